@@ -56,7 +56,7 @@ class MemoryDeltaTables:
         if table is None:
             return None
         return TableState(
-            version=len(table.commits),
+            version=self.version(url),
             table_id=table.table_id,
             schema=table.schema,
             partition_by=table.partition_by,
@@ -66,6 +66,9 @@ class MemoryDeltaTables:
             features=frozenset(),
             transactions=dict(table.transactions),
         )
+
+    def version(self, url: str) -> int:
+        return len(self.tables[url].commits)
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
         for version in range(newest, 0, -1):
@@ -106,12 +109,12 @@ class MemoryDeltaTables:
             target.shape.partition_by,
         ):
             return Conflicted("the table is another one")
-        if commit.is_answer and target.version != len(table.commits):
+        if commit.is_answer and target.version != self.version(target.url):
             return Conflicted("the table has a newer version")
         if not commit.is_answer and all(
             table.transactions.get(app_id, -1) >= last for app_id, last in commit.advances.items()
         ):
-            return AlreadyLoaded(len(table.commits))
+            return AlreadyLoaded(self.version(target.url))
         if any(table.transactions.get(app_id) != last for app_id, last in commit.expected.items()):
             return Conflicted("another loader moved a position")
         return None
@@ -120,4 +123,4 @@ class MemoryDeltaTables:
         table = self.tables[commit.target.url]
         table.commits.append(commit)
         table.transactions |= commit.advances
-        return Committed(len(table.commits))
+        return Committed(self.version(commit.target.url))

@@ -16,7 +16,7 @@ step, and in the end, in peace:
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -74,7 +74,7 @@ class Contest:
         self.started += 1
         process = Process(f"loader-{role}#{self.started}")
         store = SimulatedStore(self.world, self.bucket, STAGE)
-        clock, streams = WorldClock(self.world), self.streams[role]
+        clock, streams = WorldClock(self.world), {app_id: [app_id] for app_id in self.streams[role]}
         lease = LoaderLease(store, clock, process.name, LEASE_S, streams, log=_SILENT, metrics=Metrics())
         self.running[role] = (process, lease)
         lifetime = self.world.rng.choice([3, 50, 10_000])
@@ -217,7 +217,11 @@ def test_a_holder_that_was_paused_steps_back_at_its_next_turn() -> None:
 
 def in_peace() -> Contest:
     """A world without a fault of its own, and contender 0 holds the lease."""
-    run = Contest(World(1, Chances(**dict.fromkeys((chance.name for chance in fields(Chances)), 0.0))), ["a", "a"])
+    chances = Chances()
+    for chance in fields(Chances):
+        if isinstance(chance.default, float):
+            chances = replace(chances, **{chance.name: 0.0})  # type: ignore[arg-type]
+    run = Contest(World(1, chances), ["a", "a"])
     run.start(0)
     run.somebody_takes_over()
     return run

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.simulation.history import History
+from tests.simulation.run import run
 from tests.simulation.world import Fault  # noqa: TC001 - typer looks at annotations
 from tests.simulation.worlds import Worlds, usual
 
@@ -30,7 +30,7 @@ def main(
         if done and done % _TOLD_EVERY == 0:
             typer.echo(f"{done} histories, every record once so far", err=True)
         kind = worlds or usual(number)
-        verdict = History(number, worlds=kind).run()
+        verdict = run(number, kind)
         faults += verdict.faults
         records += verdict.records
         if verdict.problems or seed is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -28,7 +28,7 @@ from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode, th
 from delta_loader.core.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
-from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
 from tests.simulation.world import Fault
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from delta_loader.core.file_split import SparkWrite
     from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.plan import TableShape
-    from tests.simulation.invariants import StageInvariants
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
 
@@ -69,6 +68,13 @@ def nothing_is_forbidden(rows: pa.Table) -> pa.Array:
     return pa.array([False] * len(rows), pa.bool_())
 
 
+class WatchesCommits(Protocol):
+    """What looks at each commit."""
+
+    def committed(self, table: MemoryTable, commit: TableCommit) -> None:
+        """A commit is about to become a version of its table."""
+
+
 class DeltaLog(MemoryDeltaTables):
     """The tables of one world."""
 
@@ -80,7 +86,7 @@ class DeltaLog(MemoryDeltaTables):
         self._files: dict[str, pa.Table] = {}
         self._places: dict[str, list[Place]] = {}
         self._keyed: dict[str, pa.Table] = {}
-        self.invariants: StageInvariants | None = None
+        self.invariants: WatchesCommits | None = None
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
@@ -226,11 +232,11 @@ class DeltaLog(MemoryDeltaTables):
         table = self.tables.get(url)
         for commit in table.commits if table is not None else ():
             for file in commit.files:
-                yield from self._places_in(f"{url}/{file.path}")
+                yield from self.places_in(f"{url}/{file.path}")
             for letter in commit.letters:
                 yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
             for write in commit.written:
-                yield from _places_of(self.rows_of(write))
+                yield from places_of(self.rows_of(write))
 
     def rows(self, url: str) -> Iterator[dict[str, object]]:
         """The rows of a table that were added, or written from some offset on."""
@@ -241,16 +247,18 @@ class DeltaLog(MemoryDeltaTables):
             for write in commit.written:
                 yield from self.rows_of(write).to_pylist()
 
-    def _places_in(self, path: str) -> list[Place]:
+    def places_in(self, path: str) -> list[Place]:
+        """Where the rows of a data file are from."""
         if path not in self._places:
             rows = self.read(path)
             if not rows.num_rows:
                 return []  # shows as missing rows
-            self._places[path] = _places_of(rows)
+            self._places[path] = places_of(rows)
         return self._places[path]
 
 
-def _places_of(rows: pa.Table) -> list[Place]:
+def places_of(rows: pa.Table) -> list[Place]:
+    """Where each row is from."""
     times_ms = [time_us // 1000 for time_us in rows["_kafka_timestamp"].cast(pa.int64()).to_pylist()]
     return list(map(Place, rows["_kafka_partition"].to_pylist(), rows[_OFFSET].to_pylist(), times_ms))
 

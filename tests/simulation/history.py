@@ -8,50 +8,33 @@ at its log's end.
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
-from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.chain_origins import begin_path, beginning_from_bytes
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
-from delta_loader.lease import LoaderLease
-from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
-from delta_loader.stage.reading import Stage
-from stage_writer.core.flushing import Limits
-from stage_writer.ports import Result
-from stage_writer.service import StageWriter
-from stage_writer.shell.staging import ObjectStage
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.invariants import StageInvariants
-from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
+from tests.simulation.kafka import Broker
 from tests.simulation.kinds import STAGE, TABLE, Around
 from tests.simulation.operators import GivenUp, Operator, Repairs
-from tests.simulation.store import Bucket, SimulatedStore
-from tests.simulation.world import PROFILES, SILENT, Chances, Crash, Fault, Process, World, WorldClock
+from tests.simulation.services import Services
+from tests.simulation.store import Bucket
+from tests.simulation.world import PROFILES, Chances, Fault, Process, World
 from tests.simulation.worlds import Worlds, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable
 
     from common.settings import Stream
     from common.spans import Position
-    from common.stage.markers import MarkerName
-    from delta_loader.streams.report import StreamReport
-    from stage_writer.ports import Flushing, Item, Runs
     from tests.simulation.kinds import Kind
 
-_STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
-_LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _MOST_STEPS_IN_PEACE = 30_000
-_LEASE_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,76 +46,6 @@ class Verdict:
     faults: Counter[Fault]
     records: int
     story: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class Flight(Generic[Result]):
-    """A `stage_writer.ports.Running`."""
-
-    outcome: Result | None = None
-    error: Exception | None = None
-
-    def done(self) -> bool:
-        """Whether it has ended."""
-        return self.outcome is not None or self.error is not None
-
-    def result(self) -> Result:
-        """How it ended."""
-        if self.error is not None:
-            raise self.error
-        assert self.outcome is not None
-        return self.outcome
-
-
-class Strands:
-    """`stage_writer.ports.Workers` as strands of the writer's process."""
-
-    def __init__(self, world: World, process: Process) -> None:
-        self._world = world
-        self._process = process
-
-    def start(self, job: Runs[Result]) -> Flight[Result]:
-        """Run it beside the loop."""
-        if not self._process.alive:
-            raise Crash
-        flight = Flight[Result]()
-
-        def run() -> None:
-            try:
-                flight.outcome = job.run()
-            except Crash:
-                return
-            except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
-                flight.error = error
-
-        self._world.spawn(self._process, run)
-        return flight
-
-    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        return [function(item) for item in items]
-
-    def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
-        """Wait until one of them has ended."""
-        until_ms = self._world.now_ms + ceil(timeout_s * 1000)  # down to 0, a loop would never end
-        while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
-            self._world.sleep_s(0.05)
-
-    def close(self) -> None:
-        """Nothing is kept."""
-
-
-class WatchedStage(ObjectStage):
-    """A writer's stage; who asks for a claim after the group gave it up is written down."""
-
-    def watch(self, member: GroupMember, stale: list[str]) -> None:
-        """``stale`` gets what should not be."""
-        self._member, self._stale = member, stale
-
-    def claim(self, name: MarkerName, data: bytes) -> bool:
-        """The real one."""
-        if self._member.expelled and not self._member.is_cut_off:
-            self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
-        return super().claim(name, data)
 
 
 @dataclass(slots=True)
@@ -152,18 +65,16 @@ class History:
     _running: dict[str, Process] = field(default_factory=dict)
     _given_up: GivenUp = field(default_factory=GivenUp)
     _repairs: Repairs = field(default_factory=Repairs)
-    _stale_claims: list[str] = field(default_factory=list)
-    _leased: bool = False
+    _services: Services = field(init=False)
     _loaded: dict[TopicPartition, Position | None] = field(default_factory=dict)
     _repairing: dict[TopicPartition, list[Process]] = field(default_factory=dict)
     _mended: set[TopicPartition] = field(default_factory=set)
-    _broken: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.world = World(self.seed, self.chances or PROFILES[self.seed % len(PROFILES)])
         rng = self.world.rng
         self.broker = Broker(self.world, eager=rng.random() < 0.3)
-        self._leased = rng.random() < 0.5
+        self._services = Services(self.world, self.bucket, self._names, leased=rng.random() < 0.5)
         around = Around(self.world, self.broker, self.bucket, self._given_up)
         self.kind = kind_of(self.worlds, around)
         self.invariants = StageInvariants(STAGE, self.kind.stream, lambda: self.kind.log.tables)
@@ -171,6 +82,7 @@ class History:
         self.world.find_rival = self._find_rival
         several = len(self.kind.topics) > 1
         self.broker.together, self.broker.eager = several, several or self.broker.eager
+        self.broker.places = set() if several else None
         for topic, partition in itertools.product(self.kind.topics, range(rng.randrange(1, 4))):
             self.broker.logs[TopicPartition(Topic(topic), Partition(partition))] = []
 
@@ -206,7 +118,7 @@ class History:
 
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
-        books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._stale_claims)
+        books = (*self._missing_or_twice(), *self._positions(), *self._repairs.problems(), *self._services.stale_claims)
         return (*books, *self.kind.problems())
 
     # The world's turns.
@@ -242,8 +154,8 @@ class History:
             return
         self.world.faults[Fault.BROKEN_TABLE] += 1
         url = self.world.rng.choice(self._stream.side_tables)
-        self._broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
-        self.world.tell(f"{url} is broken for {self._broken[url] - self.world.now_ms} ms")
+        self._services.broken[url] = self.world.now_ms + self.world.rng.choice([1_000, 30_000, 120_000])
+        self.world.tell(f"{url} is broken for {self._services.broken[url] - self.world.now_ms} ms")
 
     @property
     def _stream(self) -> Stream:
@@ -255,7 +167,7 @@ class History:
         others[:] = [process for process in others if process.alive]
         process = Process(f"operator#{next(self._names)}")
         tables = SimulatedTables(self.world, self.kind.log)
-        store = self._store(STAGE)
+        store = self._services.store(STAGE)
         operator = Operator(
             self.world,
             self.broker,
@@ -314,96 +226,11 @@ class History:
         process = Process(f"{role}#{next(self._names)}", last_heartbeat_ms=self.world.now_ms)
         self._running[role] = process
         self.world.tell(f"{process.name} starts")
-        run = self._writer if role.startswith("writer") else self._loader
-        self.world.spawn(process, lambda: run(process))
-
-    def _store(self, url: str) -> SimulatedStore:
-        return SimulatedStore(self.world, self.bucket, url)
-
-    def _writer(self, process: Process) -> None:
-        clock, rng = WorldClock(self.world), self.world.rng
-        member = GroupMember(self.world, self.broker, process)
-        stage = WatchedStage(
-            self._store(STAGE),
-            self._store,
-            clock,
-            lambda: str(uuid.UUID(int=rng.getrandbits(128))),
-            process.name,
-            state_keep_s=_STATE_KEEP_S,
-            changelog=self.kind.changelog(process),
-        )
-        stage.watch(member, self._stale_claims)
-        service = StageWriter(
-            converters=[self.kind.converter(process)],
-            filing=self.kind.filing,
-            outlets=self.kind.outlets(process, self._store(STAGE)),
-            news=self.kind.news(stage),
-            limits=_LIMITS,
-            revoke_timeout_s=20.0,
-            report_positions=False,
-            source=self.kind.source(member),
-            stage=stage,
-            workers=Strands(self.world, process),
-            clock=clock,
-            log=SILENT,
-            metrics=Metrics(),
-            session_s=SESSION_MS / 1000,
-        )
-        try:
-            service.run(until_caught_up=False)
-        except Crash:
-            return
-        except KafkaDeltaExpressError as error:
-            self.world.tell(f"{process.name} ends: {error.problem}")
-        process.alive = False
-
-    def _loader(self, process: Process) -> None:
-        tables = SimulatedTables(self.world, self.kind.log, self._broken)
-        ports = Ports(
-            stage=Stage(self._store(STAGE), in_turn),
-            tables=tables,
-            columns=tables if self.kind.makes_columns else None,
-            refusing=self.kind.refusing(tables),
-            open_store=self._store,
-            parallel=in_turn,
-            clock=WorldClock(self.world),
-            new_id=lambda: f"{process.name}-{next(self._names)}",
-            log=SILENT,
-            metrics=Metrics(),
-        )
-        service = LoaderService(self.kind.settings.streams, self.kind.settings.loader, ports)
-        lease = self._lease(process, ports) if self._leased else None
-        told, load = "", self.kind.loads(service, self._store(STAGE))
-        try:
-            while True:
-                told = self._tell(process, told, load(lambda: lease is not None and not lease.held()))
-                self.world.sleep_s(self.world.rng.choice([1, 5, 30]))
-        except Crash:
-            return
-
-    def _tell(self, process: Process, told: str, reports: Iterable[StreamReport]) -> str:
-        """What a loader says of a pass, if it is something new."""
-        found = [one.problem for report in reports for one in report.held.values()]
-        found += [str(report.failure) for report in reports if report.failure is not None]
-        if found and str(found) != told:
-            self.world.tell(f"{process.name} says {'; '.join(found)}")
-        return str(found)
-
-    def _lease(self, process: Process, ports: Ports) -> LoaderLease:
-        streams = [stream.app_id for stream in self.kind.settings.streams]
-        store = self._store(STAGE)
-        lease = LoaderLease(store, ports.clock, process.name, _LEASE_S, streams, log=SILENT, metrics=ports.metrics)
-
-        def keep() -> None:
-            try:
-                lease.contend()
-                while True:
-                    self.world.sleep_s(lease.step())
-            except Crash:
-                return
-
-        self.world.spawn(process, keep)
-        return lease
+        services, kind = self._services, self.kind
+        if role.startswith("writer"):
+            self.world.spawn(process, lambda: services.write(process, kind, self.broker))
+        else:
+            self.world.spawn(process, lambda: services.load(process, kind))
 
     # The books.
 

@@ -61,7 +61,8 @@ class Broker:
     topic_id: int = 1
     past: list[dict[TopicPartition, list[Record]]] = field(default_factory=list)
     """The logs of topics that were deleted."""
-    _places: set[tuple[int, int, int]] = field(default_factory=set)
+    places: set[tuple[int, int, int]] | None = None
+    """Those that have a record, where several topics use the same offsets."""
 
     def append(self, source: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
@@ -71,10 +72,10 @@ class Broker:
         time_ms = self.world.now_ms
         if self.together:
             time_ms -= self.world.rng.choice([0, 0, 0, 0, 50, 2_000])  # a clock that is behind
-            place = (source.partition, offset)
-            while (*place, time_ms) in self._places:
+        if self.places is not None:
+            while (source.partition, offset, time_ms) in self.places:
                 time_ms += 1  # of two topics too, a place and a time name one record
-            self._places.add((*place, time_ms))
+            self.places.add((source.partition, offset, time_ms))
         log.append(Record(offset, time_ms, value, key))
 
     def recreate(self) -> None:
@@ -86,7 +87,11 @@ class Broker:
 
     def id_of(self, topic: Topic) -> str | None:
         """Of a topic, or of the chain of several."""
-        return ids_together(topic, dict.fromkeys(topics_of(topic), str(self.topic_id)))
+        return ids_together(topic, {one: self._id_of(one) for one in topics_of(topic)})
+
+    def _id_of(self, topic: str) -> str:
+        del topic
+        return str(self.topic_id)
 
     def end(self, source: TopicPartition) -> Position:
         """The next position of a Kafka partition, or of a chain of several."""
@@ -135,17 +140,17 @@ class Broker:
         """What a member is to have: an even share, and as much of what it has as possible."""
         if self.together:
             return self._by_range(member)
-        sources = sorted(self.logs)
-        share = -(-len(sources) // max(1, len(self.members)))
+        free = sorted(self.logs)
+        share = -(-len(free) // max(1, len(self.members)))
         wanted: dict[int, set[TopicPartition]] = {}
-        free = list(sources)
         for index, found in enumerate(self.members):
             kept = sorted(source for source in found.owned if source in free and self.sticky)[:share]
             wanted[index] = set(kept)
             free = [source for source in free if source not in wanted[index]]
-        for index in range(len(self.members)):
-            while free and len(wanted[index]) < share:
-                wanted[index].add(free.pop(0))
+        for index, found in enumerate(self.members):
+            for source in [one for one in free if found.takes(one)][: share - len(wanted[index])]:
+                wanted[index].add(source)
+                free.remove(source)
         return wanted[self.members.index(member)]
 
     def _by_range(self, member: GroupMember) -> set[TopicPartition]:
@@ -172,8 +177,13 @@ class GroupMember:
         """Whether its session ended by a fault of the network, so that it cannot know."""
         self._generation = -1
         self._paused: set[TopicPartition] = set()
+        self._streams: tuple[Stream, ...] = ()
         self._listener: GroupListener | None = None
         self._is_member = False
+
+    def takes(self, source: TopicPartition) -> bool:
+        """Whether it has subscribed to a topic."""
+        return any(stream.takes(source.topic) for stream in self._streams)
 
     def is_running(self) -> bool:
         """Whether it can send heartbeats."""
@@ -181,7 +191,7 @@ class GroupMember:
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         """Join."""
-        del streams
+        self._streams = tuple(streams)
         self._listener = listener
         self._join()
 
@@ -232,8 +242,8 @@ class GroupMember:
         return {source: Position(self._broker.end(source)) for source in sources}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The one topic's; a new one has another."""
-        return dict.fromkeys(topics, str(self._broker.topic_id))
+        """The broker's; a topic that was made anew has another one."""
+        return {topic: self._broker.id_of(topic) for topic in topics}
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """Those without an owner."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from common.errors import StoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
@@ -12,8 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.storage.pieces import Pieces
-    from tests.simulation.invariants import StageInvariants
+    from tests.simulation.invariants import Objects
     from tests.simulation.world import World
+
+
+class Watches(Protocol):
+    """What looks at each change of an object."""
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+
+    def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
+        """An object is about to be deleted; ``is_late`` where its sender no longer waits for the answer."""
 
 
 class Bucket:
@@ -21,7 +31,7 @@ class Bucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int]] = {}
-        self.invariants: StageInvariants | None = None
+        self.invariants: Watches | None = None
 
     def put(self, path: str, data: bytes, now_ms: int) -> None:
         """Write an object."""

@@ -64,6 +64,12 @@ class Fault(StrEnum):
     ALTERED = "constraint comes or goes"
     SIGN_LOST = "sign lost"
     NO_CONTROL = "control topic away"
+    EDITED = "config edited"
+    RESTARTED = "operator begins a new chain"
+    WEEKEND = "nothing runs for days"
+    RESTORED = "table put back"
+    CLEANED = "log of a table cleaned"
+    EXPIRED = "txn actions expired"
 
 
 class Crash(BaseException):
@@ -135,6 +141,14 @@ class Chances:
     """Of a stream with several tables, for each turn: one of them does not work for a while."""
     altered: float = 0.005
     """For each turn: a table's constraint is added, or dropped."""
+    edited: float = 0.0
+    """For each turn, in worlds of edits: someone edits a config."""
+    edits: tuple[str, ...] = ()
+    """The fields of a config that are edited there; some of all by the seed where none are named."""
+    tended: float = 0.0
+    """For each turn, there: someone else does something with a table."""
+    weekend: float = 0.0
+    """For each turn, there: nothing runs for days, and others use the tables meanwhile."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
 

@@ -42,6 +42,8 @@ class Worlds(StrEnum):
     """Tasks that write to a topic, most of which read two as one chain."""
     TOLD = "told"
     """Loaders that load when they are told of markers, by a control topic that loses what is said."""
+    EDITED = "edited"
+    """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
 
 def _plain(around: Around) -> Kind:

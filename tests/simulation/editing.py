@@ -1,0 +1,569 @@
+"""Histories of an operator who edits configs between any two steps, over stages and tables that others use too.
+
+One or two pipelines run, each by a config of its own: which Kafka cluster and topics, under which app_id, by way of
+which stage, into which table with which columns. An edit changes one of these; the processes that run know it when they
+are started again, some at once and some later. Clusters have the same topics' names and other topic ids. Tables are
+shared: others commit to them, put them back, clean their logs and let txn actions expire.
+
+Rules of the books, none of which knows positions:
+
+1. Nothing comes a second time under one app_id, or out of one data file, at any commit (shared_log.py).
+2. A marker is settled only when its tables have had all rows of its files, or its copy lies below ``stray/``. A data
+   file that a table or an unsettled marker names is not deleted.
+3. At the end each record that a config names is in a table of its pipeline, or its Kafka partition is held, by the
+   loader or by the writer, for a reason that one of the pipeline's edits explains.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from bootstrap.core.restart import Restart, plan_restart
+from bootstrap.core.state import Author, Ends
+from bootstrap.shell import stage as staging
+from bootstrap.shell.looking import partition_state
+from bootstrap.shell.turns import Turns
+from common.errors import KafkaDeltaExpressError
+from common.settings import Settings
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.identity import NO_IDENTITY, identity_of
+from common.tables.transactions import TxnIds
+from stage_writer.core.flushing import Limits
+from tests.simulation.converter import BAD, GOOD, PlainConverter
+from tests.simulation.delta_log import Place, SimulatedTables
+from tests.simulation.history import Verdict
+from tests.simulation.invariants import Objects, StageInvariants
+from tests.simulation.kafka import Broker
+from tests.simulation.kinds import Around, Kind
+from tests.simulation.operators import GivenUp
+from tests.simulation.services import Services
+from tests.simulation.shared_log import SharedLog
+from tests.simulation.store import Bucket
+from tests.simulation.world import Chances, Crash, Fault, Process, World
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from common.settings import Stream
+    from common.stage.markers import Marker
+    from delta_loader.core.commits import TableCommit
+    from stage_writer.ports import Converter
+    from tests.fakes.delta_tables import MemoryTable
+    from tests.simulation.converter import Registry
+    from tests.simulation.kafka import Record
+
+TOPICS = ("orders", "payments", "orders_v2")
+STAGES = ("memory://stage", "memory://stage2")
+TABLES = ("memory://orders", "memory://orders2")
+APP_IDS = ("loads", "loads2")
+COLUMNS = ("n BIGINT", "n BIGINT, m BIGINT", "n STRING")
+LAYOUTS: tuple[tuple[str, ...], ...] = ((), ("n",))
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "app_id": APP_IDS,
+    "stage": STAGES,
+    "table": TABLES,
+    "columns": COLUMNS,
+    "partition_by": LAYOUTS,
+}
+_GOES = 0.6
+"""Of the edits of several topics: one of them goes."""
+
+_HOUR_MS = 3_600_000
+_COMMITS, _RESTORE, _CLEAN, _EXPIRE = 0.2, 0.5, 0.7, 0.9
+"""What others do with a table, by the dice."""
+_MOST_STEPS_IN_PEACE = 8_000
+_STEPS_A_LOOK = 200
+_LIMITS = Limits(flush_after_s=1.0, flush_bytes=10**9, flush_records=8, memory_bytes=10**9)
+_PAUSES_S = (0.3, 1.0, 3.0)  # so that something is loaded between two edits
+_OUTDATED_ENDS = 0.01
+"""For each turn: a process that runs by a config from before an edit is started again."""
+
+CALM = Chances(
+    edited=0.006,
+    crash=0.001,
+    pause=0.001,
+    stall=0.003,
+    refused=0.003,
+    lost_answer=0.003,
+    clock_jump=0.0,
+    rival=0.05,
+    given_up=0.001,
+    duplicate=0.003,
+)
+"""Little but edits."""
+TENDED = replace(CALM, edited=0.001, tended=0.01, weekend=0.003)
+"""Others use the tables."""
+RENAMED = replace(CALM, edits=("topic", "topics"))
+"""The topics are edited, and nothing else."""
+MOVED = replace(CALM, edits=("cluster", "stage"))
+"""The cluster and the stage."""
+CALLED = replace(CALM, edits=("app_id",))
+"""The app_id."""
+ROUGH = Chances(edited=0.005, tended=0.003)
+"""Of everything."""
+EDITORS = (CALM, RENAMED, TENDED, ROUGH, CALM, MOVED, TENDED, CALLED)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What an operator may edit of one pipeline."""
+
+    cluster: int = 0
+    stage: str = STAGES[0]
+    app_id: str = APP_IDS[0]
+    topics: tuple[str, ...] = TOPICS[:1]
+    table: str = TABLES[0]
+    columns: str = COLUMNS[0]
+    partition_by: tuple[str, ...] = ()
+
+    def edited(self, what: str, rng: Random) -> Config:
+        """Another one, which differs in the field ``what``."""
+        match what:
+            case "topic":
+                kept = list(self.topics)
+                kept[rng.randrange(len(kept))] = rng.choice(TOPICS)
+                return replace(self, topics=tuple(dict.fromkeys(kept)))
+            case "topics":
+                gone = rng.choice(self.topics) if len(self.topics) > 1 and rng.random() < _GOES else None
+                topics = (*self.topics, rng.choice(TOPICS)) if gone is None else self.topics
+                return replace(self, topics=tuple(topic for topic in dict.fromkeys(topics) if topic != gone))
+            case "cluster":
+                return replace(self, cluster=1 - self.cluster, stage=rng.choice((self.stage, *STAGES)))
+            case _:
+                others = [one for one in _VALUES[what] if one != getattr(self, what)]
+                return replace(self, **{what: rng.choice(others)})
+
+
+FIELDS = ("topic", "topics", "cluster", "app_id", "stage", "table", "columns", "partition_by")
+
+
+@lru_cache(4096)
+def _settings(config: Config) -> Settings:
+    stream = {"app_id": config.app_id, "topics": list(config.topics), "table": config.table, "columns": config.columns}
+    return Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": f"cluster{config.cluster}:1"},
+            "stage": {"url": config.stage},
+            "loader": {"marker_retention": 0, "max_files": 20},
+            "streams": [{**stream, "partition_by": list(config.partition_by)}],
+        }
+    )
+
+
+class GroupBroker(Broker):
+    """A pipeline's group in one cluster, whose topics have ids of their own."""
+
+    cluster = 0
+
+    def _id_of(self, topic: str) -> str:
+        return f"{topic}-of-cluster-{self.cluster}"
+
+
+class ColumnsConverter(PlainConverter):
+    """Rows with their number, of the stream's columns and layout."""
+
+    def __init__(self, stream: Stream, registry: Registry) -> None:
+        super().__init__(stream, registry)
+        rows, dead_letters = self.formats
+        self.formats = (replace(rows, partition_by=stream.partition_by), dead_letters)
+        self._number: object = "1" if stream.columns == COLUMNS[2] else 1
+
+    def fields(self, value: bytes) -> dict[str, object]:
+        """The number."""
+        del value
+        return {"n": self._number}
+
+
+class Pipeline(Kind):
+    """What one config says, over the tables of the world."""
+
+    values = (GOOD, GOOD, GOOD, BAD, None)
+
+    def __init__(self, around: Around, config: Config, log: SharedLog) -> None:
+        super().__init__(around)
+        self.config = config
+        self.settings = _settings(config)
+        self.log = log
+
+    def converter(self, process: Process) -> Converter:
+        """One of its columns."""
+        del process
+        return ColumnsConverter(self.stream, self.registry)
+
+
+@dataclass(slots=True, kw_only=True)
+class RowInvariants(StageInvariants):
+    """Those of one stage, by the rows that tables have had, and not by positions."""
+
+    log: SharedLog
+    first_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    """When each Kafka partition's first marker was made."""
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        name = self._name(path)
+        if name is not None:
+            self.first_ms.setdefault(name.topic_partition, self.log.world.now_ms)
+        super(RowInvariants, self).put(objects, path, data)
+
+    def has_staged(self, path: str) -> bool:
+        """Whether a marker of the stage named a data file."""
+        return path in self._named
+
+    def _is_loaded(self, marker: Marker) -> bool:
+        """Whether each table has had all rows of the marker's files, or has forgotten everything of the stream."""
+        source = marker.name.topic_partition
+        if marker.manifest is not None and any(
+            self.log.forgot(table.url, marker.manifest.app_id, source, self.first_ms[source]) for table in marker.tables
+        ):
+            return True
+        return all(
+            place in self.log.ever.get(table.url, ())
+            for table in marker.tables
+            for file in table.files
+            for place in self.log.places_in(f"{table.url}/{file.path}")
+        )
+
+
+@dataclass(slots=True)
+class Watch:
+    """The invariants of several stages."""
+
+    stages: list[RowInvariants]
+
+    @property
+    def problems(self) -> list[str]:
+        """Of each of them."""
+        return [problem for stage in self.stages for problem in stage.problems]
+
+    def first_ms(self, stage: str, source: TopicPartition) -> int:
+        """When a Kafka partition's first marker was made in a stage."""
+        return next(one for one in self.stages if one.stage == stage).first_ms[source]
+
+    def stage_of(self, path: str) -> str | None:
+        """Where a data file was staged."""
+        return next((stage.stage for stage in self.stages if stage.has_staged(path)), None)
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        for stage in self.stages:
+            stage.put(objects, path, data)
+
+    def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
+        """An object is about to be deleted."""
+        for stage in self.stages:
+            stage.delete(objects, path, process, is_late=is_late)
+
+    def committed(self, table: MemoryTable, commit: TableCommit) -> None:
+        """A commit is about to become a version of its table."""
+        self.stages[0].committed(table, commit)
+
+
+@dataclass(slots=True)
+class Operated:
+    """A pipeline and its operator."""
+
+    name: str
+    configs: list[Config]
+    """The newest is the last one."""
+    groups: dict[int, GroupBroker] = field(default_factory=dict)
+    """By cluster."""
+    running: dict[str, tuple[Process, Config]] = field(default_factory=dict)
+    """By role, with the config that it was started with."""
+    edited: set[str] = field(default_factory=set)
+
+    @property
+    def config(self) -> Config:
+        """As it is now."""
+        return self.configs[-1]
+
+
+class EditedHistory:
+    """A world of pipelines whose configs are edited."""
+
+    def __init__(self, seed: int, chances: Chances | None = None) -> None:
+        """From its seed alone."""
+        self.seed = seed
+        self.world = World(seed, chances or EDITORS[seed % len(EDITORS)])
+        self.bucket = Bucket()
+        self.log = SharedLog(self.world, self.bucket, STAGES[0])
+        rng, names = self.world.rng, itertools.count(1)
+        self._names = names
+        self._services = Services(self.world, self.bucket, names, rng.random() < 0.5, _LIMITS, _PAUSES_S)
+        self._places: set[tuple[int, int, int]] = set()
+        self._clusters: list[dict[TopicPartition, list[Record]]] = [
+            {TopicPartition(Topic(topic), Partition(number)): [] for topic in TOPICS for number in range(many)}
+            for many in (rng.randrange(1, 3), rng.randrange(1, 3))
+        ]
+        self._pipelines = [Operated("one", [Config()])]
+        if rng.random() < 0.4:
+            self._pipelines.append(Operated("two", [self._second(rng)]))
+        self._edits = self.world.chances.edits or rng.sample(FIELDS, rng.choice([1, 1, 2, 3]))
+        self._idle = {source for logs in self._clusters for source in logs if rng.random() < 0.3}
+        self.invariants = Watch([self._invariants(stage) for stage in STAGES])
+        self.bucket.invariants = self.log.invariants = self.invariants
+        self.log.stage_of, self.log.first_ms = self.invariants.stage_of, self.invariants.first_ms
+        self.world.find_rival = self._find_rival
+        self._given_up = GivenUp()
+
+    def _second(self, rng: Random) -> Config:
+        """Another pipeline, which shares something with the first one."""
+        first, topics = Config(), (rng.choice(TOPICS[1:]),)
+        return rng.choice(
+            [
+                replace(first, stage=STAGES[1], topics=topics),
+                replace(first, topics=topics, app_id=APP_IDS[1], table=TABLES[1]),
+                replace(first, stage=STAGES[1], topics=topics, app_id=APP_IDS[1]),
+                replace(first, topics=topics, app_id=APP_IDS[1]),
+            ]
+        )
+
+    def _invariants(self, stage: str) -> RowInvariants:
+        return RowInvariants(stage, _settings(Config()).streams[0], lambda: self.log.tables, log=self.log)
+
+    def run(self) -> Verdict:
+        """War, then peace, then the books."""
+        rng = self.world.rng
+        for _ in range(rng.randrange(200, 900)):
+            self._turn(produce=0.25)
+            if self._found():
+                break
+        self.world.heal()
+        self._services.reports.clear()
+        problems: tuple[str, ...] = ("unfinished",)
+        for step in range(_MOST_STEPS_IN_PEACE):
+            self._turn(produce=0.0)
+            if problems := tuple(self._found()):
+                break
+            if step % _STEPS_A_LOOK == _STEPS_A_LOOK - 1 and not (problems := self.problems()):
+                break
+        for process in [process for one in self._pipelines for process, _ in one.running.values()]:
+            self.world.crash(process)
+        records = sum(len(log) for logs in self._clusters for log in logs.values())
+        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story))
+
+    def _found(self) -> list[str]:
+        return [*self.invariants.problems, *self.log.problems, *self._services.stale_claims]
+
+    # The world's turns.
+
+    def _turn(self, produce: float) -> None:
+        world, rng = self.world, self.world.rng
+        for pipeline in self._pipelines:
+            for role in ("writer-0", "writer-1", "loader-0"):
+                self._keep_running(pipeline, f"{pipeline.name}-{role}" if role[0] == "l" else f"{role}-{pipeline.name}")
+        if rng.random() < produce:
+            cluster = rng.choice([pipeline.config.cluster for pipeline in self._pipelines] * 2 + [0, 1])
+            topics = [topic for one in self._pipelines for topic in one.config.topics] * 2 + list(TOPICS)
+            topic = rng.choice(topics)
+            logs = self._clusters[cluster]
+            sources = [source for source in logs if source.topic == topic]
+            awake = [source for source in sources if source not in self._idle]
+            source = rng.choice(awake or sources)
+            self._group(self._pipelines[0], cluster).append(source, rng.choice(Pipeline.values))
+        if not world.healed:
+            self._happens()
+        for group in [group for pipeline in self._pipelines for group in pipeline.groups.values()]:
+            group.expel_silent()
+            if not world.healed and group.members and rng.random() < world.chances.shuffle:
+                world.faults[Fault.REBALANCE] += 1
+                group.rebalance(sticky=False)
+        world.step()
+
+    def _happens(self) -> None:
+        """What people do."""
+        chances, rng = self.world.chances, self.world.rng
+        if rng.random() < chances.edited:
+            self._edit(rng.choice(self._pipelines))
+        if rng.random() < chances.tended and self.log.tables:
+            self._tend(rng.choice(sorted(self.log.tables)))
+        if rng.random() < chances.weekend and self.log.tables:
+            self._weekend(rng.choice(sorted(self.log.tables)))
+        if rng.random() < chances.edited / 2:
+            self._restart(rng.choice(self._pipelines))
+
+    def _keep_running(self, pipeline: Operated, role: str) -> None:
+        world, rng = self.world, self.world.rng
+        process, config = pipeline.running.get(role, (None, pipeline.config))
+        is_outdated = config != pipeline.config and (world.healed or rng.random() < _OUTDATED_ENDS)
+        if process is not None and process.alive and is_outdated:
+            world.crash(process)
+        if (process is None or not process.alive) and (world.healed or rng.random() < 0.1):
+            self._start(pipeline, role)
+
+    def _start(self, pipeline: Operated, role: str) -> None:
+        config, services = pipeline.config, self._services
+        process = Process(f"{role}#{next(self._names)}", last_heartbeat_ms=self.world.now_ms)
+        pipeline.running[role] = process, config
+        self.world.tell(f"{process.name} starts with {config}")
+        group = self._group(pipeline, config.cluster)
+        kind = Pipeline(Around(self.world, group, self.bucket, self._given_up), config, self.log)
+        if role.startswith("writer"):
+            self.world.spawn(process, lambda: services.write(process, kind, group))
+        else:
+            self.world.spawn(process, lambda: services.load(process, kind))
+
+    def _group(self, pipeline: Operated, cluster: int) -> GroupBroker:
+        if cluster not in pipeline.groups:
+            group = GroupBroker(self.world, eager=False, logs=self._clusters[cluster], places=self._places)
+            group.cluster = cluster
+            pipeline.groups[cluster] = group
+        return pipeline.groups[cluster]
+
+    def _find_rival(self, process: Process) -> bool:
+        for group in [group for pipeline in self._pipelines for group in pipeline.groups.values()]:
+            member = next((one for one in group.members if one.process is process), None)
+            if member is not None and len(group.members) > 1:
+                member.is_cut_off = True
+                group.expel(member)
+                return True
+        return False
+
+    # What operators do.
+
+    def _edit(self, pipeline: Operated) -> None:
+        rng = self.world.rng
+        if len(pipeline.configs) > 1 and rng.random() < 0.3:
+            config = rng.choice(pipeline.configs[:-1])  # back to what it was
+        else:
+            field = rng.choice(self._edits)
+            config = pipeline.config.edited(field, rng)
+        if config == pipeline.config:
+            return
+        self.world.faults[Fault.EDITED] += 1
+        pipeline.edited |= {
+            name for name in config.__slots__ if getattr(config, name) != getattr(pipeline.config, name)
+        }
+        pipeline.configs.append(config)
+        self.world.tell(f"the config of pipeline {pipeline.name} is edited: {config}")
+        for process, _ in list(pipeline.running.values()):
+            if process.alive and rng.random() < 0.7:
+                self.world.crash(process)
+
+    def _weekend(self, url: str) -> None:
+        """Nothing runs for days, and what is done with a table meanwhile is found by those that begin after it."""
+        world, rng = self.world, self.world.rng
+        world.faults[Fault.WEEKEND] += 1
+        world.tell("nothing runs for days")
+        for process in [process for one in self._pipelines for process, _ in one.running.values() if process.alive]:
+            world.crash(process)
+        before = [what for what in (_COMMITS, _RESTORE) if rng.random() < 0.5]
+        after = [what for what in (_COMMITS, _CLEAN, _EXPIRE) if rng.random() < 0.6]
+        for what in before:
+            self._tend(url, what)
+        world.now_ms += 72 * _HOUR_MS
+        for what in after:
+            self._tend(url, what)
+        self._idle -= set(rng.sample(sorted(self._idle), rng.randint(0, len(self._idle))))
+
+    def _tend(self, url: str, what: float | None = None) -> None:
+        """What others do with a table; ``what`` they do is the world's to choose where it is not given."""
+        world, rng = self.world, self.world.rng
+        what = rng.random() if what is None else what
+        if what < 0.4:
+            count = rng.choice([1, 3, 30])
+            world.faults[Fault.FOREIGN_COMMIT] += 1
+            self.log.commit_of_others(url, count)
+            world.tell(f"others commit to {url} {count} times")
+        elif what < 0.6 and self.log.restorable(url):
+            version = rng.choice(self.log.restorable(url))
+            world.faults[Fault.RESTORED] += 1
+            self.log.restore(url, version)
+            world.tell(f"{url} is put back to version {version}")
+        elif what < 0.8:
+            world.faults[Fault.CLEANED] += 1
+            self.log.clean(url, world.now_ms - 24 * _HOUR_MS)
+            world.tell(f"the log of {url} is cleaned")
+        else:
+            world.faults[Fault.EXPIRED] += 1
+            count = self.log.expire(url, world.now_ms - 24 * _HOUR_MS)
+            world.tell(f"{count} txn actions of {url} expire")
+
+    def _restart(self, pipeline: Operated) -> None:
+        """The remedy of a chain that is another stream's or topic's: `bootstrap restart`, as the command plans it."""
+        held = [source for source, reason in self._held(pipeline).items() if reason in ("other_stream", "other_topic")]
+        if not held:
+            return
+        process, source = Process(f"operator#{next(self._names)}"), self.world.rng.choice(held)
+
+        def run() -> None:
+            try:
+                self._begin_again(pipeline, source)
+            except KafkaDeltaExpressError as error:
+                self.world.tell(f"an operator is told: {error.problem}")
+            except Crash:
+                return
+            process.alive = False
+
+        self.world.spawn(process, run)
+
+    def _begin_again(self, pipeline: Operated, source: TopicPartition) -> None:
+        config, world = pipeline.config, self.world
+        stream, store = _settings(config).streams[0], self._services.store(config.stage)
+        group = self._group(pipeline, config.cluster)
+        table = SimulatedTables(world, self.log).state(config.table)
+        identity = NO_IDENTITY
+        if table is not None:
+            ids = TxnIds(stream.app_id, stream.several_topics)
+            identity = identity_of(self.log.history(config.table, table.version), stream, ids, table.transactions)
+        turns = Turns(store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None)
+        turns.look(source)
+        ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
+        state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity)
+        plan = plan_restart(state, give_up=False)
+        if isinstance(plan, Restart):
+            world.faults[Fault.RESTARTED] += 1
+            world.tell(f"an operator begins a new chain of {source}: {plan.beginning} {plan.notes}")
+            with turns.taken(source, "restart") as guarded:
+                staging.restart(guarded, plan)
+
+    # The books.
+
+    def _held(self, pipeline: Operated) -> dict[TopicPartition, str]:
+        """The Kafka partitions of a pipeline that wait for a person, each with the reason; of all for a failed pass."""
+        found: dict[TopicPartition, str] = {}
+        for role, (process, config) in pipeline.running.items():
+            if not process.alive or config != pipeline.config:
+                continue
+            if role.startswith("writer"):
+                service = self._services.writers.get(process.name)
+                held = {} if service is None else service.snapshot().held
+                found |= {source: f"writer: {one.reason}" for source, one in held.items()}
+                continue
+            found |= self._held_by(process, config)
+        return found
+
+    def _held_by(self, loader: Process, config: Config) -> dict[TopicPartition, str]:
+        found: dict[TopicPartition, str] = {}
+        for report in self._services.reports.get(loader.name, ()):
+            found |= {source: one.reason for source, one in report.held.items()}
+            if report.failure is not None:
+                failed = type(report.failure).__name__
+                found |= {one: failed for one in self._clusters[config.cluster] if one.topic in config.topics}
+        return found
+
+    def problems(self) -> tuple[str, ...]:
+        """Records that no table of their pipeline has, and that nothing holds; empty when all is in order."""
+        problems: list[str] = []
+        for pipeline in self._pipelines:
+            config, held = pipeline.config, self._held(pipeline)
+            for other in self._pipelines:  # whose loader may have the lease of both
+                if (other.config.stage, other.config.app_id) == (config.stage, config.app_id):
+                    held = self._held(other) | held
+            tables = {url for one in pipeline.configs for url in (one.table, f"{one.table}_dead_letters")}
+            places = {place for url in tables for place in self.log.places(url)}
+            for source, log in self._clusters[config.cluster].items():
+                if source.topic not in config.topics:
+                    continue
+                reason = held.get(source)
+                lacking = [one for one in log if one.value is not None and _place(source, one) not in places]
+                if reason is None and lacking and (config.table, config.app_id, source) not in self.log.forgotten:
+                    problems.append(f"{pipeline.name}: {source} lacks {lacking[0].offset} and {len(lacking) - 1} more")
+        return tuple(problems)
+
+
+def _place(source: TopicPartition, record: Record) -> Place:
+    return Place(int(source.partition), record.offset, record.timestamp_ms)

@@ -1,0 +1,115 @@
+"""What a position belongs to, and what is known of a table that others use: each rule broken on purpose."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from bootstrap.core import restart
+from common.tables import identity as table_identity
+from common.tables import rollback
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+from delta_loader.core import identity, plan
+from delta_loader.core.identity import StreamIdentity
+from delta_loader.core.lease import Grant
+from delta_loader.stage import reading
+from delta_loader.tables import rollback as detection
+from delta_loader.tables.rollback import RollbackDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from bootstrap.core.state import PartitionState
+    from common.stage.markers import Marker
+    from delta_loader.core.commits import Target
+
+
+def markers_of_another_stream_are_loaded() -> AbstractContextManager[object]:
+    """The app_id of a marker is not looked at."""
+    return patch.object(StreamIdentity, "_other_stream", lambda *_: None)
+
+
+def topic_ids_are_not_compared() -> AbstractContextManager[object]:
+    """Nor the broker's id of its topic."""
+    return patch.object(identity, "_differ", lambda *_: False)
+
+
+def markers_are_not_judged() -> AbstractContextManager[object]:
+    """Nor anything else of whose it is."""
+    return patch.object(StreamIdentity, "judged", lambda _self, _source, found: list(found))
+
+
+def what_the_position_covers_is_passed_over() -> AbstractContextManager[object]:
+    """A marker of another topic below the position counts as loaded."""
+    return patch.object(plan, "_foreign", lambda *_: None)
+
+
+def the_config_names_the_txn_actions() -> AbstractContextManager[object]:
+    """Whether they name the topic is the config's to say, and not the table's first commit's."""
+    return patch.object(TxnIds, "is_plain", lambda self, _topic: not self.several_topics)
+
+
+@contextmanager
+def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
+    """As a bound of twenty commits that answers "did not go back"."""
+    with ExitStack() as stack:
+        for module in (rollback, table_identity):
+            stack.enter_context(patch.object(module, "FARTHEST", 20))
+        stack.enter_context(patch.object(detection, "unknown_since", lambda *_: None))
+        yield
+
+
+def an_unknown_history_is_taken_for_a_good_one() -> AbstractContextManager[object]:
+    """A log that begins after the last load says that nothing was put back."""
+    return patch.object(detection, "unknown_positions", lambda *_: None)
+
+
+def a_chain_without_a_position_is_new() -> AbstractContextManager[object]:
+    """Whatever the log has forgotten."""
+    return patch.object(rollback.OwnPast, "may_have_loaded", lambda *_: False)
+
+
+def a_restore_of_others_is_no_news() -> AbstractContextManager[object]:
+    """To a loader that has looked at the table before."""
+
+    def is_of_others(self: RollbackDetector, target: Target, version: int) -> bool:
+        for commit in self._tables.history(target.url, target.version or 0):
+            if commit.version <= version:
+                return commit.version == version
+            if commit.metadata is not None and commit.metadata.app_id == self._app_id:
+                return False
+        return False
+
+    return patch.object(RollbackDetector, "_is_of_others", is_of_others)
+
+
+def a_lease_is_an_app_ids() -> AbstractContextManager[object]:
+    """Whatever topics its holder reads."""
+    return patch.object(Grant, "has", lambda self, app_id, _topics=None: self.streams is None or app_id in self.streams)
+
+
+def files_of_other_tables_are_passed_over() -> AbstractContextManager[object]:
+    """Of a marker that was staged for a table from before an edit."""
+
+    def for_tables(marker: Marker, tables: Mapping[str, str]) -> plan.Found:
+        known = {comparable(url) for url in tables.values()}
+        if marker.manifest is None:
+            return marker
+        kept = tuple(table for table in marker.tables if comparable(table.url) in known)
+        return replace(marker, manifest=replace(marker.manifest, tables=kept))
+
+    return patch.object(reading, "for_tables", for_tables)
+
+
+def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object]:
+    """Also where the table has records under another app_id."""
+    real = restart._beside
+
+    def beside(state: PartitionState, why: str, at: None, *, give_up: bool) -> restart.Restart:
+        return real(replace(state, elsewhere=None), why, at, give_up=give_up)
+
+    return patch.object(restart, "_beside", beside)

@@ -1,0 +1,20 @@
+"""Runs one history, of whichever kind of world."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.editing import EditedHistory
+from tests.simulation.history import History
+from tests.simulation.worlds import Worlds
+
+if TYPE_CHECKING:
+    from tests.simulation.history import Verdict
+    from tests.simulation.world import Chances
+
+
+def run(seed: int, worlds: Worlds = Worlds.PLAIN, chances: Chances | None = None) -> Verdict:
+    """The history of a seed, to its end; ``chances`` are one of the world's own by the seed where none are given."""
+    if worlds is Worlds.EDITED:
+        return EditedHistory(seed, chances).run()
+    return History(seed, chances, worlds).run()

@@ -1,0 +1,220 @@
+"""The real services as processes of a simulated world: writers and loaders over its store, its Kafka and its tables."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING, Generic
+
+from common.errors import KafkaDeltaExpressError
+from common.metrics import Metrics
+from delta_loader.lease import LoaderLease
+from delta_loader.ports import in_turn
+from delta_loader.service import LoaderService, Ports
+from delta_loader.stage.reading import Stage
+from stage_writer.core.flushing import Limits
+from stage_writer.ports import Result
+from stage_writer.service import StageWriter
+from stage_writer.shell.staging import ObjectStage
+from tests.simulation.delta_log import SimulatedTables
+from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
+from tests.simulation.store import Bucket, SimulatedStore
+from tests.simulation.world import SILENT, Crash, Process, World, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+    from common.stage.markers import MarkerName
+    from delta_loader.streams.report import StreamReport
+    from stage_writer.ports import Flushing, Item, Runs
+    from tests.simulation.kinds import Kind
+
+_STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
+_LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
+_LEASE_S = 15.0
+
+
+@dataclass(slots=True)
+class Flight(Generic[Result]):
+    """A `stage_writer.ports.Running`."""
+
+    outcome: Result | None = None
+    error: Exception | None = None
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.outcome is not None or self.error is not None
+
+    def result(self) -> Result:
+        """How it ended."""
+        if self.error is not None:
+            raise self.error
+        assert self.outcome is not None
+        return self.outcome
+
+
+class Strands:
+    """`stage_writer.ports.Workers` as strands of the writer's process."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self._world = world
+        self._process = process
+
+    def start(self, job: Runs[Result]) -> Flight[Result]:
+        """Run it beside the loop."""
+        if not self._process.alive:
+            raise Crash
+        flight = Flight[Result]()
+
+        def run() -> None:
+            try:
+                flight.outcome = job.run()
+            except Crash:
+                return
+            except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
+                flight.error = error
+
+        self._world.spawn(self._process, run)
+        return flight
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        return [function(item) for item in items]
+
+    def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
+        """Wait until one of them has ended."""
+        until_ms = self._world.now_ms + ceil(timeout_s * 1000)  # down to 0, a loop would never end
+        while not any(flight.done() for flight in running) and self._world.now_ms < until_ms:
+            self._world.sleep_s(0.05)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class WatchedStage(ObjectStage):
+    """A writer's stage; who asks for a claim after the group gave it up is written down."""
+
+    def watch(self, member: GroupMember, stale: list[str]) -> None:
+        """``stale`` gets what should not be."""
+        self._member, self._stale = member, stale
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """The real one."""
+        if self._member.expelled and not self._member.is_cut_off:
+            self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
+        return super().claim(name, data)
+
+
+@dataclass(slots=True)
+class Services:
+    """What starts the processes of one history, and knows what they say."""
+
+    world: World
+    bucket: Bucket
+    names: Iterator[int]
+    leased: bool
+    """Whether loaders have a lease."""
+    limits: Limits = _LIMITS
+    pauses_s: tuple[float, ...] = (1, 5, 30)
+    """Between a loader's passes."""
+    broken: dict[str, int] = field(default_factory=dict)
+    """Tables that do not work, until a time."""
+    stale_claims: list[str] = field(default_factory=list)
+    """Claims that were asked for after the group had given the writer up."""
+    writers: dict[str, StageWriter] = field(default_factory=dict)
+    """By the names of their processes."""
+    reports: dict[str, Sequence[StreamReport]] = field(default_factory=dict)
+    """Of each loader's newest pass, by the names of their processes."""
+
+    def store(self, url: str) -> SimulatedStore:
+        """The world's store below a URL."""
+        return SimulatedStore(self.world, self.bucket, url)
+
+    def write(self, process: Process, kind: Kind, broker: Broker) -> None:
+        """A writer, until it ends."""
+        clock, rng, stage_url = WorldClock(self.world), self.world.rng, kind.settings.stage.url
+        member = GroupMember(self.world, broker, process)
+        stage = WatchedStage(
+            self.store(stage_url),
+            self.store,
+            clock,
+            lambda: str(uuid.UUID(int=rng.getrandbits(128))),
+            process.name,
+            state_keep_s=_STATE_KEEP_S,
+            changelog=kind.changelog(process),
+        )
+        stage.watch(member, self.stale_claims)
+        service = self.writers[process.name] = StageWriter(
+            converters=[kind.converter(process)],
+            filing=kind.filing,
+            outlets=kind.outlets(process, self.store(stage_url)),
+            news=kind.news(stage),
+            limits=self.limits,
+            revoke_timeout_s=20.0,
+            report_positions=False,
+            source=kind.source(member),
+            stage=stage,
+            workers=Strands(self.world, process),
+            clock=clock,
+            log=SILENT,
+            metrics=Metrics(),
+            session_s=SESSION_MS / 1000,
+        )
+        try:
+            service.run(until_caught_up=False)
+        except Crash:
+            return
+        except KafkaDeltaExpressError as error:
+            self.world.tell(f"{process.name} ends: {error.problem}")
+        process.alive = False
+
+    def load(self, process: Process, kind: Kind) -> None:
+        """A loader, until it ends."""
+        tables, stage_url = SimulatedTables(self.world, kind.log, self.broken), kind.settings.stage.url
+        ports = Ports(
+            stage=Stage(self.store(stage_url), in_turn),
+            tables=tables,
+            columns=tables if kind.makes_columns else None,
+            refusing=kind.refusing(tables),
+            open_store=self.store,
+            parallel=in_turn,
+            clock=WorldClock(self.world),
+            new_id=lambda: f"{process.name}-{next(self.names)}",
+            log=SILENT,
+            metrics=Metrics(),
+        )
+        service = LoaderService(kind.settings.streams, kind.settings.loader, ports)
+        lease = self._lease(process, ports, kind) if self.leased else None
+        told, loads = "", kind.loads(service, self.store(stage_url))
+        try:
+            while True:
+                reports = loads(lambda: lease is not None and not lease.held())
+                self.reports[process.name] = reports
+                told = self._tell(process, told, reports)
+                self.world.sleep_s(self.world.rng.choice(self.pauses_s))
+        except Crash:
+            return
+
+    def _tell(self, process: Process, told: str, reports: Iterable[StreamReport]) -> str:
+        """What a loader says of a pass, if it is something new."""
+        found = [one.problem for report in reports for one in report.held.values()]
+        found += [str(report.failure) for report in reports if report.failure is not None]
+        if found and str(found) != told:
+            self.world.tell(f"{process.name} says {'; '.join(found)}")
+        return str(found)
+
+    def _lease(self, process: Process, ports: Ports, kind: Kind) -> LoaderLease:
+        streams = {stream.app_id: stream.topics for stream in kind.settings.streams}
+        store = self.store(kind.settings.stage.url)
+        lease = LoaderLease(store, ports.clock, process.name, _LEASE_S, streams, log=SILENT, metrics=ports.metrics)
+
+        def keep() -> None:
+            try:
+                lease.contend()
+                while True:
+                    self.world.sleep_s(lease.step())
+            except Crash:
+                return
+
+        self.world.spawn(process, keep)
+        return lease

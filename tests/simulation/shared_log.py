@@ -1,0 +1,209 @@
+"""Delta tables that others use too: commits of others, RESTORE, a log that is cleaned, txn actions that expire.
+
+What is checked at each commit needs no position: no row comes a second time while the table still has it, under one
+app_id, out of one stage, or out of one data file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.tables.history import LoggedCommit
+from delta_loader.core.commits import Conflicted
+from tests.simulation.delta_log import DeltaLog, Place, places_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from common.spans import TopicPartition
+    from common.tables.delta_log import TableState
+    from delta_loader.core.commits import CommitOutcome, Committed, TableCommit
+    from delta_loader.core.plan import TableShape
+    from tests.simulation.store import Bucket
+    from tests.simulation.world import World
+
+
+_SKEW_MS = 3_600_000
+"""How far clocks may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version of a table."""
+
+    operation: str
+    timestamp_ms: int
+    read_version: int | None = None
+    commit: TableCommit | None = None
+    restored: int | None = None
+    brought: tuple[Place, ...] = ()
+    stage: str | None = None
+    """Out of which rows were loaded."""
+
+
+@dataclass(slots=True)
+class _Log:
+    """What one table has beyond `MemoryTable`."""
+
+    entries: list[Entry]
+    oldest: int = 0
+    """The oldest version that its log still has."""
+    moved_ms: dict[str, int] = field(default_factory=dict)
+    """When each txn action changed last."""
+
+
+class SharedLog(DeltaLog):
+    """The tables of a world in which the stream is not alone with them."""
+
+    def __init__(self, world: World, bucket: Bucket, stage_url: str) -> None:
+        super().__init__(bucket, stage_url)
+        self.world = world
+        self._logs: dict[str, _Log] = {}
+        self._read = 0
+        """The version at which the transaction that commits now began."""
+        self.first_ms: Callable[[str, TopicPartition], int] = lambda _stage, _source: 0
+        """When the first marker of a Kafka partition was made in a stage."""
+        self.forgotten: set[tuple[str, str, TopicPartition]] = set()
+        self.stage_of: Callable[[str], str | None] = lambda _path: None
+        """The stage that a data file was staged in."""
+        self.problems: list[str] = []
+        self.ever: dict[str, set[Place]] = {}
+        """By table, what it has had."""
+
+    # What a loader sees.
+
+    def state(self, url: str) -> TableState | None:
+        found = super().state(url)
+        return None if found is None else replace(found, version=self.version(url))
+
+    def version(self, url: str) -> int:
+        return len(self._logs[url].entries) - 1
+
+    def create(self, url: str, shape: TableShape) -> None:
+        if url not in self.tables:
+            self._logs[url] = _Log([Entry("CREATE TABLE", self.world.now_ms)])
+        super().create(url, shape)
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        log = self._logs[url]
+        for version in range(newest, log.oldest - 1, -1):
+            one = log.entries[version]
+            metadata = None if one.commit is None else one.commit.metadata
+            yield LoggedCommit(version, one.operation, one.restored, one.read_version, one.timestamp_ms, "", metadata)
+
+    def changed(self, commit: TableCommit) -> CommitOutcome | None:
+        """Also a RESTORE since the table was looked at, but for one after the transaction began."""
+        entries, looked_at = self._logs[commit.target.url].entries, commit.target.version or 0
+        self._read = self.world.rng.choice([len(entries) - 1, self.world.rng.randint(looked_at, len(entries) - 1)])
+        if not commit.is_answer and any(one.restored is not None for one in entries[looked_at + 1 : self._read + 1]):
+            return Conflicted("the table was put back")
+        return super().changed(commit)
+
+    def _done(self, commit: TableCommit) -> Committed:
+        url, read = commit.target.url, self._read
+        log = self._logs[url]
+        brought = tuple(self._brought(commit))
+        self._require_new(commit, brought)
+        log.entries.append(
+            Entry("STREAMING UPDATE", self.world.now_ms, read, commit, brought=brought, stage=self._stage_of(commit))
+        )
+        log.moved_ms |= dict.fromkeys(commit.advances, self.world.now_ms)
+        self.ever.setdefault(url, set()).update(brought)
+        return super()._done(commit)
+
+    def _brought(self, commit: TableCommit) -> Iterator[Place]:
+        for file in commit.files:
+            yield from self.places_in(f"{commit.target.url}/{file.path}")
+        for write in commit.written:
+            yield from places_of(self.rows_of(write))
+
+    def _require_new(self, commit: TableCommit, brought: tuple[Place, ...]) -> None:
+        url = commit.target.url
+        stage = self._stage_of(commit)
+        live = [one for one in self._line(url) if one.commit is not None]
+        of_one = (
+            one for one in live if one.commit and (one.commit.app_id == commit.app_id or one.stage == stage is not None)
+        )
+        own = {place for one in of_one for place in one.brought}
+        sources = [source for source in commit.metadata.spans if stage is not None]
+        if any(self.forgot(url, commit.app_id, one, self.first_ms(str(stage), one)) for one in sources):
+            return
+        again = sorted(own.intersection(brought)) or [place for place, count in Counter(brought).items() if count > 1]
+        if again:
+            self.problems.append(f"{url} gets {again[0]} a second time from {commit.app_id}, and {len(again) - 1} more")
+        paths = {file.path for one in live if one.commit for file in one.commit.files}
+        twice = sorted(file.path for file in commit.files if file.path in paths)
+        if twice:
+            self.problems.append(f"{url} gets the file {twice[0]} a second time")
+
+    def _stage_of(self, commit: TableCommit) -> str | None:
+        paths = (f"{commit.target.url}/{file.path}" for file in commit.files)
+        return next((stage for path in paths if (stage := self.stage_of(path)) is not None), None)
+
+    def forgot(self, url: str, app_id: str, source: TopicPartition, staged_ms: int) -> bool:
+        """Whether a stage that began after all that a table's log still has was judged by a position alone, or by none.
+
+        With no commit of the stream left, nobody can tell it from that of a new stream, or of the one that another
+        program has loaded (docs/guarantees.md, G5). ``staged_ms`` is when the stage's first marker was made.
+        """
+        url = url.removesuffix("_dead_letters")
+        key, log = (url, app_id, source), self._logs.get(url)
+        if log is not None and log.oldest and key not in self.forgotten:
+            entries = log.entries[log.oldest :]
+            is_known = any(one.commit is not None and one.commit.app_id == app_id for one in entries)
+            if not is_known and staged_ms > entries[0].timestamp_ms + _SKEW_MS:
+                self.forgotten.add(key)
+        return key in self.forgotten
+
+    # What the books read.
+
+    def places(self, url: str) -> Iterator[Place]:
+        """Where each row of a table is from, as it is now."""
+        for entry in self._line(url):
+            yield from entry.brought
+
+    def _line(self, url: str) -> Iterator[Entry]:
+        """The versions of which a table has the rows, newest first."""
+        entries = self._logs[url].entries if url in self._logs else []
+        version = len(entries) - 1
+        while version >= 0:
+            entry = entries[version]
+            yield entry
+            version = version - 1 if entry.restored is None else entry.restored
+
+    # What others do.
+
+    def commit_of_others(self, url: str, count: int) -> None:
+        """Rows of somebody else."""
+        entry = Entry("WRITE", self.world.now_ms, self.version(url))
+        self._logs[url].entries += [replace(entry, read_version=self.version(url) + more) for more in range(count)]
+
+    def restore(self, url: str, version: int) -> None:
+        """A RESTORE to a version; txn actions stay."""
+        entry = Entry("RESTORE", self.world.now_ms, self.version(url), restored=version)
+        self._logs[url].entries.append(entry)
+
+    def restorable(self, url: str) -> range:
+        """The versions that a RESTORE may name."""
+        return range(self._logs[url].oldest, self.version(url))
+
+    def clean(self, url: str, before_ms: int) -> None:
+        """The log forgets older commits, as its retention says; the newest stays, and of dead letters all own ones.
+
+        (What G5 rests on: a table of dead letters has the last own commit in its log.)
+        """
+        log = self._logs[url]
+        owned = [version for version, one in enumerate(log.entries) if one.commit is not None]
+        last = min([self.version(url), *(owned if url.endswith("_dead_letters") else ())])
+        while log.oldest < last and log.entries[log.oldest].timestamp_ms < before_ms:
+            log.oldest += 1
+
+    def expire(self, url: str, before_ms: int) -> int:
+        """Older txn actions are gone; how many."""
+        log, table = self._logs[url], self.tables[url]
+        gone = [name for name in table.transactions if log.moved_ms[name] < before_ms]
+        for name in gone:
+            del table.transactions[name]
+        return len(gone)
