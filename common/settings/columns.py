@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
 from common.settings.creation import check_creation
 from common.settings.formats import path_steps
+from common.settings.hints import did_you_mean
 from common.settings.services import check_z_order
 
 CDC_COLUMN = "_cdc"
@@ -76,8 +76,7 @@ def check_columns(stream: Stream, added: tuple[str, ...], staged: tuple[str, ...
     known = [*columns.names, *added]
     for name in stream.partition_by:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+            hint = did_you_mean(name, known, "declare it in columns, or derive it")
             msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
             raise ValueError(msg)
     if len(set(stream.partition_by)) < len(stream.partition_by):
@@ -91,9 +90,8 @@ def exploded(columns: StructType, name: str) -> StructType:
     """The columns with an array's element in its place. Raises SchemaError for what is no array."""
     found = columns.field(name)
     if found is None:
-        near = difflib.get_close_matches(name, columns.names, n=1)
         msg = f"explode names {name!r}, which is no field of the record and no derived column"
-        raise SchemaError(msg, f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(columns.names)}")
+        raise SchemaError(msg, did_you_mean(name, columns.names, f"known are: {', '.join(columns.names)}"))
     if not isinstance(found.type, ArrayType):
         msg = f"explode names {name!r}, which is no ARRAY"
         raise SchemaError(msg, "name a column of type ARRAY, or derive one")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from common.settings.hints import did_you_mean
 from common.settings.loading import Evolution
 from common.tables.urls import comparable
 
@@ -47,8 +47,7 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
         raise ValueError(msg)
     for name in stream.cluster_by:
         if name.split(".")[0] not in columns:
-            near = difflib.get_close_matches(name, list(columns), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+            hint = did_you_mean(name, columns, "declare it in columns, or derive it")
             msg = f"cluster_by names {name!r}, which is no column of the table; {hint}"
             raise ValueError(msg)
     for key in stream.table_properties:

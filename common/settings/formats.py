@@ -9,13 +9,13 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from common.schema import ArrayType, DataType, MapType, Primitive, StructType, quote_name, type_to_ddl
+from common.settings.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,8 +107,7 @@ def _type_at(data_type: DataType, steps: tuple[str, ...], path: str) -> DataType
         known = _inside(data_type)
         if step not in known:
             place = f"`{'.'.join(steps[:depth])}`" if depth else "columns"
-            near = difflib.get_close_matches(step, list(known), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else _hint(known)
+            hint = did_you_mean(step, known, _hint(known))
             msg = f"names {path!r}, but {place} has no {step!r}; {hint}"
             raise ValueError(msg)
         data_type = known[step]

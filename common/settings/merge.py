@@ -9,13 +9,13 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import naming_of, table_columns_of
+from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.section import Section
 from common.tables.changes import RESERVED, MergeBy, merge_by
@@ -173,7 +173,6 @@ def _check_together(stream: Stream) -> None:
 
 def _require_known(setting: str, name: str, known: list[str]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "declare it in columns, or derive it"
+        hint = did_you_mean(name, known, "declare it in columns, or derive it")
         msg = f"{setting} names {name!r}, which is no column of the table; {hint}"
         raise ValueError(msg)

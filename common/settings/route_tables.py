@@ -10,13 +10,13 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
 from common.errors import SchemaError
 from common.schema import parse_ddl
+from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.section import Section
 from common.tables.urls import comparable
@@ -89,8 +89,7 @@ def check_route_tables(stream: Stream) -> None:
         raise ValueError(msg)
     for route, found in stream.route_tables.items():
         if route not in stream.routes:
-            near = difflib.get_close_matches(route, stream.routes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"write routes: {{{route}: table URL}}"
+            hint = did_you_mean(route, stream.routes, f"write routes: {{{route}: table URL}}")
             msg = f"route_tables names {route!r}, which is none of routes; {hint}"
             raise ValueError(msg)
         _check(stream, route, found)

@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from datetime import UTC, time
@@ -20,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
+from common.settings.hints import did_you_mean
 from common.settings.section import Section
 from common.settings.values import DurationS, SizeBytes, check_schedule, duration_text, parse_duration_s
 
@@ -265,8 +265,7 @@ def check_z_order(stream: Stream, known: Sequence[str]) -> None:
             msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
             raise ValueError(msg)
         if name.split(".")[0] not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+            hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
             msg = f"table_services.z_order names {name!r}, which is no column of the table; {hint}"
             raise ValueError(msg)
     if len(set(columns)) < len(columns):
