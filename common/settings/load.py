@@ -7,7 +7,8 @@ Rules:
    stands for ``${``.
 2. Such a value is shown as its reference, and a value under a key that sounds secret not at all: not in
    ``--print-config`` and not in an error (`common.settings.masking`).
-3. Unknown keys are refused with the nearest known one; so are keys given twice.
+3. Unknown keys are refused with the nearest known one; so are keys given twice. What a map takes over from another one
+   (``<<: *name``) is not given twice by being given again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import inspect
 import re
 import typing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
+_MERGE = "tag:yaml.org,2002:merge"
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -85,17 +87,27 @@ def parse_settings(text: str, environ: Mapping[str, str], source: str) -> Settin
             "by tabs, and a value with special characters needs quotes"
         )
         raise ConfigError(msg, remedy) from None
+    except RecursionError:
+        raise _too_deep(source) from None
     if not isinstance(raw, dict):
         msg = f"{source} holds no settings"
         raise ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")
     references = References()
-    filled = _substitute(raw, (), environ, source, references)
+    try:
+        filled = _substitute(raw, (), environ, source, references)
+    except RecursionError:
+        raise _too_deep(source) from None
     try:
         settings = Settings.model_validate(filled, by_alias=True, by_name=False)
     except ValidationError as error:
         raise _readable(error, source, references) from None
     settings.remember(references)
     return settings
+
+
+def _too_deep(source: str) -> ConfigError:
+    msg = f"{source} is nested too deeply, or a part of it contains itself (&name and *name)"
+    return ConfigError(msg, "write the sections kafka, stage and streams; README.md has an example")
 
 
 def print_settings(settings: Settings) -> str:
@@ -127,16 +139,18 @@ class _RepeatedKeyError(yaml.constructor.ConstructorError):
 class _StrictLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key given twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:  # noqa: FBT001, FBT002 - PyYAML's signature
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        """The map as it was written: construction puts in what it takes over from others."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[object] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, typing.Hashable) and key in seen:
+            if key_node.tag == _MERGE or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            key = self.construct_object(key_node)
+            if key in seen:
                 raise _RepeatedKeyError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
-            if isinstance(key, typing.Hashable):
-                seen.add(key)
-        mapping: dict[object, object] = super().construct_mapping(node, deep)
-        return mapping
+            seen.add(key)
+        return node
 
 
 def _substitute(

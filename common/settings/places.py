@@ -1,7 +1,8 @@
 """Where the stage and the tables lie to one another.
 
 Rule: nothing else lies below a table. VACUUM deletes what it finds there and that table's log does not speak of: done
-markers, data files that wait in the stage, another table's files and log.
+markers, data files that wait in the stage, another table's files and log. A table may lie in the stage's folder, but
+not in one that the stage keeps for itself.
 """
 
 from __future__ import annotations
@@ -14,9 +15,31 @@ from common.tables.urls import comparable
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+STAGE_FOLDERS = frozenset(
+    {
+        "accept",
+        "begin",
+        "data",
+        "done",
+        "failures",
+        "idle",
+        "lease",
+        "loading",
+        "news",
+        "outbox",
+        "probe",
+        "repair",
+        "replace",
+        "schema",
+        "state",
+        "stray",
+    }
+)
+"""What the stage's own objects are below, each beginning with one of these names."""
+
 
 def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
-    """What lies below a table, as a sentence; None when nothing does. ``tables`` are keys and URLs."""
+    """What lies where it must not, as a sentence; None when nothing does. ``tables`` are keys and URLs."""
     places = [("stage.url", stage), *tables]
     for (inner_key, inner), (outer_key, outer) in permutations(places, 2):
         if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):
@@ -26,4 +49,7 @@ def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
             )
         if outer_key == "stage.url" and comparable(inner) == comparable(outer):
             return f"stage.url is {inner_key}, {inner}; give the stage a place of its own"
+        below = comparable(inner).removeprefix(f"{comparable(outer)}/").partition("/")[0]
+        if outer_key == "stage.url" and below in STAGE_FOLDERS:
+            return f"{inner_key}, {inner}, lies in the folder {below} of the stage; give it a place beside the stage"
     return None

@@ -35,6 +35,8 @@ _BYTES = {
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?B|)\s*")
 CRON_FIELDS = 5
+_LONGEST_DAYS = 36_500
+"""A century: a moment that lies so far ahead is still a date."""
 _LAST_PORT = 65535
 _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,13 +47,18 @@ _MILLISECONDS = re.compile("[0-9]{13}")
 
 def parse_duration_s(value: object) -> float:
     """Seconds of ``60s``, ``500ms``, ``15m``, ``24h``, ``7d`` or of a bare number of seconds."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return float(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        seconds = float(value)
+    elif match is not None:
+        seconds = float(match[1]) * _SECONDS[match[2]]
+    else:
         msg = "is not a duration; write a number and a unit (ms, s, m, h, d, w), for example 60s"
         raise ValueError(msg)
-    return float(match[1]) * _SECONDS[match[2]]
+    if seconds > _LONGEST_DAYS * _SECONDS["d"]:
+        msg = f"is too long; the most is {_LONGEST_DAYS}d"
+        raise ValueError(msg)
+    return seconds
 
 
 def duration_text(seconds: float) -> str:
@@ -85,18 +92,15 @@ def bytes_text(size_bytes: int) -> str:
 
 def check_schedule(value: object) -> str:
     """An interval such as ``15m``, or the five fields of a cron line; returned as written."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = duration_text(float(value))
-    if isinstance(value, str) and len(value.split()) == CRON_FIELDS:
-        return value
-    try:
-        seconds = parse_duration_s(value)
-    except ValueError:
-        seconds = 0.0
-    if not isinstance(value, str) or seconds <= 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+        value = duration_text(parse_duration_s(value))
+    text = value if isinstance(value, str) else ""
+    if len(text.split()) == CRON_FIELDS:
+        return text
+    if _DURATION.fullmatch(text) is None or parse_duration_s(text) <= 0:
         msg = 'is not a schedule; write an interval such as 15m, or a cron line of five fields such as "*/15 * * * *"'
         raise ValueError(msg)
-    return value
+    return text
 
 
 ON_MARKER = "on-marker"

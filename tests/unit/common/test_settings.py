@@ -14,7 +14,22 @@ from common.cli import ConfigArgument, PrintConfigOption, new_app, run, settings
 from common.errors import ConfigError
 from common.settings import FromOffsets, FromTimestamp, Settings, StartAt
 from common.settings.load import load_settings, parse_settings, print_settings
+from common.settings.places import STAGE_FOLDERS
 from common.spans import Partition, Topic
+from common.stage.answers import ACCEPT
+from common.stage.chain_origins import BEGIN
+from common.stage.data_files import STAGED
+from common.stage.evolved import SCHEMA
+from common.stage.failures import FAILURES
+from common.stage.idle import IDLE
+from common.stage.loading import LOADING
+from common.stage.markers import DONE, STRAY
+from common.stage.news import NEWS
+from common.stage.outboxes import OUTBOX
+from common.stage.repair_lock import REPAIR
+from common.stage.replacements import REPLACE
+from common.stage.state_files import STATE
+from common.storage.store import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -335,6 +350,20 @@ def test_a_reason_that_quotes_a_value_from_the_environment_has_its_reference() -
         parse(with_section(streams=streams), {"TOPIC": "hunter2"})
 
 
+def test_a_map_may_take_over_another_one() -> None:
+    first, second = parse(
+        """
+kafka: {bootstrap.servers: a}
+stage: {url: /stage}
+streams:
+  - &orders {app_id: orders, topics: [orders], table: /tables/orders, columns: id BIGINT}
+  - {<<: *orders, app_id: returns, topics: [returns]}
+"""
+    ).streams
+    assert (first.app_id, second.app_id) == ("orders", "returns")
+    assert (second.topics, second.table) == (("returns",), first.table)
+
+
 def test_a_value_from_the_environment_is_not_in_errors() -> None:
     for text in ("writer: {flush_after: '${NAMED}'}", "writer: {memory: 'a${NAMED}b'}", "writer: {http: '${NAMED}'}"):
         with pytest.raises(ConfigError, match=r"\$\{NAMED\}") as caught:
@@ -350,6 +379,21 @@ WRONG = {
     "an unknown key": (with_section(writer={"flush_afer": "60s"}), ["writer.flush_afer", "did you mean flush_after?"]),
     "the program's own name of a key": (with_section(writer={"flush_after_s": 60}), ["did you mean flush_after?"]),
     "a key given twice": (MINIMAL + "stage: {url: x}\n", ["'stage' is given twice", "line 6"]),
+    "a key given twice in what another map takes over": (
+        MINIMAL + "logs: {<<: &logs {level: info, level: debug}}\n",
+        ["'level' is given twice"],
+    ),
+    "a part that contains itself": (MINIMAL + "logs: &logs {level: *logs}\n", ["contains itself"]),
+    "brackets without end": ("kafka: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
+    "a column in another case": (with_stream(partition_by=["ID"]), ["'ID'", "did you mean 'id'?"]),
+    "true for a count": (with_section(writer={"flush_records": True}), ["writer.flush_records", "whole number"]),
+    "true for a count that may be missing": (
+        with_section(table_services={"optimize": {"min_files_busy": True}}),
+        ["min_files_busy", "whole number"],
+    ),
+    "longer than dates go": (with_section(writer={"flush_after": "99999999d"}), ["writer.flush_after", "36500d"]),
+    "for ever": (with_section(loader={"marker_retention": float("inf")}), ["loader.marker_retention", "36500d"]),
+    "a schedule for ever": (with_section(loader={"schedule": float("inf")}), ["loader.schedule", "36500d"]),
     "no YAML": ("kafka: [", ["is not YAML", "line 1"]),
     "a list": ("- a\n", ["holds no settings", "kafka, stage and streams"]),
     "nothing": ("", ["holds no settings"]),
@@ -504,9 +548,17 @@ def test_load_reads_the_process_s_environment(tmp_path: Path, monkeypatch: pytes
         ("s3a://lake/orders/s", {"table": "s3://lake/orders"}, "VACUUM of that table"),
         ("/s", {"dead_letters": "/data/orders/dead"}, "streams[].dead_letters, /data/orders/dead, lies below"),
         ("file:///data/orders/", {}, "a place of its own"),
+        (
+            "/data",
+            {"table": "/data/data/orders"},
+            "streams[].table, /data/data/orders, lies in the folder data of the stage",
+        ),
+        ("s3://lake", {"dead_letters": "s3a://lake/done/orders/"}, "lies in the folder done of the stage"),
     ],
 )
-def test_nothing_lies_below_a_table_where_a_vacuum_takes_it(stage: str, stream: dict[str, object], said: str) -> None:
+def test_stage_and_tables_do_not_lie_where_one_takes_the_others_for_its_own(
+    stage: str, stream: dict[str, object], said: str
+) -> None:
     content = yaml.safe_load(with_stream(**stream))
     content["stage"] = {"url": stage}
     with pytest.raises(ConfigError, match=re.escape(said)):
@@ -517,6 +569,11 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
     content = yaml.safe_load(with_stream(table="/data/orders", dead_letters="/data/orders_dead"))
     content["stage"] = {"url": "/data"}
     assert parse(yaml.safe_dump(content)).stage.url == "/data"
+
+
+def test_the_stage_s_folders_are_known() -> None:
+    kept = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, SCHEMA, REPLACE, BEGIN, FAILURES, NEWS, REPAIR, ACCEPT, LOADING}
+    assert kept | {PROBES, "lease"} == STAGE_FOLDERS
 
 
 # What messages are wrapped in.
