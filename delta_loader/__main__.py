@@ -44,7 +44,7 @@ from delta_loader.jobs import LONG_S, Jobs
 from delta_loader.lease import LeaseThread, LoaderLease
 from delta_loader.loader import Loader
 from delta_loader.on_marker.wiring import listener_of, turns_of
-from delta_loader.schedule import Schedule
+from delta_loader.schedule import require_schedules
 from delta_loader.service import LoaderService
 from delta_loader.streams.pools import OwnPools
 from delta_loader.web.serving import Serving
@@ -98,9 +98,7 @@ def run(
 ) -> None:
     """Load on the schedule until stopped; or with --once, load everything that can be loaded now, and exit."""
     settings = settings_from(config, print_config=print_config)
-    Schedule(settings.loader.schedule)  # report a wrong schedule before Spark starts
-    if settings.table_services.is_on:
-        Schedule(settings.table_services.schedule, "table_services.schedule")
+    require_schedules(settings)  # report a wrong schedule before Spark starts
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         stopped = Event()

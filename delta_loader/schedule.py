@@ -6,14 +6,20 @@ Rule: a run that takes longer than its interval delays the next one, and two nev
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from common.errors import ConfigError
+from common.settings.services import OFF
 from common.settings.values import ON_MARKER, parse_duration_s
 
+if TYPE_CHECKING:
+    from common.settings import Settings
+
 _CRON_FIELDS = 5
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 _EVERYTHING_EVERY_S = 60.0
 """With ``on-marker``: the interval of full scans for markers without a notification
 (delta_loader/on_marker/load_trigger.py)."""
@@ -23,10 +29,11 @@ class Schedule:
     """The times at which to load."""
 
     def __init__(self, text: str, key: str = "loader.schedule") -> None:
-        """From a setting's text; raises ConfigError for an invalid cron line."""
+        """From a setting's text; raises ConfigError for an invalid cron line, or one that never fires."""
         try:
             if len(text.split()) == _CRON_FIELDS:
                 self._trigger = CronTrigger.from_crontab(text, timezone=UTC)
+                _require_a_time(self._trigger)
             else:
                 seconds = _EVERYTHING_EVERY_S if text == ON_MARKER else parse_duration_s(text)
                 self._trigger = IntervalTrigger(seconds=seconds, timezone=UTC)
@@ -38,5 +45,22 @@ class Schedule:
         """The next time to load, after a run that started at ``last``; never before ``now``."""
         if isinstance(self._trigger, IntervalTrigger):
             return max(now, last + timedelta(seconds=float(self._trigger.interval_length)))
-        found = self._trigger.get_next_fire_time(None, now)
-        return found if isinstance(found, datetime) else now + timedelta(days=1)
+        found: datetime = self._trigger.get_next_fire_time(None, now)
+        return found
+
+
+def _require_a_time(trigger: CronTrigger) -> None:
+    if trigger.get_next_fire_time(None, _ANY_MOMENT) is None:
+        msg = "there is no such day"
+        raise ValueError(msg)
+
+
+def require_schedules(settings: Settings) -> None:
+    """Raise ConfigError for an invalid schedule, before anything is started for it."""
+    for text, key in (
+        (settings.loader.schedule, "loader.schedule"),
+        (settings.loader.clean_up, "loader.clean_up"),
+        (settings.table_services.schedule, "table_services.schedule"),
+    ):
+        if text != OFF:
+            Schedule(text, key)

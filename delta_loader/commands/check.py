@@ -14,6 +14,7 @@ from common.logs import set_up_logs
 from delta_loader.checks.preflight import failed
 from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
 from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
+from delta_loader.schedule import require_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +28,7 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     Exit code 1 if something is unavailable, 2 for a wrong setting or right, 3 if a table is not compatible.
     """
     settings = settings_from(config)
+    require_schedules(settings)
     set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         pool = stack.enter_context(threads())
