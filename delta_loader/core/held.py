@@ -104,8 +104,9 @@ def _root_again(source: TopicPartition, first: Marker) -> str:
             f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {START_OVER}"
         )
     return (
-        f"begin there with `{_bootstrap('skip', source, first.span.start)}`, or stage earlier records again "
-        f"with `{rewind(source, first.span.start if first.previous is None else first.previous)}`"
+        f"stage what Kafka has again with `{rewind(source, Position(0))}`, or from a later offset on where the table "
+        f"shall lack what lies before; or leave out all records before {first.span.start} with "
+        f"`{_bootstrap('skip', source, first.span.start)}`"
     )
 
 

@@ -115,7 +115,7 @@ def test_of_two_names_for_one_position_the_one_with_content_counts() -> None:
         (10, [marker(20, 30)], "gap", "rewind ⟨config⟩ --topic orders --partition 0 --to 10"),
         (10, [marker(20, 30)], "gap", "skip ⟨config⟩ --topic orders --partition 0 --to 20"),
         (None, [marker(5, 30, 2)], "no_root", "skip ⟨config⟩ --topic orders --partition 0 --to 5"),
-        (None, [marker(5, 30, 0)], "no_root", "rewind ⟨config⟩ --topic orders --partition 0 --to 0"),
+        (None, [marker(20, 30, 10)], "no_root", "rewind ⟨config⟩ --topic orders --partition 0 --to 0"),
         (
             4,
             [UnreadableMarker(name(4), "torn")],
