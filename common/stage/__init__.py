@@ -1,1 +1,1 @@
-"""What lies in the stage beside data files, and how it is written and read: markers, beginnings, requests, signs."""
+"""The stage's objects other than data files, and their formats: markers, chain origins, requests, notifications."""

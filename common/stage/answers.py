@@ -1,13 +1,13 @@
-"""An operator's answer to a table that went back, as an object in the stage.
+"""An operator's resolution of a rollback of a table, as an object in the stage.
 
 Rules:
 
-1. Its name says which event it answers: ``accept/<app_id>/<table id>/<version, 20 digits>.json``, with the version of
-   the commit by which the table went back. It is made by exclusive create, so that an event has one answer; a second
-   RESTORE is another version, and wants an answer of its own.
-2. `bootstrap accept` writes it after the chains were rewound, as the last thing that it does. A loader obeys it by a
-   commit whose metadata ``answers`` the same version, which is the proof that it was obeyed: nothing is remembered
-   elsewhere, and the object may be removed after that.
+1. Its name identifies the event that it resolves: ``accept/<app_id>/<table id>/<version, 20 digits>.json``, with the
+   version of the commit that rolled the table back. It is made by exclusive create, so an event has one resolution; a
+   second RESTORE is another version, and needs its own resolution.
+2. `bootstrap accept` writes it after the chains were rewound, as its last step. A loader carries it out by a commit
+   whose metadata ``answers`` the same version, which proves that it was carried out: nothing is recorded elsewhere, and
+   the object may be removed after that.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Answer:
     version: int
     decision: Decision
     positions: Mapping[TopicPartition, Position]
-    """Where loading goes on, for the Kafka partitions that the event concerns."""
+    """Where loading continues, for the Kafka partitions that the event concerns."""
     author: str
     created_ms: int
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the chains that the positions are of; one that is not here has generation 0."""
+    """The generations of the positions' chains; a missing one is 0."""
 
     @property
     def path(self) -> str:
@@ -100,7 +100,7 @@ class Answer:
 
 
 def answer_path(app_id: str, table_id: str, version: int) -> str:
-    """Where the answer to an event lies (rule 1)."""
+    """The path of an event's resolution (rule 1)."""
     return f"{ACCEPT}/{quote(app_id, safe='')}/{quote(table_id, safe='')}/{version:020d}.json"
 
 

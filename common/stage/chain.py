@@ -1,13 +1,13 @@
-"""The chain of done markers of one Kafka partition, as a pure reading of what a listing found.
+"""The chain of completed markers of one Kafka partition, as a pure reading of a listing.
 
 Rules:
 
-1. A marker begins where the marker before it ends, and names it (``previous``). Markers that follow one another so
-   are a *segment*; its first one is the *root*, which is hand-made, or whose predecessor is gone (settled).
-2. Settling removes from the low end only, and never the last marker. So a late writer that claims a freed position
-   makes a segment whose root lies below the living one's and whose span overlaps it: a *stray*. Segments that do not
+1. A marker starts where the marker before it ends, and names it (``previous``). Markers that follow one another in this
+   way are a *segment*; its first one is the *root*, which is hand-made, or whose predecessor is gone (settled).
+2. Settling removes from the low end only, and never the last marker. A late writer that claims a freed position thus
+   makes a segment whose root is below the living one's and whose span overlaps it: a *stray*. Segments that do not
    overlap are a chain with a gap, which an operator made and an operator closes.
-3. A marker made by hand inside of what writers staged says nothing that could be obeyed, and is a stray too.
+3. A marker made by hand inside the positions that writers staged has no effect, and is a stray too.
 4. A writer continues from the end of the trunk: the segment with the highest root.
 """
 
@@ -37,7 +37,7 @@ class Chain:
 
     @property
     def end(self) -> Position | None:
-        """Where the next span begins, or None while there is no chain."""
+        """The start of the next span, or None while there is no chain."""
         return self.markers[-1].span.end if self.markers else None
 
 
@@ -54,7 +54,7 @@ def read_chain(markers: Iterable[Marker]) -> Chain:
             segments.append(segment)
         segment.append(marker)
         ends[marker.span.start, marker.span.end] = segment
-    # From the highest root down (rule 2); what only people made comes after what writers staged (rule 3).
+    # From the highest root down (rule 2); segments made only by hand come after what writers staged (rule 3).
     segments.sort(key=lambda segment: (_by_hand(segment), -segment[0].span.start))
     living: list[list[Marker]] = []
     strays: list[Marker] = []

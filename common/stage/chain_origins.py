@@ -1,17 +1,18 @@
-"""Where the chain of a Kafka partition begins before it has a marker, and which topic it is a chain of.
+"""Where the chain of a Kafka partition starts before it has a marker, and which topic it belongs to.
 
 Rules:
 
-1. ``begin/<topic>/<partition>/<20 zeros>.begin`` says where a chain without any marker begins. A marker can say so for
-   every position but 0. It is made by exclusive create and has one name for all positions, so that two writers that
-   start at once agree. An empty one says position 0.
-2. A topic that was deleted and created again has other records at the same offsets. Its chain is a new one: it has the
-   next *generation*, which its beginning, each of its markers and its txn actions name. Nothing but a beginning starts
-   a generation (``bootstrap restart``), so a partition's generation is its beginning's, and 0 where there is none.
-3. A marker of a lower generation than the partition's is a stray, whatever positions it speaks of.
+1. ``begin/<topic>/<partition>/<20 zeros>.begin`` says where a chain without any marker starts. A marker can do so for
+   every position but 0. It is made by exclusive create and has one name for all positions, so two writers that start at
+   the same time agree. An empty object means position 0.
+2. A topic that was deleted and recreated has other records at the same offsets. Its chain is a new one: it has the next
+   *generation*, which its origin, each of its markers and its txn actions name. Only an origin starts a generation
+   (``bootstrap restart``), so a partition's generation is its origin's, and 0 where there is none.
+3. A marker of a generation lower than the partition's is a stray, at any position.
 4. Kafka gives each topic an id when it is created, and never the same one twice. Where both the broker's and the
    chain's are known, they have to be the same.
-5. The beginning of a chain of several topics (common/stage/merged.py) has the positions of its inputs beside their sum.
+5. The origin of a chain of several topics (common/stage/merged.py) has the positions of its inputs in addition to their
+   sum.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ _PATH = re.compile(rf"begin/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/0
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What is written down about a chain before its first marker."""
+    """What is recorded about a chain before its first marker."""
 
     position: Position
-    """Where it begins while it has no marker."""
+    """The chain's first position while it has no marker."""
     generation: int = 0
     topic_id: str | None = None
-    """The broker's id of the topic; None where it is unknown."""
+    """The broker's id of the topic; None if unknown."""
 
 
 def begin_path(source: TopicPartition) -> str:
-    """The beginning's object below the stage's root."""
+    """The path of an origin below the stage's root."""
     return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
 
 
 def source_of(path: str) -> TopicPartition | None:
-    """The Kafka partition of a beginning's path; None for any other path."""
+    """The Kafka partition of an origin's path; None for any other path."""
     match = _PATH.fullmatch(path)
     return None if match is None else TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
 
@@ -71,7 +72,7 @@ def beginning_to_bytes(beginning: Beginning) -> bytes:
 
 
 def beginning_from_bytes(path: str, data: bytes) -> Beginning:
-    """The inverse of `beginning_to_bytes`; an empty object says position 0. Raises MarkerError, which names it."""
+    """The inverse of `beginning_to_bytes`; an empty object means position 0. Raises MarkerError, which names it."""
     source = source_of(path)
     if not data:
         return Beginning(Position(0) if source is None else position_from_stored(source, 0, None))

@@ -1,10 +1,10 @@
-"""Changes of a task's state that are in a Kafka topic instead of in the stage, and what a marker says of them.
+"""Changes of a task's state that are in a Kafka topic instead of in the stage, and how a marker refers to them.
 
 Rules:
 
-1. The changes of one flush are cut into pieces, each a message of the topic. They are there before the marker that
-   names them, by their offsets: what the topic has besides is nobody's, such as the pieces of a claim that was lost.
-2. What is read has to be what was written: the marker holds the digest of all the pieces, and the id of their topic.
+1. The changes of one flush are cut into pieces, each a message of the topic. They are written before the marker that
+   names them, by their offsets: other messages in the topic, such as the pieces of a lost claim, are ignored.
+2. The content must be verified: the marker has the digest of all pieces, and the id of their topic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIGEST = rf"^[0-9a-f]{{{2 * _DIGEST_BYTES}}}$"
 
 
 def changes_digest(data: bytes) -> str:
-    """What tells these changes from others (rule 2)."""
+    """A digest that identifies these changes (rule 2)."""
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
@@ -36,31 +36,31 @@ class TopicChanges:
     """The changes of one flush, as messages of a Kafka partition."""
 
     place: TopicPartition
-    """The Kafka partition that has them."""
+    """The Kafka partition that contains them."""
     topic_id: str | None
-    """The broker's id of that topic; None where it has none."""
+    """The broker's id of that topic; None if it has none."""
     spans: tuple[Span, ...]
-    """The offsets of the pieces: rising, one run after the other."""
+    """The offsets of the pieces: ascending, one run after the other."""
     size_bytes: int
-    """Of all pieces."""
+    """The size of all pieces."""
     digest: str
-    """`changes_digest` of all pieces, one after the other."""
+    """`changes_digest` of all pieces concatenated."""
     written_ms: int
-    """When that was, by the writer's clock."""
+    """The time of the write, by the writer's clock."""
 
     @property
     def pieces(self) -> int:
-        """How many they are."""
+        """The number of pieces."""
         return sum(span.positions for span in self.spans)
 
     @property
     def mark(self) -> str:
-        """What tells these changes from all others."""
+        """A string that identifies these changes."""
         return f"{self.place}@{self.spans[0].start}:{self.digest}"
 
 
 def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
-    """Rising offsets as runs. Raises ValueError for others."""
+    """Ascending offsets as runs. Raises ValueError for others."""
     found: list[Span] = []
     for offset in offsets:
         if found and found[-1].end > offset:
@@ -99,7 +99,7 @@ def changes_to_stored(changes: TopicChanges) -> dict[str, object]:
 
 
 def changes_from_stored(stored: StoredTopicChanges) -> TopicChanges:
-    """The inverse of `changes_to_stored`. Raises ValueError for pieces that are not one after the other."""
+    """The inverse of `changes_to_stored`. Raises ValueError for pieces that are out of order."""
     spans = tuple(Span(Position(start), Position(end)) for start, end in stored.pieces)
     if any(one.end >= other.start for one, other in pairwise(spans)):
         msg = f"the pieces {stored.pieces} in {stored.topic} do not come one after the other"

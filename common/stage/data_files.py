@@ -1,23 +1,24 @@
 """Names of data files: written and read by one type.
 
-A data file lies below its table's root, in Hive-style partition folders, and tells where its rows came from::
+A data file is in Hive-style partition folders below its table's root, and its name says where its rows came from::
 
     day=2026-03-01/orders-0-00000000000000000041-<unique>.snappy.parquet
 
 Rules:
 
-1. `DataFileName.path` and `DataFileName.parse` are exact inverses, but for rule 3.
+1. `DataFileName.path` and `DataFileName.parse` are exact inverses, except for rule 3.
 2. Folder names are escaped as Spark's ``ExternalCatalogUtils.escapePathName`` does (and the character 0, which no file
-   system takes), so that a folder means the same to every reader; a null and an empty value (one and the same in
-   Delta) are ``__HIVE_DEFAULT_PARTITION__``.
-3. A name always fits: file systems take 255 bytes between two slashes and S3 takes 1,024 in all, and a record's value
-   may be longer, or a topic's name. What is too long is replaced by the digest of it (`shortened`). Nothing is lost by
-   that: markers and the table's log say what a file's partition values are, and its rows say their topic.
-4. A file that waits for Spark (a replacement, or rows of many partition values) lies below the stage (`waiting_path`).
-5. A name belongs to the topic, the partition and the start of one flush, and a waiting file's folder to one table. What
-   a manifest names is its own, or the manifest is refused (`require_own_file` and the two after it): otherwise the
+   system accepts), so a folder means the same to every reader; a null and an empty value (one and the same in Delta)
+   are ``__HIVE_DEFAULT_PARTITION__``.
+3. A name is never too long: file systems allow 255 bytes between two slashes and S3 allows 1,024 in all, and a record's
+   value may be longer, or a topic's name. A part that is too long is replaced by its digest (`shortened`). Nothing is
+   lost by that: markers and the table's log contain a file's partition values, and its rows their topic.
+4. A file that waits for Spark (a replacement, or rows of many partition values) is stored below the stage
+   (`waiting_path`).
+5. A name belongs to the topic, the partition and the start of one flush, and a waiting file's folder to one table. A
+   manifest may only name its own files, or it is refused (`require_own_file` and the two after it): otherwise the
    manifest of one stream could have another's files loaded, and deleted.
-6. A Delta log holds the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
+6. A Delta log has the path percent-encoded as a URI (`delta_path`), which is a second encoding on top of rule 2.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 STAGED = "data"
-"""The stage's folder for what waits for Spark."""
+"""The stage's folder for files that wait for Spark."""
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 LONGEST_BYTES = 100
-"""Of a column, a value or a topic in a name, as it is escaped."""
+"""The limit for a column, a value or a topic in a name, after escaping."""
 DIGEST = "sha256-"
 
 ESCAPED = "\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(32)))
@@ -51,7 +52,7 @@ _FILE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DataFileName:
-    """Where one Parquet file of a flush lies below its table's root."""
+    """The path of one Parquet file of a flush, relative to its table's root."""
 
     topic_partition: TopicPartition
     start: Position
@@ -62,7 +63,7 @@ class DataFileName:
 
     @property
     def path(self) -> str:
-        """The path below the table's root, as the object store knows it."""
+        """The path relative to the table's root, as in the object store."""
         folders = "".join(f"{escape(shortened(column))}={folder(value)}/" for column, value in self.partition_values)
         source = self.topic_partition
         return f"{folders}{shortened(source.topic)}-{source.partition}-{self.start:020d}-{self.unique}{SUFFIX}"
@@ -78,12 +79,12 @@ class DataFileName:
 
 
 def waiting_path(table: str, name: DataFileName) -> str:
-    """Where a file for the table at a URL waits for Spark, below the stage's root."""
+    """The path below the stage's root of a file that waits for Spark, for the table at a URL."""
     return f"{waiting_folder(table)}{name.path}"
 
 
 def waiting_folder(table: str) -> str:
-    """The stage's folder for what waits for Spark and the table at a URL, with the closing slash."""
+    """The stage's folder, with the closing slash, for files that wait for Spark and the table at a URL."""
     return f"{STAGED}/{escape(shortened(table.rstrip('/').rpartition('/')[2] or 'table'))}/"
 
 
@@ -107,7 +108,7 @@ def require_own_waiting_file(path: str, table: str, source: TopicPartition, star
 def require_own_replay_file(path: str, table: str, source: TopicPartition, starts: range) -> None:
     """Raises ValueError for a path below the stage that is another table's, another partition's or another range's.
 
-    Where a replay cuts its files is its own affair, so any start of the range will do.
+    A replay may cut its files anywhere, so any start of the range is accepted.
     """
     name = _parsed(_below_waiting_folder(path, table))
     if name is not None:
@@ -149,12 +150,12 @@ def escape(text: str) -> str:
 
 
 def folder(value: str | None) -> str:
-    """The folder's half behind ``=`` for a partition value."""
+    """The part after ``=`` in the folder of a partition value."""
     return escape(shortened(value)) if value else NULL_FOLDER
 
 
 def shortened(text: str) -> str:
-    """The text itself, or a digest of one that would not fit into a name (rule 3)."""
+    """The text itself, or a digest of a text that is too long for a name (rule 3)."""
     if len(escape(text).encode()) <= LONGEST_BYTES:
         return text
     return DIGEST + hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -2,10 +2,11 @@
 
 Rules:
 
-1. ``schema/<app_id>/<version, 20 digits>.json`` holds all columns that were agreed on up to that version, made by
+1. ``schema/<app_id>/<version, 20 digits>.json`` has all columns that were agreed on up to that version, made by
    exclusive create; the highest version counts. A version has every column of the one before it, with its type.
-2. A column is published only when the table has it, with the table's type: a file that has the columns of any version
-   fits the table. The table is the truth; when these objects are lost, they are made again from it and from new offers.
+2. A column is published only when the table has it, with the table's type: a file with the columns of any version is
+   compatible with the table. The table is the truth; if these objects are lost, they are made again from it and from
+   new offers.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "schema"
 VERSION = 1
-"""Of the stored form."""
+"""The version of the stored form."""
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """How one column came, for people."""
+    """How one column was added, for people."""
 
     column: str
-    """Its path and type, as SQL writes them."""
+    """Its path and type, in SQL's syntax."""
     offered_by: str
     """The marker that offered it."""
     created_ms: int
@@ -41,17 +42,17 @@ class Gained:
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """All that a stream has gained."""
+    """All columns that a stream has gained."""
 
     app_id: str
     version: int
     columns: StructType
-    """Beside the declared ones; what was gained inside of a declared struct stands in a struct of its name."""
+    """In addition to the declared ones; fields gained inside a declared struct are in a struct of its name."""
     gained: tuple[Gained, ...] = ()
 
     @property
     def path(self) -> str:
-        """Its object in the stage."""
+        """The path of its object in the stage."""
         return f"{folder_of(self.app_id)}{self.version:020d}.json"
 
     def to_bytes(self) -> bytes:
@@ -87,7 +88,7 @@ def folder_of(app_id: str) -> str:
 
 
 def latest(store: ObjectStore, app_id: str) -> Evolved | None:
-    """What is published last for a stream; None while there is nothing. Raises StoreError and MarkerError."""
+    """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
     folder = folder_of(app_id)
     versions = [
         (int(match[1]), item.path)

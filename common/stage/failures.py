@@ -1,10 +1,10 @@
-"""The last failure of a stream's load, for `delta-loader status` and for the page of the loader that comes next.
+"""The last failure of a stream's load, for `delta-loader status` and for the page of the next loader.
 
 Rules:
 
-1. ``failures/<app_id>.json`` is written over by each failure, and deleted by the next load that succeeds. Nothing is
-   decided by it: it may be missing, late, or of a loader that is gone.
-2. Its remedy has the placeholder of common/remedies.py, so that it names the config of the program that shows it.
+1. ``failures/<app_id>.json`` is overwritten by each failure, and deleted by the next load that succeeds. It is never
+   used for a decision: it may be missing, late, or from a loader that is gone.
+2. Its remedy has the placeholder of common/remedies.py, so it names the config of the program that shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FAILURES = "failures"
 VERSION = 1
-"""Of the stored form."""
+"""The version of the stored form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LastFailure:
     problem: str
     remedy: str
     code: ExitCode = ExitCode.FAILED
-    """What a command that loads only this stream ends with."""
+    """The exit code of a command that loads only this stream."""
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -52,12 +52,12 @@ class LastFailure:
 
 
 def failure_path(app_id: str) -> str:
-    """The object of a stream."""
+    """The path of a stream's object."""
     return f"{FAILURES}/{quote(app_id, safe='')}.json"
 
 
 def last_failure(store: ObjectStore, app_id: str) -> LastFailure | None:
-    """Why the last load failed; None where it did not, or where that cannot be read (rule 1). Raises StoreError."""
+    """Why the last load failed; None if it did not, or if the note cannot be read (rule 1). Raises StoreError."""
     path = failure_path(app_id)
     data = store.read(path)
     if data is None:

@@ -1,15 +1,16 @@
-"""What writers say of their topics: facts that let a table's valid-through time move on, or hold it back.
+"""Writers' records about their topics: facts that let a table's valid-through time advance, or hold it back.
 
 Rules:
 
-1. A fact says: at a moment, the end of a Kafka partition was this position, and its chain had all before it. It was
-   true then, and stays so, whoever says it; so facts of a writer that lost its partition, or died, harm nobody.
-2. The moment is the writer's clock before it asked, less a minute for records on their way and clocks that differ.
-3. A table that has all positions up to a fact's is complete up to its moment, as far as that partition goes.
-4. One object for each writer holds all its facts, so that a thousand idle partitions cost one request a minute. It is
-   written over, and says nothing that cannot be lost.
-5. It also says which partitions a stream's topics had at a moment. A table is complete up to no later one: of those
-   that were added since it has nothing. Older releases do not say it.
+1. A fact says: at a point in time, the end of a Kafka partition was this position, and its chain had everything before
+   it. It was true then, and stays true, regardless of the writer; so facts of a writer that lost its partition, or
+   died, do no harm.
+2. The time is the writer's clock before it queried Kafka, less a minute for records in transit and clocks that differ.
+3. A table that has all positions up to a fact's is complete up to its time, as far as that partition is concerned.
+4. One object for each writer has all its facts, so a thousand idle partitions cost one request per minute. It is
+   overwritten, and has nothing that must not be lost.
+5. It also says which partitions a stream's topics had at a point in time. A table is complete up to no later time: it
+   has nothing of partitions added since. Older releases do not record this.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ class IdleFact:
     position: Position
     time_ms: int
     generation: int
-    """Of the chain (common/stage/chain_origins.py)."""
+    """The generation of the chain (common/stage/chain_origins.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamFact:
-    """Rule 5: at a moment, these were all topics of a stream, and so many partitions each had."""
+    """Rule 5: at a point in time, these were all topics of a stream, and their numbers of partitions."""
 
     app_id: str
     time_ms: int
     topics: Mapping[Topic, int]
 
     def has(self, source: TopicPartition) -> bool:
-        """Whether it was one of them; true of a topic that is not told of."""
+        """Whether it was one of them; true for a topic that is not listed."""
         return source.partition < self.topics.get(source.topic, MAX_PARTITION + 1)
 
     def sources(self) -> Iterator[TopicPartition]:

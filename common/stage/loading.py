@@ -1,19 +1,19 @@
-"""Loads of chains of several topics that are under way, so that no rewind takes away what is being loaded.
+"""Notes of loads in progress of chains of several topics, so no rewind removes what is being loaded.
 
-Records of one topic are the same at the same offsets whoever stages them, and a table's position says which it has.
-The topics of a chain of several may come in another order when they are staged again, so that of what is being loaded
-nothing may be staged again at all.
+Records of one topic are the same at the same offsets, whichever writer stages them, and a table's position says which
+it has. The topics of a chain of several may be interleaved differently when they are staged again, so nothing that is
+being loaded may be staged again at all.
 
 Rules:
 
-1. Before its first commit a loader writes down how far a load will bring the table, in an object of its own:
-   ``loading/<topic>/<partition>/<unique>.loading``. Then it looks at the partition's repairs (turns.py), and does not
-   load where one goes on, or has begun since before it read the markers.
-2. A rewind looks, once it has its turn, at these notes and then at the table, and changes nothing where one of them is
-   beyond the place that it goes to. Each side writes before it looks, so one of two sees the other; no clock is asked.
-3. The note goes when the load is in the table, or when it is certain that nothing of it is in any table. A loader that
-   dies leaves its note, which stands for a commit that may still come; it means nothing any more once the table is
-   there, and whichever loader sees that deletes it.
+1. Before its first commit a loader writes how far a load will advance the table, in a separate object:
+   ``loading/<topic>/<partition>/<unique>.loading``. Then it reads the partition's repairs (repair_lock.py), and does
+   not load where one is in progress, or has started since before it read the markers.
+2. A rewind reads, once it has its turn, these notes and then the table, and changes nothing where one of them is past
+   its target position. Each side writes before it reads, so one of the two sees the other; no clock is used.
+3. The note is deleted when the load is in the table, or when it is certain that nothing of it is in any table. A loader
+   that dies leaves its note, which stands for a commit that may still arrive; the note means nothing anymore once the
+   table has reached its position, and the next loader that sees that deletes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOADING = "loading"
 
 @dataclass(frozen=True, slots=True)
 class LoadNote:
-    """How far some loader brings the table."""
+    """How far a loader advances the table."""
 
     end: Position
     began_ms: int
@@ -43,7 +43,7 @@ class LoadNote:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LoadNote:
-        """The inverse; what cannot be read may reach to anywhere."""
+        """The inverse; an unreadable note counts as reaching any position."""
         try:
             found = json.loads(data)
             return cls(Position(int(found["end"])), int(found["began_ms"]))
@@ -57,5 +57,5 @@ def loading_folder(source: TopicPartition) -> str:
 
 
 def loading_path(source: TopicPartition, unique: str) -> str:
-    """One of them."""
+    """The path of one note."""
     return f"{loading_folder(source)}{unique}.loading"

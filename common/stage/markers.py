@@ -1,34 +1,34 @@
-"""Done markers: their names, their manifests, and nothing else that knows the format.
+"""Completed markers: their names, their manifests, and the only code that knows the format.
 
 Rules:
 
-1. A marker's name is the *start* of its span; it is created with a conditional write, so that at most one marker can
-   claim a position. `MarkerName.path` and `MarkerName.parse` are inverses, but that a hand-typed name needs no padding.
+1. A marker's name is the *start* of its span; it is created with a conditional write, so at most one marker can claim a
+   position. `MarkerName.path` and `MarkerName.parse` are inverses, except that a hand-typed name needs no padding.
 2. An empty marker was made by hand and covers exactly one position.
 3. Any other marker is a JSON manifest with a ``version``. `manifest_to_bytes` and `manifest_from_bytes` are exact
    inverses. Unknown fields of a known version are ignored: a newer writer may add some. A newer version is refused.
-4. A manifest never trusts its surroundings: a path in it that leaves its table's root, a file whose name belongs to
-   another flush or another table (common/stage/data_files.py, rule 5), a span that does not begin at the marker's
-   name, or a file whose partition values are of other columns than the table's, raises MarkerError.
-5. A marker of a recreated topic has the next *generation* (common/stage/chain_origins.py). Its format is version
-   2, so that a loader that knows no generations refuses it, and never takes it for one of the old topic's.
-6. A marker that has filtered records, or records with several rows, is of version 3: a loader that knows neither would
+4. A manifest is never trusted: a path in it that leaves its table's root, a file whose name belongs to another flush or
+   another table (common/stage/data_files.py, rule 5), a span that does not start at the marker's name, or a file whose
+   partition values are of columns other than the table's, raises MarkerError.
+5. A marker of a recreated topic has the next *generation* (common/stage/chain_origins.py). Its format is version 2, so
+   a loader that does not know generations refuses it, and never takes it for one of the old topic's.
+6. A marker that has filtered records, or records with several rows, has version 3: a loader that knows neither would
    pass on counts that do not add up.
-7. A mixed file (rows of several partition values, for Spark to part) makes a marker version 4: who does not know them
-   would add the file to the table as it is.
-8. A table whose rows are to be merged (common/tables/changes.py) makes a marker version 5: who does not know that would
-   append its events as rows.
+7. A mixed file (rows of several partition values, for Spark to split) gives a marker version 4: a reader that does not
+   know mixed files would add the file to the table as it is.
+8. A table whose rows are to be merged (common/tables/changes.py) gives a marker version 5: a reader that does not know
+   merges would append its events as rows.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
-   end beside the sums; one of an older release at its end only.
-10. A marker whose state is in part in a Kafka topic (common/stage/changelogs.py) is of version 6: a writer that does
-   not know that would go on without it.
-11. A table whose files have columns that it has not (common/stage/row_places.py) is of no version of its own: who does
-   not know them leaves them unread.
+   end in addition to the sums; a marker of an older release has them at its end only.
+10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
+    know that would continue without it.
+11. A table whose files have columns that the table does not have (common/stage/row_places.py) needs no version of its
+    own: a reader that does not know them leaves them unread.
 12. A marker names the last record that it covers, by offset, timestamp and leader epoch. An offset alone does not say
-   whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
-   another one may have it. Older writers pass over the field.
-13. Fields of records that no column takes are told by a sample (common/stage/undeclared.py), and say nothing of what is
-    to be loaded: older readers pass over them.
+    whether Kafka still has that record: after an unclean leader election, or on a broker that was restored from a copy,
+    another one may have it. Older writers ignore the field.
+13. Fields of records that no column takes are recorded from a sample (common/stage/undeclared.py), and do not affect
+    what is loaded: older readers ignore them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 DONE = "done"
 STRAY = "stray"
 VERSION = 6
-"""The highest version that is read; a marker is written in the lowest that says all of it (rules 5 to 10)."""
+"""The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NAME = re.compile(rf"done/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/(?P<start>\d{{1,20}})\.done", re.ASCII)
 
@@ -99,15 +99,15 @@ def folder_of(source: TopicPartition) -> str:
 
 
 def stray_path(path: str, number: int = 1) -> str:
-    """Where the copy of a marker goes when an operator puts it aside; writers take it for the sign of a rewind.
+    """The path of a marker's copy when an operator moves it aside; writers take the copy as the sign of a rewind.
 
-    A second one of the same path has the ``number`` 2, and so on without a gap.
+    The second copy of the same path has the ``number`` 2, and so on without a gap.
     """
     return f"{STRAY}/{path}" if number == 1 else f"{STRAY}/{path}.{number}"
 
 
 def late_path(path: str, data: bytes) -> str:
-    """Where the copy of a late claim goes when the loader puts it aside: never where a rewind's would be looked for."""
+    """The path of a late claim's copy when the loader moves it aside: never one where writers look for a rewind's."""
     return f"{STRAY}/{path}.late-{digest_of(data)[:16]}"
 
 
@@ -117,15 +117,15 @@ def is_late_path(path: str) -> bool:
 
 
 def digest_of(data: bytes) -> str:
-    """What tells a marker's bytes from those of another one that had the same name."""
+    """A digest that distinguishes a marker's bytes from those of another one with the same name."""
     return hashlib.sha256(data).hexdigest()
 
 
 class Origin(StrEnum):
-    """Who made a marker, and why."""
+    """Which program made a marker, and why."""
 
     FLUSH = "flush"  # a stage writer staged these records
-    BOOTSTRAP = "bootstrap"  # an operator said where to begin
+    BOOTSTRAP = "bootstrap"  # an operator set the start of a chain
     SKIP = "skip"  # an operator gave these positions up
 
 
@@ -141,11 +141,11 @@ class StagedFile:
     """One Parquet file of a flush. Its rows all have the same partition values, or it is mixed."""
 
     path: str
-    """Below the table's root, not percent-encoded; of a mixed file below the stage's
+    """Relative to the table's root, not percent-encoded; for a mixed file, to the stage's
     (`common.stage.data_files.waiting_path`)."""
     partition_values: Mapping[str, str | None] | None
-    """Column to value as Delta serialises it; null for null and for an empty string. None of a mixed file: its rows
-    have their partition columns inside, and go through Spark."""
+    """Column to value as Delta serializes it; null for null and for an empty string. None for a mixed file: its rows
+    contain their partition columns, and go through Spark."""
     size_bytes: int
     rows: int
     statistics: str
@@ -164,29 +164,29 @@ class StagedTable:
     url: str
     kind: TableKind
     schema: str
-    """The table's schema as Delta's metaData action holds it: JSON, partition columns included."""
+    """The table's schema as in Delta's metaData action: JSON, partition columns included."""
     partition_by: tuple[str, ...]
     files: tuple[StagedFile, ...]
     merge: MergeBy | None = None
-    """How its rows change the table's; None where they are added to it."""
+    """How its rows change the table's rows; None where they are added."""
     place: Place | None = None
-    """Columns of the files that are none of the table's, which say of which record a row is (rule 11)."""
+    """Columns of the files that the table does not have, with each row's record identity (rule 11)."""
 
     @property
     def rows(self) -> int:
-        """Rows over all files."""
+        """Rows in all files."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class LastRecord:
-    """The last record of a span, by which a writer recognizes a topic that has lost it (rule 12)."""
+    """The last record of a span, by which a writer detects that a topic has lost it (rule 12)."""
 
     offset: int
     timestamp_ms: int | None
-    """Kafka's; None where it has none that is one."""
+    """Kafka's timestamp; None if it is not a valid one."""
     leader_epoch: int | None
-    """Of the broker that appended it; None from brokers that do not tell."""
+    """The epoch of the broker that appended it; None from brokers that do not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +195,11 @@ class Manifest:
 
     span: Span
     previous: Position | None
-    """The start of the marker before it; None when this one begins a chain."""
+    """The start of the marker before it; None when this one starts a chain."""
     app_id: str
     origin: Origin
     writer: str
-    """Who wrote it, for people."""
+    """The name of the writer, for people."""
     created_ms: int
     records: int = 0
     """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
@@ -214,28 +214,28 @@ class Manifest:
     highest_timestamp_ms: int | None = None
     tables: tuple[StagedTable, ...] = ()
     topic_id: str | None = None
-    """The broker's id of the topic that the records are from; None where it is unknown."""
+    """The broker's id of the records' topic; None if unknown."""
     generation: int = 0
-    """How often the topic was recreated, and its chain begun again, before this one."""
+    """How often the topic was recreated, and its chain restarted, before this one."""
     offered: str | None = None
-    """The columns that the table could gain by what the rescue column holds, in the form of `StagedTable.schema`."""
+    """The columns that the table could gain from the rescue column's content, in the form of `StagedTable.schema`."""
     outboxes: tuple[str, ...] = ()
-    """What the topology has for Kafka topics and is not known to be there (outboxes.py); the oldest first."""
+    """The topology's outboxes for Kafka topics that are not known to be delivered (outboxes.py); the oldest first."""
     state: MarkedState | None = None
-    """The state of a topology's task; None of a marker that no task has made."""
+    """The state of a topology's task; None for a marker without a task."""
     last_record: LastRecord | None = None
-    """None where the span has none, of a chain of several topics, and of older releases."""
+    """None where the span has none, for a chain of several topics, and from older releases."""
     undeclared: UndeclaredFields | None = None
-    """What a sample of its records shows; None where it shows nothing, or nothing was sampled."""
+    """What a sample of its records shows; None if it shows nothing, or nothing was sampled."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
-        """How far it is with each topic of a chain of several (rule 9); none where it is of one."""
+        """The position in each topic of a chain of several (rule 9); empty for a chain of one."""
         return inputs_at(self.span.end)
 
     @property
     def version(self) -> int:
-        """The version of the format that says all of it."""
+        """The lowest version of the format that expresses it."""
         if self.state is not None and self.state.is_in_topics:
             return 6
         if any(table.merge is not None for table in self.tables):
@@ -263,20 +263,20 @@ class Marker:
 
     @property
     def previous(self) -> Position | None:
-        """The start of the marker before it, or None when it begins a chain."""
+        """The start of the marker before it, or None when it starts a chain."""
         return self.manifest.previous if self.manifest is not None else None
 
     @property
     def tables(self) -> tuple[StagedTable, ...]:
-        """What was staged for each table; nothing for a marker made by hand."""
+        """The staged files for each table; empty for a marker made by hand."""
         return self.manifest.tables if self.manifest is not None else ()
 
     def is_older_than(self, generation: int) -> bool:
-        """Whether it is of a lower generation. One made by hand names none, and is of the one that it lies in."""
+        """Whether it is of a lower generation. A marker made by hand belongs to the generation that it is in."""
         return self.manifest is not None and self.manifest.generation < generation
 
 
-# The stored form. Pydantic reads it, so that a broken marker's error names the field.
+# The stored form. Pydantic reads it, so the error of a broken marker names the field.
 
 
 class _StoredFile(Stored):
@@ -306,7 +306,7 @@ class _StoredTable(Stored):
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without what says nothing, so that it costs no byte."""
+        """Leave out empty fields, so they cost no bytes."""
         stored: dict[str, object] = serialize(self)
         if self.merge is None:
             del stored["merge"]
@@ -357,7 +357,7 @@ class _StoredManifest(Stored):
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without what says nothing, so that it costs no byte."""
+        """Leave out empty fields, so they cost no bytes."""
         stored: dict[str, object] = serialize(self)
         if self.inputs is None:
             del stored["inputs"]
@@ -495,7 +495,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
 
 
 def _leaves_its_root(path: str) -> bool:
-    """Whether a path is no data file's below its table: it leads away, or into the table's log (rule 4)."""
+    """Whether a path is not a data file's below its table: it leaves the table, or is in the table's log (rule 4)."""
     first, *rest = path.split("/")
     steps = {first, *rest} & {"", ".", ".."}
     is_url = _SCHEME.match(first) is not None and "=" not in first
@@ -519,7 +519,7 @@ def _table_from_stored(name: MarkerName, stored: _StoredTable) -> StagedTable:
 
 
 def _require_own(name: MarkerName, table: _StoredTable, file: _StoredFile) -> None:
-    """Raises ValueError for a file that is none of this marker's (rule 4)."""
+    """Raises ValueError for a file that does not belong to this marker (rule 4)."""
     if _leaves_its_root(file.path):
         msg = f"the path {file.path!r} leaves its table's root"
         raise ValueError(msg)

@@ -2,12 +2,12 @@
 
 Rules:
 
-1. The name of such a chain is its topics' names, sorted, with ``+`` between them, which is in no topic's name. A chain
-   of one topic has the topic's own name, and nothing here concerns it.
-2. Its position is the sum of its inputs' positions, so that it rises with each record of any of them. A sum does not
-   say what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
-3. What is written down of such a chain (a marker's end, a beginning) has the inputs' positions beside the sum. Only
-   from such a place can anybody read on. Markers of older releases do not say it of their start.
+1. The name of such a chain is its topics' names, sorted, with ``+`` between them, a character that no topic's name
+   contains. A chain of one topic has the topic's own name, and nothing here concerns it.
+2. Its position is the sum of its inputs' positions, so it rises with each record of any of them. A sum does not say
+   what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
+3. The stored form of such a chain's position (a marker's end, a chain origin) has the inputs' positions in addition to
+   the sum. Reading can only continue from such a position. Markers of older releases do not have them for their start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AND = "+"
 CHAIN_TOPIC = r"[A-Za-z0-9._-]{1,249}(?:\+[A-Za-z0-9._-]{1,249})*"
 """A chain's name in the path of an object, as a regular expression."""
 LONGEST = 249
-"""Of a merged chain's name: what a topic's may be, so that it is a folder's name everywhere."""
+"""The maximum length of a merged chain's name: that of a topic's, so it can be a folder's name everywhere."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -59,22 +59,22 @@ def merged_position(inputs: Iterable[InputEnd]) -> Position:
 
 
 def inputs_at(position: int | None) -> tuple[InputEnd, ...]:
-    """The inputs' positions at a place of a merged chain; none for a position that knows nothing of them."""
+    """The inputs' positions at a position of a merged chain; empty for a position without them."""
     return position.inputs if isinstance(position, MergedPosition) else ()
 
 
 def ends_at(chain: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
-    """How far each Kafka partition of a chain is at a place; none where a merged chain's place does not say it."""
+    """The position of each Kafka partition of a chain; empty if a merged chain's position does not have them."""
     return inputs_at(position) if is_merged(chain.topic) else (InputEnd(chain, position),)
 
 
 def chain_topic(topics: Collection[str]) -> Topic:
-    """The name of the chains that these topics have together."""
+    """The name of the chains of these topics together."""
     return Topic(AND.join(sorted(topics)))
 
 
 def topics_of(chain: str) -> tuple[Topic, ...]:
-    """The topics of a chain's name, sorted; one for most."""
+    """The topics of a chain's name, sorted; mostly one."""
     return tuple(map(Topic, chain.split(AND)))
 
 
@@ -84,14 +84,14 @@ def is_merged(chain: str) -> bool:
 
 
 def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
-    """The Kafka partitions that a chain is of."""
+    """The Kafka partitions that a chain consists of."""
     if not is_merged(chain.topic):
         return (chain,)
     return tuple(TopicPartition(topic, chain.partition) for topic in topics_of(chain.topic))
 
 
 def has_reached(position: Position, goal: Position) -> bool:
-    """Whether all before ``goal`` lies before a position, input by input where both know theirs."""
+    """Whether a position is at or past ``goal``, input by input if both have theirs."""
     ends = {end.source: end.position for end in inputs_at(position)}
     goals = inputs_at(goal)
     if not ends or not goals:
@@ -100,7 +100,7 @@ def has_reached(position: Position, goal: Position) -> bool:
 
 
 def require_inputs(chain: TopicPartition, position: Position) -> None:
-    """Raises MarkerError where the end of a chain of several topics does not say how far each of them is (rule 3)."""
+    """Raises MarkerError if the end of a chain of several topics does not have the inputs' positions (rule 3)."""
     if is_merged(chain.topic) and not inputs_at(position):
         msg = f"the chain of {chain} ends at {position}, and the position of each of its topics there is unknown"
         remedy = repair("rewind", chain, position - 1, "--yes")
@@ -110,7 +110,7 @@ def require_inputs(chain: TopicPartition, position: Position) -> None:
 def with_chains(
     ends: Mapping[TopicPartition, Position], chains: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Position]:
-    """Positions of Kafka partitions, those of merged chains' topics put together for each of ``chains``."""
+    """Positions of Kafka partitions, with those of merged chains' topics combined for each of ``chains``."""
     merged = [chain for chain in chains if is_merged(chain.topic)]
     inside = {topic for chain in merged for topic in topics_of(chain.topic)}
     found = {source: position for source, position in ends.items() if source.topic not in inside}
@@ -121,7 +121,7 @@ def with_chains(
 
 
 def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
-    """The id of a chain's topics: theirs, put together; None where one of them has none, or is not known."""
+    """The ids of a chain's topics combined; None if one of them has none, or is unknown."""
     known = [found for one in topics_of(topic) if (found := ids.get(one)) is not None]
     return ",".join(known) if len(known) == len(topics_of(topic)) else None
 
@@ -132,7 +132,7 @@ def id_of_input(chain: Topic, topic: Topic, ids: str | None) -> str | None:
 
 
 class StoredInput(Stored):
-    """How a marker, or a beginning, notes an `InputEnd`; a marker also where its span starts."""
+    """How a marker, or a chain origin, stores an `InputEnd`; a marker also stores where its span starts."""
 
     topic: Annotated[str, Field(min_length=1)]
     partition: Count
@@ -148,7 +148,7 @@ class StoredInput(Stored):
 
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:
-    """What is written down beside a position, and that of the span's start; None where it is of one topic."""
+    """What is stored in addition to a position, and that of the span's start; None for a chain of one topic."""
     starts = {one.source: int(one.position) for one in inputs_at(start)}
     ends = [
         StoredInput(
@@ -165,7 +165,7 @@ def inputs_to_stored(position: Position, start: Position | None = None) -> list[
 def position_from_stored(source: TopicPartition, position: int, stored: Sequence[StoredInput] | None) -> Position:
     """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum.
 
-    Position 0 needs nobody to say what it is the sum of.
+    Position 0 needs no inputs.
     """
     if stored is None and position == 0 and is_merged(source.topic):
         return merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
@@ -183,7 +183,7 @@ def position_from_stored(source: TopicPartition, position: int, stored: Sequence
 
 
 def start_from_stored(start: int, stored: Sequence[StoredInput] | None) -> Position:
-    """Where a marker's span starts, with its inputs' positions where these are known. Raises ValueError."""
+    """The start of a marker's span, with its inputs' positions if these are known. Raises ValueError."""
     known = [one for one in stored or () if one.start is not None]
     if not known or len(known) < len(stored or ()):
         return Position(start)

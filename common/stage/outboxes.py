@@ -1,11 +1,11 @@
-"""Outboxes: what a topology's flush has for Kafka topics, on its way there.
+"""Outboxes: a topology's records for Kafka topics from one flush, until they are delivered.
 
 Rules:
 
 1. An outbox is written before the marker of its flush and named by it, and never changed. It is deleted once its
    records are in their topics: a marker may name one that is gone.
-2. A marker names all outboxes of its chain that are not known to be delivered, the oldest first. So the chain's last
-   marker is all that a new owner needs.
+2. A marker names all outboxes of its chain that are not known to be delivered, the oldest first. The chain's last
+   marker is therefore all that a new owner needs.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class OutboxName:
 
     source: TopicPartition
     start: Position
-    """Where the flush began that it was written for."""
+    """The start of the flush that it was written for."""
     generation: int
-    """That of the chain."""
+    """The chain's generation."""
     unique: str
 
     @property

@@ -1,18 +1,18 @@
-"""Turns: of several repairs of one Kafka partition at the same time, one is carried out, and the others are refused.
+"""The repair lock: of several concurrent repairs of one Kafka partition, one is carried out, the others refused.
 
-Two rewinds that were planned on the same look undo each other's work: each deletes what it saw, and says where to begin
-by what it kept, so that positions which one of them was to stage again may be left out by the other.
+Two rewinds that were planned on the same listing undo each other's work: each deletes what it saw, and sets the start
+by what it kept, so positions that one of them was to stage again may be left out by the other.
 
 Rules:
 
 1. A repair's turn is a number of its partition, claimed by an exclusive create *before* the first change:
-   ``repair/<topic>/<partition>/<number, 20 digits>.repair``. When the work is done, ``….ended`` stands beside it.
-2. The last number is looked up *before* the chain is read, and the next one is claimed. So a plan is carried out only
-   if no other repair has begun since it was made; who loses the claim looks again.
-3. While the last turn has not ended, its repair may be under way. Nobody can tell that from one that died: a person
-   says so (``--take-over`` with that turn's number), and no clock does.
-4. A repair looks before each of its changes whether the next number has been claimed, and stops if so.
-5. Turns are never deleted, so that no late request frees a number. They tell who repaired what.
+   ``repair/<topic>/<partition>/<number, 20 digits>.repair``. When the work is done, ``….ended`` is created next to it.
+2. The last number is looked up *before* the chain is read, and the next one is claimed. A plan is therefore carried out
+   only if no other repair has started since it was made; a repair that loses the claim reads again.
+3. While the last turn has not ended, its repair may be in progress. A repair in progress cannot be distinguished from
+   one that died: a person decides (``--take-over`` with that turn's number), not a clock.
+4. A repair checks before each of its changes whether the next number has been claimed, and stops if so.
+5. Turns are never deleted, so no late request frees a number. They record which program repaired what.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 REPAIR = "repair"
 VERSION = 1
-"""Of a turn's stored form."""
+"""The version of a turn's stored form."""
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Who began a repair, when, and of what."""
+    """Which program started a repair, when, and of what."""
 
     author: str
     began_ms: int
     work: str
     unique: str
-    """Of the command, so that no two claims have the same bytes (common/storage/store.py, rule 2)."""
+    """Unique per command, so no two claims have the same bytes (common/storage/store.py, rule 2)."""
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -53,7 +53,7 @@ class Turn:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Turn | None:
-        """The inverse; None for what this program cannot read."""
+        """The inverse; None for content that this program cannot read."""
         try:
             with reading("a turn", "use the release that wrote it"):
                 require_known_version("a turn", data, VERSION)
@@ -77,10 +77,10 @@ class _StoredTurn(Stored):
 
 @dataclass(frozen=True, slots=True)
 class LastTurn:
-    """What was found of a partition's turns."""
+    """A partition's last turn."""
 
     number: int = 0
-    """0 when there was none yet."""
+    """0 if there was none yet."""
     ended: bool = True
 
 
@@ -95,7 +95,7 @@ def turn_path(source: TopicPartition, number: int) -> str:
 
 
 def ended_path(source: TopicPartition, number: int) -> str:
-    """The object that says that a turn has ended."""
+    """The object that marks a turn as ended."""
     return f"{turns_folder(source)}{number:020d}.ended"
 
 
@@ -116,6 +116,6 @@ def under_way(source: TopicPartition, number: int, turn: Turn | None) -> UsageEr
 
 
 def overtaken(source: TopicPartition, number: int) -> UsageError:
-    """The refusal of rules 2 and 4: ``number`` is the turn that somebody else has."""
+    """The refusal of rules 2 and 4: ``number`` is the turn that another repair has."""
     msg = f"another repair of {source} has begun meanwhile: {turn_path(source, number)} says whose"
     return UsageError(msg, "wait until it has ended, and look at the plan again")

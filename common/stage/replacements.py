@@ -3,13 +3,13 @@
 Rules:
 
 1. One object is one request for one Kafka partition. Its name says where the range starts and which request it is, so
-   that it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
+   it can be created exclusively and applied once. `ReplacementName.path` and `ReplacementName.parse` are inverses.
 2. Its content is a JSON manifest with a ``version``; `replacement_to_bytes` and `replacement_from_bytes` are exact
-   inverses. Unknown fields of a known version are passed over, a newer version is refused. One with filtered records,
-   or records with several rows, is of version 2, and one about some offsets of its span only is of version 3, for the
-   reason of `common.stage.markers`, rule 6.
-3. Its data files lie below the *stage*, where no table sees them, and have all of the table's columns. One that belongs
-   to another table, Kafka partition or range by its name is refused (common/stage/data_files.py, rule 5).
+   inverses. Unknown fields of a known version are ignored, a newer version is refused. A request with filtered records,
+   or records with several rows, has version 2, and one for only some offsets of its span has version 3, for the reason
+   in `common.stage.markers`, rule 6.
+3. Its data files are below the *stage*, where no table sees them, and have all of the table's columns. A file whose
+   name belongs to another table, Kafka partition or range is refused (common/stage/data_files.py, rule 5).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, order=True)
 class ReplacementName:
-    """Which range of which Kafka partition a request is about, and which request it is."""
+    """The range and Kafka partition of a request, and its id."""
 
     topic_partition: TopicPartition
     start: Position
@@ -70,19 +70,19 @@ class ReplacementFile:
     """One Parquet file of a request."""
 
     path: str
-    """Below the stage's root."""
+    """Relative to the stage's root."""
     rows: int
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementTable:
-    """What a request has for one Delta table; no files when its rows of the range just go."""
+    """A request's files for one Delta table; no files if its rows of the range are only deleted."""
 
     url: str
     kind: TableKind
     schema: str
-    """As Delta's metaData action holds it: JSON, partition columns included."""
+    """As in Delta's metaData action: JSON, partition columns included."""
     files: tuple[ReplacementFile, ...]
 
 
@@ -93,7 +93,7 @@ class Replacement:
     span: Span
     app_id: str
     writer: str
-    """Who asked, for people."""
+    """The name of the requesting program, for people."""
     created_ms: int
     records: int
     """Kafka records in the span: those with rows, dead letters, tombstones and filtered ones."""
@@ -102,31 +102,31 @@ class Replacement:
     """Counts by error class."""
     tables: tuple[ReplacementTable, ...] = ()
     filtered: tuple[Span, ...] = ()
-    """The offsets of the records that the stream's condition left out: what Kafka has lost is not among them."""
+    """The offsets of the records that the stream's condition left out; records that Kafka has lost are not included."""
     exploded: int = 0
     """Rows beyond the first one of their record."""
     only: tuple[Span, ...] = ()
-    """The runs of offsets that it is about, in order, from the span's start to its end; none for all of it."""
+    """The runs of offsets that it is about, in order, from the span's start to its end; empty for all of it."""
 
     @property
     def version(self) -> int:
-        """The version of the format that says all of it."""
+        """The lowest version of the format that expresses it."""
         if self.only:
             return 3
         return 2 if self.filtered or self.exploded else 1
 
     @property
     def positions(self) -> int | None:
-        """How many positions it is about, where these are not all of its span."""
+        """How many positions it is about; None for all of its span."""
         return sum(run.positions for run in self.only) if self.only else None
 
     @property
     def rows(self) -> int:
-        """Rows, whatever their table."""
+        """The number of rows over all tables."""
         return sum(file.rows for table in self.tables if table.kind is TableKind.ROWS for file in table.files)
 
     def of(self, url: str) -> ReplacementTable | None:
-        """What it has for one table; None where its rows of the range just go."""
+        """The part for one table; None if its rows of the range are only deleted."""
         return next((table for table in self.tables if comparable(table.url) == comparable(url)), None)
 
 

@@ -1,12 +1,12 @@
-"""Which columns of a staged row say of which Kafka record it is: what ties a row that a table refuses to its bytes.
+"""Which columns of a staged row hold its record identity, which ties a row that a table refuses to its bytes in Kafka.
 
 Rules:
 
-1. Rows with Kafka's columns say it themselves; change events always do (common/tables/changes.py).
-2. Rows of a stream with ``kafka_columns: false`` have three columns more where they wait for Spark (``load: append``),
-   `STAGED_PLACE`: the marker names them, and no table ever gets them. Where files may become part of a table as they
-   are there is no room for such columns, and a row is of an unknown record.
-3. A marker without them is as good as any other: they are read only where a row was refused.
+1. Rows with Kafka's columns identify their record; change events always do (common/tables/changes.py).
+2. Rows of a stream with ``kafka_columns: false`` have three additional columns where they wait for Spark (``load:
+   append``), `STAGED_PLACE`: the marker names them, and no table ever gets them. Where files may become part of a table
+   as they are, such columns are not possible, and a row's record is unknown.
+3. A marker without them is just as good: they are read only where a row was refused.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ PLACE_TYPES = (Primitive.STRING, Primitive.INTEGER, Primitive.LONG)
 
 
 def place_fields(place: Place) -> tuple[Field, ...]:
-    """Such columns."""
+    """The fields of such columns."""
     return tuple(Field(name, data_type) for name, data_type in zip(place, PLACE_TYPES, strict=True))

@@ -1,15 +1,15 @@
-"""Where the state of a topology's tasks lies in the stage, and what a marker says of it.
+"""Where the state of a topology's tasks is in the stage, and how a marker refers to it.
 
 Rules:
 
-1. A task's state is made of files, one over the other: a snapshot of everything, and the changes of each flush since.
-   Each is written before the marker that names it, under a name of its own, and never changed. The changes of a flush
-   may also be in a Kafka topic (common/stage/changelogs.py).
-2. A flush's marker names the files that make the state at its end, and those that made it at its beginning: so the
-   chain's last marker is all that a new owner needs, and a chain that is rewound to where a marker began has its state.
-3. A name says what it was written for; whether that flush was ever sealed, only markers say.
-4. A *stand-in* is a snapshot of the state that a marker names, written later, because what the marker names of it in a
-   topic gets old. Its name is made of that state's mark, so that who finds it there may read it instead.
+1. A task's state consists of layered files: a snapshot of everything, and the changes of each flush since. Each is
+   written before the marker that names it, under a unique name, and never changed. The changes of a flush may also be
+   in a Kafka topic (common/stage/changelogs.py).
+2. A flush's marker names the files of the state at its end, and those of the state at its start: the chain's last
+   marker is therefore all that a new owner needs, and a chain that is rewound to the start of a marker has its state.
+3. A name says which flush it was written for; only markers say whether that flush was ever sealed.
+4. A *stand-in* is a snapshot of the state that a marker names, written later, because the messages that the marker
+   names in a topic get old. Its name is derived from that state's mark, so a reader that finds it may read it instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME = re.compile(
 
 
 class StateKind(StrEnum):
-    """What a state file holds."""
+    """The content of a state file."""
 
     CHANGES = "changes"
     SNAPSHOT = "snapshot"
@@ -49,9 +49,9 @@ class StateFileName:
 
     source: TopicPartition
     start: Position
-    """Where the flush began that it was written for."""
+    """The start of the flush that it was written for."""
     generation: int
-    """That of the chain."""
+    """The chain's generation."""
     unique: str
     kind: StateKind
 
@@ -83,7 +83,7 @@ Change = str | TopicChanges
 
 @dataclass(frozen=True, slots=True)
 class StateFiles:
-    """The files, and the messages, that make a state."""
+    """The files and the messages that form a state."""
 
     snapshot: str | None = None
     changes: tuple[Change, ...] = ()
@@ -91,25 +91,25 @@ class StateFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Those in the stage, in the order in which they are read."""
+        """The paths in the stage, in the order in which they are read."""
         changes = tuple(one for one in self.changes if isinstance(one, str))
         return changes if self.snapshot is None else (self.snapshot, *changes)
 
     @property
     def in_topics(self) -> tuple[TopicChanges, ...]:
-        """Those in topics, the oldest first."""
+        """The changes in topics, the oldest first."""
         return tuple(one for one in self.changes if not isinstance(one, str))
 
     @property
     def mark(self) -> str:
-        """What tells this state from every other one: no two files have one name, no two messages one place."""
+        """A string that identifies this state: no two files have one name, no two messages one offset."""
         if not self.changes:
             return self.snapshot or ""
         last = self.changes[-1]
         return last if isinstance(last, str) else last.mark
 
     def with_changes(self, change: Change) -> StateFiles:
-        """The state once more has changed."""
+        """The state with one more change."""
         return StateFiles(self.snapshot, (*self.changes, change))
 
 
@@ -118,7 +118,7 @@ EMPTY_STATE = StateFiles()
 
 @dataclass(frozen=True, slots=True)
 class MarkedState:
-    """What a flush's marker says of its task's state (rule 2)."""
+    """What a flush's marker stores about its task's state (rule 2)."""
 
     files: StateFiles
     before: StateFiles
@@ -141,7 +141,7 @@ def stand_in(source: TopicPartition, start: Position, generation: int, files: St
 
 
 def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
-    """The state by its stand-in, where that is among the paths and spares a topic; else the state as it is."""
+    """The state with its stand-in, if that is in ``there`` and makes a topic unnecessary; otherwise unchanged."""
     if not files.in_topics:
         return files
     wanted = (_unique_of(files), StateKind.SNAPSHOT)

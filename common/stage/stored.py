@@ -1,13 +1,13 @@
-"""What the stored forms of markers, beginnings and replacements have in common: JSON objects in the stage.
+"""Common parts of the stored forms of markers, chain origins and replacements: JSON objects in the stage.
 
 Rules:
 
-1. A form has a ``version``. A newer one than this program knows is refused; unknown fields of a known one are passed
-   over: a newer writer may add some.
-2. What cannot be read is a MarkerError that names the object, the first field at fault, and what to do about it.
-3. What is larger than any of our objects is (common/storage/bounded.py) is not parsed, and neither is what would come
-   to more than they do once it is parsed: a byte of JSON can cost thirty of memory. Who writes an object keeps to the
-   same bounds (`beyond_bounds`).
+1. A form has a ``version``. A version newer than this program knows is refused; unknown fields of a known one are
+   ignored: a newer writer may add some.
+2. An unreadable object is a MarkerError that names the object, the first field at fault, and the remedy.
+3. An object larger than any that this product writes (common/storage/bounded.py) is not parsed, and neither is one that
+   would take more memory than they do once it is parsed: a byte of JSON can cost thirty of memory. The code that writes
+   an object keeps to the same bounds (`beyond_bounds`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 UPGRADE = "upgrade this service to at least the release of the service that wrote it; see docs/upgrading.md"
 
 MOST_OBJECTS = 100_000
-"""Of JSON, in one of ours: files, the partition values of each, tables."""
+"""The limit of JSON objects in one stored object: files, the partition values of each, tables."""
 MOST_ELEMENTS = 2_000_000
-"""Names, values and objects in one of ours, together."""
+"""The limit of names, values and objects in one stored object, together."""
 _SMALL_BYTES = 2**20
-"""What is smaller costs little, whatever is in it."""
-# A text counts for nothing itself; one that does not end reaches to the end, so that each byte is looked at once.
+"""Smaller objects cost little, regardless of their content."""
+# A text itself is not counted; an unterminated one extends to the end, so each byte is read once.
 _TOKEN = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,:\[{]')
 
 _QUOTE, _BRACE = b'"{'
@@ -56,7 +56,7 @@ class _Versioned(BaseModel):
 
 @contextmanager
 def reading(what: str, remedy: str) -> Iterator[None]:
-    """Tells what is wrong with ``what``: ValueError, and so pydantic's, becomes a MarkerError (rule 2)."""
+    """Convert ValueError, and so pydantic's, to a MarkerError about ``what`` (rule 2)."""
     try:
         yield
     except ValueError as error:
@@ -66,7 +66,7 @@ def reading(what: str, remedy: str) -> Iterator[None]:
 
 
 def require_known_version(what: str, data: bytes, highest: int) -> None:
-    """Refuse a newer form (rule 1). Raises MarkerError, and ValueError for what has no version, or is too large."""
+    """Refuse a newer form (rule 1). Raises MarkerError, and ValueError if there is no version, or it is too large."""
     problem = beyond_bounds(data)
     if problem is not None:
         msg = f"it {problem}, and these programs write no such object there"
@@ -78,7 +78,7 @@ def require_known_version(what: str, data: bytes, highest: int) -> None:
 
 
 def beyond_bounds(data: bytes) -> str | None:
-    """What is too much of an object's JSON, as the end of a sentence about it; None where it may be read (rule 3)."""
+    """Which limit an object's JSON exceeds, as the end of a sentence about it; None where it may be read (rule 3)."""
     if len(data) > MOST_BYTES:
         return f"is larger than {size_text(MOST_BYTES)}"
     if len(data) <= _SMALL_BYTES:

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The names come out of records: a writer keeps a bounded number of them, of bounded length, and counts the others
-   together. Who prints them escapes them (common/printable.py).
-2. Counts are of sampled records, never of all: to parse each record twice would cost more than the rest of its
+1. The names come from records: a writer keeps a bounded number of them, of bounded length, and counts the others
+   together. Code that prints them escapes them (common/printable.py).
+2. Counts are of sampled records, never of all: parsing each record twice would cost more than the rest of its
    conversion.
 """
 
@@ -26,14 +26,14 @@ REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class UndeclaredFields:
-    """Of the sampled records of a flush, or of several."""
+    """Of the sampled records of one or several flushes."""
 
     sampled: int
-    """Records that were looked at."""
+    """The number of sampled records."""
     fields: Mapping[str, int]
     """Records by the path of a field, such as ``meta.producer``."""
     others: int = 0
-    """The same of all paths beyond those."""
+    """The same for all other paths together."""
 
     @property
     def sentence(self) -> str:
@@ -46,7 +46,7 @@ class UndeclaredFields:
 
 
 def together(found: Iterable[UndeclaredFields]) -> UndeclaredFields | None:
-    """The sum of several; None of none."""
+    """The sum of several; None if there are none."""
     all_of_them = list(found)
     if not all_of_them:
         return None

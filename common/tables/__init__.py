@@ -1,1 +1,1 @@
-"""What a Delta table's own log and properties say, read without a JVM; and what the loader writes there."""
+"""Reads a Delta table's own log and properties without a JVM, and defines what the loader writes there."""

@@ -1,11 +1,11 @@
-"""What the two services agree on about change events: how staged rows become rows of a table that has one row a key.
+"""The services' shared rules for change events: how staged rows become rows of a table that has one row per key.
 
 Rules:
 
-1. A marker says by what its rows are to be merged (`MergeBy`), because the settings may be others by the time that they
-   are loaded.
+1. A marker says how its rows are to be merged (`MergeBy`), because the settings may have changed by the time they are
+   loaded.
 2. Such rows wait below the stage, in offset order, with all columns of the table and those that only merging needs,
-   whose names begin with ``_merge_`` (`staged_columns`). The table never has these.
+   whose names start with ``_merge_`` (`staged_columns`). The table never has these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from common.schema.types import Field, Primitive, StructType
 from common.stage.row_places import Place, place_fields
 
 RESERVED = "_merge_"
-"""What no column of a merge stream may begin with."""
+"""The reserved prefix for columns of a merge stream."""
 DELETE_COLUMN = "_merge_delete"
 """BOOLEAN: whether the event deletes its key's row."""
 _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
@@ -27,19 +27,19 @@ class MergeBy:
     """How a staged table's rows are merged into the table."""
 
     keys: tuple[str, ...]
-    """The columns that tell rows apart; never null in what is staged."""
+    """The columns that identify a row; never null in staged rows."""
     place: Place
-    """The columns of the staged rows that say where an event was: Kafka's topic, partition and offset."""
+    """The columns of the staged rows with an event's record identity: Kafka's topic, partition and offset."""
     sequence: str | None = None
     """The column that says which of a key's events is newer; null only for deletes. None for their order in Kafka."""
     soft_delete: str | None = None
-    """The BOOLEAN column that is true of deleted rows; None where they are taken out."""
+    """The BOOLEAN column that is true for deleted rows; None where they are removed."""
 
 
 def merge_by(
     keys: tuple[str, ...], kafka_columns: tuple[str, ...], sequence: str | None, soft_delete: str | None
 ) -> MergeBy:
-    """``kafka_columns`` are the table's own for the place of a record, none where it has none."""
+    """``kafka_columns`` are the table's own columns of the record identity, empty if it has none."""
     place = kafka_columns[:3] if kafka_columns else _OWN_PLACE
     return MergeBy(keys, (place[0], place[1], place[2]), sequence, soft_delete)
 
@@ -51,5 +51,5 @@ def staged_columns(table: StructType, by: MergeBy) -> StructType:
 
 
 def table_columns(staged: StructType) -> StructType:
-    """The inverse of `staged_columns`: what the table has of the staged rows."""
+    """The inverse of `staged_columns`: the staged rows' columns that the table has."""
     return StructType(tuple(field for field in staged if not field.name.startswith(RESERVED)))

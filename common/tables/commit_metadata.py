@@ -1,18 +1,18 @@
-"""What the loader writes into each of its commits' user metadata: who, which positions, how complete.
+"""The user metadata of the loader's commits: the stream, its positions, and how complete the table is.
 
 Rules:
 
 1. It is JSON; `CommitMetadata.to_json` and `CommitMetadata.from_json` are exact inverses, and keys are only ever added.
-2. A commit that has it is the stream's *own* commit. Whoever reads a table's history (common/tables/rollback.py) tells
-   by it what of the stream lies in the table, without Spark and without a loader that runs.
-3. ``answers`` is there in a commit that carries out an operator's answer to a table that went back, and only there. So
-   the log itself proves that the RESTORE was answered.
-4. Every commit that moves positions says of *all* chains that the table has something of how far it is with them,
-   which topic (by the broker's id, where it is known) they belong to, and which topic the txn actions do not name. So
-   the newest own commit alone tells what the table's positions belong to (common/tables/identity.py). Commits of older
-   releases only have the spans that they brought.
-5. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). One that is not named
-   is 0, so that metadata of a topic that was never recreated reads as it always did.
+2. A commit that has it is the stream's *own* commit. A reader of a table's history (common/tables/rollback.py) uses it
+   to determine which of the stream's records the table has, without Spark and without a running loader.
+3. ``answers`` is there in a commit that carries out an operator's resolution of a rollback, and only there. The log
+   itself thus proves that the RESTORE was resolved.
+4. Every commit that moves positions names *all* chains that the table has something of: the position of each, which
+   topic (by the broker's id, where it is known) it belongs to, and which topic the txn actions do not name. The newest
+   own commit alone therefore says what the table's positions belong to (common/tables/identity.py). Commits of older
+   releases only have the spans that they loaded.
+5. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
+   0, so metadata of a topic that was never recreated is unchanged.
 """
 
 from __future__ import annotations
@@ -41,52 +41,52 @@ if TYPE_CHECKING:
 
 
 class Decision(StrEnum):
-    """What an operator says of a table that went back."""
+    """An operator's decision about a rollback."""
 
     REPLAY = "replay"
     """Load again what the table has lost."""
     GO_ON = "go_on"
-    """The table is right as it is."""
+    """The table is correct as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The answer that a commit carries out."""
+    """The resolution that a commit carries out."""
 
     version: int
-    """Of the commit by which the table went back."""
+    """The version of the commit that rolled the table back."""
     decision: Decision
     positions: Mapping[TopicPartition, Position]
-    """Where loading goes on."""
+    """Where loading continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """What a commit's user metadata says about where its rows came from."""
+    """A commit's user metadata, which says where its rows came from."""
 
     commit_id: str
     app_id: str
     spans: Mapping[TopicPartition, Span]
     valid_through_ms: int | None
-    """All records with a timestamp up to this one are in the table; None while that cannot be said."""
+    """All records with a timestamp up to this one are in the table; None while unknown."""
     counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
-    """What became of the spans' records; empty for a commit of a release that did not count."""
+    """The counts of the spans' records; empty for a commit of a release that did not count."""
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
-    """Ranges whose rows it took out and wrote again."""
+    """Ranges whose rows it deleted and wrote again."""
     answers: Answered | None = None
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the chains that it speaks of; one that is not here has generation 0."""
+    """The generations of the chains that it names; a missing one is 0."""
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
-    """How far the table is with each chain that it has something of (rule 4)."""
+    """The table's position in each chain that it has something of (rule 4)."""
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
-    """The broker's ids of the topics that these positions belong to, where they are known."""
+    """The broker's ids of the topics that these positions belong to, where known."""
     plain_topic: str | None = None
-    """The topic that txn actions do not name; empty for none. None in a commit that does not say (rule 4)."""
+    """The topic that txn actions do not name; empty for none. None in a commit without this field (rule 4)."""
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
-    """Chains, with their generations, of which nobody knew whether the table has something (rollback.py, rule 7)."""
+    """Chains, with their generations, of which it was unknown whether the table has something (rollback.py, rule 7)."""
 
     def generation(self, source: TopicPartition) -> int:
-        """The generation of a Kafka partition's chain that this commit speaks of (rule 5)."""
+        """The generation of a Kafka partition's chain in this commit (rule 5)."""
         return self.generations.get(source, 0)
 
     def to_json(self) -> str:
@@ -114,7 +114,7 @@ class CommitMetadata:
 
     @classmethod
     def from_json(cls, text: str) -> CommitMetadata | None:
-        """The inverse of `to_json`; None for metadata that somebody else wrote."""
+        """The inverse of `to_json`; None for metadata of another program."""
         try:
             content = _Stored.model_validate_json(text).kafka_delta_express
             spans = {
@@ -150,7 +150,7 @@ class CommitMetadata:
 
 
 _ALL = "*"
-"""Stands for all partitions of a topic that are not named."""
+"""Stands for all partitions of a topic that are not listed."""
 
 GenerationsByPartition = dict[str, dict[str, Annotated[int, Field(ge=1)]]]
 
@@ -211,7 +211,7 @@ def flat(stored: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Positi
 
 
 def generations_to_stored(generations: Mapping[TopicPartition, int]) -> GenerationsByPartition | None:
-    """By topic and partition, those that are not 0; None for nothing, so that it costs no byte."""
+    """By topic and partition, those that are not 0; None if there are none, so they cost no bytes."""
     found: GenerationsByPartition = {}
     for source, generation in sorted(generations.items()):
         if generation:
@@ -231,7 +231,7 @@ def generations_from_stored(stored: GenerationsByPartition | None) -> dict[Topic
 def _topic_ids_to_stored(
     positions: Mapping[TopicPartition, Position], topic_ids: Mapping[TopicPartition, str]
 ) -> dict[str, dict[str, str | None]] | None:
-    """By topic the id that most of its partitions have, and what differs from it; None for nothing."""
+    """By topic the id that most of its partitions have, and the exceptions; None for nothing."""
     by_topic: dict[str, dict[str, str | None]] = {}
     for source in sorted(positions):
         by_topic.setdefault(source.topic, {})[str(source.partition)] = topic_ids.get(source)

@@ -1,16 +1,17 @@
-"""What a commit's user metadata counts, so that a table can be reconciled with what was staged for it.
+"""The counts in a commit's user metadata, by which a table can be reconciled with what was staged for it.
 
 Rules:
 
-1. Counts are summed by Kafka partition over the markers that a commit brings: each record has rows, or is a dead
-   letter, a tombstone or filtered (`Counts.add_up`). They are an addition to the metadata: older commits have none, and
-   older programs pass over them.
-2. Positions that an operator gave up, or said to be done before the chain began, are named as ranges: nobody may take
-   them for proved.
-3. Of a marker that is brought in part nobody counts which of its records these are: its partition has no counts in that
-   commit, and the table's own statistics tell.
+1. Counts are summed by Kafka partition over the markers that a commit loads: each record has rows, or is a dead letter,
+   a tombstone or filtered (`Counts.add_up`). They are an addition to the metadata: older commits have none, and older
+   programs ignore them.
+2. Positions that an operator gave up, or declared done before the chain started, are named as ranges: they must not
+   count as proved.
+3. If a marker is loaded in part, it is not counted which of its records these are: its partition has no counts in that
+   commit, and the table's own statistics are used.
 4. Where records are routed to several tables, ``rows`` are those of all of them; ``here`` is this table's part.
-5. A commit that replaces rows names the range and counts what it put there; what it took away, Delta's own metrics say.
+5. A commit that replaces rows names the range and counts the rows that it wrote; Delta's own metrics count the rows
+   that it deleted.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the Kafka records of one span."""
+    """The counts of the Kafka records of one span."""
 
     records: int
     rows: int
     tombstones: int
     dead_letters: int
     given_up: tuple[Span, ...] = ()
-    """Positions that no writer staged: an operator skipped them or began behind them."""
+    """Positions that no writer staged: an operator skipped them or started after them."""
     filtered: int = 0
     """Records that the stream's condition left out."""
     exploded: int = 0
     """Rows beyond the first one of their record."""
     here: int | None = None
-    """Of the rows those that went into the very table of the commit; None where that is all of them (rule 4)."""
+    """How many of the rows went into the very table of the commit; None for all of them (rule 4)."""
 
     @property
     def records_with_rows(self) -> int:
@@ -58,31 +59,31 @@ class Counts:
 
     @property
     def rows_here(self) -> int:
-        """Rows that the commit brought."""
+        """Rows that the commit added."""
         return self.rows if self.here is None else self.here
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A range whose rows a commit took out and wrote again."""
+    """A range whose rows a commit deleted and wrote again."""
 
     span: Span
     request: str
-    """The id of the request that asked for it."""
+    """The id of the request."""
     counts: Counts
     positions: int | None = None
-    """How many of the span's positions it was about; None where that is all of them."""
+    """How many of the span's positions it was about; None for all of them."""
 
     @property
     def words(self) -> str:
-        """The range, for people."""
+        """The range as text."""
         return str(self.span) if self.positions is None else f"{self.positions:,} offsets of {self.span}"
 
 
 def counts_of(markers: Iterable[Marker], start: Position, url: str) -> Counts | None:
-    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None when one is cut (rule 3).
+    """The sums over the markers of one Kafka partition, in order, from ``start`` on; None if one is cut (rule 3).
 
-    ``url`` is the table that they are brought into.
+    ``url`` is the table that they are loaded into.
     """
     records = rows = tombstones = dead_letters = filtered = exploded = 0
     here: int | None = None
@@ -123,7 +124,7 @@ class StoredCounts(BaseModel):
 
     @model_serializer(mode="wrap")
     def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without what says nothing, so that it costs no byte."""
+        """Leave out empty fields, so they cost no bytes."""
         stored: dict[str, object] = serialize(self)
         return stored if self.here is not None else {key: value for key, value in stored.items() if key != "here"}
 
@@ -183,7 +184,7 @@ ReplacedByPartition = dict[str, dict[str, StoredReplaced]]
 
 
 def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | None:
-    """By topic and partition; None for nothing, so that it costs no byte."""
+    """By topic and partition; None for nothing, so it costs no bytes."""
     stored: ByPartition = {}
     for source, found in sorted(counts.items()):
         stored.setdefault(source.topic, {})[str(source.partition)] = StoredCounts.of(found)

@@ -1,4 +1,4 @@
-"""The columns of dead-letter tables, and of rows that say where they came from: writer and loader make both."""
+"""The columns of dead-letter tables, and of rows with their origin: both services write them."""
 
 from __future__ import annotations
 

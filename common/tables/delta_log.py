@@ -1,16 +1,16 @@
-"""What a Delta table's own log says: its txn actions, its schema, and its protocol. Read without a JVM.
+"""A Delta table's txn actions, schema and protocol, read from its own log without a JVM.
 
-The stage writer asks it how rows may reach a table, ``delta-loader status`` and the bootstrap tool ask it for
-positions. Only the loader writes to a log, and it does so through Delta itself.
+The stage writer reads it to determine the load mode, ``delta-loader status`` and the bootstrap tool read positions from
+it. Only the loader writes to a log, and it does so through Delta itself.
 
 Rules:
 
 1. The newest complete checkpoint that is not torn, and the commits after it, are read; classic, multi-part and version
-   2 checkpoints (txn, metaData and protocol never lie in a sidecar) are known, log compactions are not needed.
+   2 checkpoints (txn, metaData and protocol are never in a sidecar) are supported, log compactions are not needed.
 2. Of a checkpoint only the three columns are fetched; of a commit only the lines of the three actions are parsed.
-3. A commit that Delta's clean-up took since the log was listed is not as if it had said nothing: the log is listed
-   again, and a newer checkpoint has what it said.
-4. With ``delta.setTransactionRetentionDuration`` a txn action that is older is as if it were not there, as in Delta.
+3. A commit that Delta's clean-up deleted since the log was listed is not skipped: the log is listed again, and a newer
+   checkpoint has the commit's content.
+4. With ``delta.setTransactionRetentionDuration`` an older txn action is ignored, as in Delta.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class TableState:
     features: frozenset[str]
     """Reader and writer features that the protocol names."""
     transactions: Mapping[str, int] = field(default_factory=dict)
-    """The version of each txn action by its app id: for ours, the last offset loaded."""
+    """The version of each txn action by its app id: for this product's, the last offset loaded."""
 
 
 class _VanishedError(Exception):
-    """A file of the log went while it was read."""
+    """A file of the log disappeared while it was read."""
 
 
 def read_table_state(store: ObjectStore) -> TableState | None:
@@ -88,7 +88,7 @@ def _checkpoint_actions(store: ObjectStore, path: str) -> list[Mapping[str, obje
     with store.open(path) as file:
         parquet = pq.ParquetFile(file)
         wanted = [name for name in _ACTIONS if name in parquet.schema_arrow.names]
-        # Of a million rows all but a few are files, and null here: they are passed over before they become objects.
+        # Of a million rows all but a few are files, and null here: they are skipped before they become objects.
         return [
             {name: value}
             for batch in parquet.iter_batches(columns=wanted)
@@ -105,7 +105,7 @@ def _content(store: ObjectStore, path: str) -> bytes:
 
 
 def _commit_actions(data: bytes) -> list[Mapping[str, object]]:
-    # An action's name stands at the line's beginning; a table with many files has few lines for us.
+    # An action's name is at the start of its line; a table with many files has few lines of interest.
     heads = tuple(f'{{"{name}"'.encode() for name in _ACTIONS)
     return [json.loads(line) for line in data.splitlines() if line.replace(b" ", b"", 2).startswith(heads)]
 

@@ -1,14 +1,14 @@
-"""Which files a Delta table's log speaks of, for a clean-up. Read without a JVM, in bounded memory.
+"""Which files a Delta table's log refers to, for a clean-up. Read without a JVM, in bounded memory.
 
 Rules:
 
-1. A file is spoken of if any version that can still be read refers to it, also as a tombstone. Each such version is a
-   checkpoint and the commits after it, so all of them together are the oldest checkpoint and every commit that is
-   there; and, where commits between two checkpoints are gone, the later checkpoint too.
-2. Files are told by their own names, without folders: a data file's name is unique, and the log may spell a path in
+1. A file is referenced if any version that can still be read refers to it, even as a tombstone. Each such version is a
+   checkpoint and the commits after it, so all of them together are the oldest checkpoint and every existing commit;
+   and, where commits between two checkpoints are gone, the later checkpoint too.
+2. Files are identified by their names, without folders: a data file's name is unique, and the log may spell a path in
    several ways (percent-encoded, absolute).
-3. A log from which a version is missing, or that cannot be read, is an error and never an empty answer. A torn
-   checkpoint is none.
+3. A log that lacks a version, or that cannot be read, is an error and never an empty result. A torn checkpoint does not
+   count.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ _READ_AGAIN = 5
 
 
 def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
-    """The names of the files that the table at the store's root speaks of, a part at a time, some more than once.
-
-    Nothing when there is no table. Raises TableError and StoreError.
-    """
+    """The names of the files that the table at the store's root refers to, in batches, some more than once."""
     found = sorted(store.list(LOG), key=lambda item: item.path)
     commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
     for path in [*_checkpoints(store, found, set(commits)), *commits.values()]:
@@ -45,9 +42,9 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
 
 
 def _checkpoints(store: ObjectStore, found: Iterable[StoredObject], commits: set[int]) -> list[str]:
-    """The checkpoints without which the commits do not tell all (rule 1)."""
+    """The checkpoints without which the commits are incomplete (rule 1)."""
     needed: list[str] = []
-    known = -1  # everything up to this version is told
+    known = -1  # everything up to this version is covered
     for version, parts in reversed(list(complete_checkpoints(found))):
         if not commits.issuperset(range(known + 1, version + 1)):
             if any(is_torn(store, part) for part in parts):
@@ -95,7 +92,7 @@ def _lines(store: ObjectStore, path: str) -> Iterator[list[bytes]]:
 
 
 def _path_of(line: bytes) -> tuple[str, str] | None:
-    """The action and the path that a line of a commit speaks of."""
+    """The action and the path in a line of a commit."""
     if b'"path"' not in line:
         return None
     for action, content in cast("dict[str, object]", json.loads(line)).items():

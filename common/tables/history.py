@@ -1,14 +1,14 @@
-"""A Delta table's history: its commits from the newest to the older ones, as its log tells them. Read without a JVM.
+"""A Delta table's history: its commits from the newest to the oldest, from its log. Read without a JVM.
 
 Rules:
 
 1. Of each commit its ``commitInfo`` is read, which Delta writes as the first line. A commit without one (other writers
-   may leave it out) is a commit that nothing is known of.
-2. `CommitLines` gives the log's files: over a store (`store_lines`), or over Spark's own log store. What they say is
-   read by the same functions.
-3. A RESTORE to a moment does not name the version (Delta 4.4 writes ``version: null`` and the moment without its time
-   zone). It is found by the files: walking down, the version from which on the table's files changed by exactly what
-   the RESTORE put back is the one. Of several such the newest, which differ in nothing that a RESTORE changes.
+   may leave it out) is a commit of which nothing is known.
+2. `CommitLines` returns the log's files: over a store (`store_lines`), or over Spark's own log store. The same
+   functions parse them.
+3. A RESTORE to a time does not name the version (Delta 4.4 writes ``version: null`` and the time without its time
+   zone). It is found by the files: going down, it is the version from which on the table's files changed by exactly
+   what the RESTORE restored. Of several such versions, the newest; they differ in nothing that a RESTORE changes.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class LoggedCommit:
     version: int
     operation: str = ""
     restored_version: int | None = None
-    """For a RESTORE, the version whose content the table has again; None where that cannot be told."""
+    """For a RESTORE, the version whose content the table has again; None where that cannot be determined."""
     read_version: int | None = None
-    """The version that the transaction had looked at; it may be older than the one just before."""
+    """The version that the transaction had read; it may be older than the one just before."""
     timestamp_ms: int | None = None
     author: str = ""
-    """Who made it, as far as the log says: a user's name, else the program."""
+    """Who made it, as far as the log says: a user's name, otherwise the program."""
     metadata: CommitMetadata | None = None
-    """What the loader wrote; None for everybody else's commits."""
+    """The loader's metadata; None for other programs' commits."""
 
     @property
     def is_restore(self) -> bool:
@@ -50,15 +50,15 @@ class LoggedCommit:
 
     @property
     def is_replace(self) -> bool:
-        """Whether the table was replaced by another one under its URL; not so the first commit of all."""
+        """Whether the table was replaced by another one under its URL; false for the very first commit."""
         return self.version > 0 and ("REPLACE TABLE" in self.operation or self.operation == "CLONE")
 
 
 class CommitLines(Protocol):
-    """Gives the lines of a commit's file in the log."""
+    """Returns the lines of a commit's file in the log."""
 
     def __call__(self, version: int, /) -> Iterable[str] | None:
-        """The lines in order; None when the file is not there."""
+        """The lines in order; None if the file does not exist."""
 
 
 def store_lines(store: ObjectStore) -> CommitLines:
@@ -72,7 +72,7 @@ def store_lines(store: ObjectStore) -> CommitLines:
 
 
 class Replayed:
-    """A history that is read once, as far as it is asked for, and may be walked again."""
+    """A history that is read once, lazily, and may be iterated again."""
 
     def __init__(self, commits: Iterator[LoggedCommit]) -> None:
         self._left = commits
@@ -86,7 +86,7 @@ class Replayed:
 
 
 def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
-    """The commits from a version down, until the log ends: what is older was cleaned up. Lazy; raises StoreError."""
+    """The commits from a version down, until the log ends: older ones were cleaned up. Lazy; raises StoreError."""
     for version in range(newest, -1, -1):
         found = lines(version)
         if found is None:
@@ -125,7 +125,7 @@ def _restored_version(version: int, parameters: Mapping[str, object], lines: Com
 
 
 def _by_files(version: int, lines: CommitLines) -> int | None:
-    """The version that a RESTORE put back, by the files that it changed (rule 3)."""
+    """The version that a RESTORE restored, by the files that it changed (rule 3)."""
     added, removed = _files(lines(version) or ())
     came: set[str] = set()
     went: set[str] = set()
@@ -136,13 +136,13 @@ def _by_files(version: int, lines: CommitLines) -> int | None:
         if found is None:
             return None
         new, old = _files(found)
-        # What changed from before this commit until the RESTORE: a file that came and went is no change.
+        # The changes from before this commit until the RESTORE: a file that was added and removed is no change.
         came, went = (came - old) | (new - went), (went - new) | (old - came)
     return None
 
 
 def _files(found: Iterable[str]) -> tuple[set[str], set[str]]:
-    """What a commit adds and what it removes."""
+    """The files that a commit adds and those that it removes."""
     sets: dict[str, set[str]] = {"add": set(), "remove": set()}
     for line in found:
         action = _mapping(json.loads(line))

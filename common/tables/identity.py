@@ -1,19 +1,19 @@
-"""Which stream, topic and generation a table's positions belong to, as its own commits say.
+"""Which stream, topic and generation a table's positions belong to, by its own commits.
 
 Rules:
 
 1. A position belongs to an app_id, a chain (a Kafka partition, or several joined ones), the broker's topic id, and a
-   generation. Nothing that differs in any of them is ever compared with it: the same offsets of another topic are
-   other records.
+   generation. Positions that differ in any of them are never compared: the same offsets of another topic are other
+   records.
 2. Every own commit that moves positions names all of the table's chains (common/tables/commit_metadata.py, rule 4), so
-   the newest one is enough. Where that was written by an older release, older ones are read too: they name the chains
-   that they moved, and what no commit names is read from the txn actions. Topic ids are not known then, and nothing is
-   compared with an unknown one.
+   the newest one is enough. If it was written by an older release, older ones are read too: they name the chains that
+   they moved, and chains that no commit names are read from the txn actions. Topic ids are not known then, and nothing
+   is compared with an unknown one.
 3. A table without own commits is new, or kafka-delta-ingest's: its txn actions are the stream's.
 4. The ids of one topic, the *plain* one, do not name it (common/tables/transactions.py, rule 3). It is the topic of the
    stream that had one topic when it first committed.
-5. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not gone on
-   with, and the other way round, but from a new generation.
+5. No record is in two chains: once a chain of joined topics is loaded, the chains of its single topics are not
+   continued, and the other way round, except from a new generation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.tables.history import LoggedCommit
 
 MOST_OLDER = 2_000
-"""How many commits are read, from the newest own one down, for what commits of older releases say."""
+"""How many commits are read, from the newest own one down, if there are commits of older releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +48,29 @@ class KnownChain:
     generation: int
     position: Position
     topic_id: str | None = None
-    """None where it is not known."""
+    """None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """What the positions of one stream in one table belong to."""
+    """The identity of the positions of one stream in one table."""
 
     plain_topic: str | None = None
-    """The topic that txn actions do not name; empty for none, None while no commit says."""
+    """The topic that txn actions do not name; empty for none, None while no commit has it."""
     chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     """Chains, with their generations, that the table may or may not have something of (rollback.py, rule 7)."""
     is_whole: bool = True
-    """Whether ``chains`` are all that the table has; not where commits of an older release are the newest own ones."""
+    """Whether ``chains`` are all that the table has; false if the newest own commits are of an older release."""
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
-        """The table's once a commit with this metadata is in it."""
+        """The table's identity once a commit with this metadata is in it."""
         if not metadata.positions:
             return self
         return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved)
 
     def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
-        """All chains once some have moved; those that these take the place of are left out (rule 5)."""
+        """All chains once some have moved; those that they replace are left out (rule 5)."""
         kept = {
             source: known
             for source, known in self.chains.items()
@@ -84,10 +84,7 @@ class TableIdentity:
         return kept
 
     def in_its_place(self, source: TopicPartition, generation: int, *, several_topics: bool) -> TopicPartition | None:
-        """The chain that the table has instead of a staged one, which may not be loaded beside it; None for none.
-
-        ``generation`` is the staged chain's, ``several_topics`` says whether the stream has more than one.
-        """
+        """The chain that the table has instead of a staged one, which may not also be loaded; None for none."""
         for other, known in self.chains.items():
             if other != source and overlap(other, source) and generation <= known.generation:
                 return other
@@ -99,7 +96,7 @@ class TableIdentity:
 
 
 NO_IDENTITY = TableIdentity()
-"""Of a table that no commit says anything of."""
+"""The identity of a table without any information in its commits."""
 
 
 def overlap(one: TopicPartition, other: TopicPartition) -> bool:
@@ -110,7 +107,7 @@ def overlap(one: TopicPartition, other: TopicPartition) -> bool:
 def identity_of(
     history: Iterable[LoggedCommit], stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
 ) -> TableIdentity:
-    """What a table's own commits say, from the newest down (rule 2); ``transactions`` are the newest ones."""
+    """The identity in a table's own commits, from the newest down (rule 2); ``transactions`` are the newest ones."""
     chains: dict[TopicPartition, KnownChain] = {}
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     is_whole = False
@@ -139,7 +136,7 @@ def identity_of(
 
 
 def read_identity(stream: Stream, state: TableState, store: ObjectStore) -> TableIdentity:
-    """What the newest state of a table and its log, below ``store``, say. Raises StoreError."""
+    """The identity of the newest state of a table, from it and its log below ``store``. Raises StoreError."""
     ids = TxnIds(stream.app_id, stream.several_topics)
     return identity_of(read_history(state.version, store_lines(store)), stream, ids, state.transactions)
 
@@ -147,7 +144,7 @@ def read_identity(stream: Stream, state: TableState, store: ObjectStore) -> Tabl
 def with_transactions(
     identity: TableIdentity, stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
 ) -> TableIdentity:
-    """The same with the positions that txn actions have by now, and with the chains that they alone name."""
+    """The identity with the current positions of txn actions, and with the chains that only they name."""
     chains, topics = dict(identity.chains), {source.topic for source in identity.chains}
     in_table = ids.in_table(identity.plain_topic)
     plain = identity.plain_topic or stream.topics[0]
@@ -171,7 +168,7 @@ def _takes_alone(stream: Stream, source: TopicPartition, named: Iterable[TopicPa
 
 
 def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, KnownChain]:
-    """The chains that a commit names: all of the table's, or those that one of an older release moved."""
+    """The chains that a commit names: all of the table's, or those that a commit of an older release moved."""
     positions: Mapping[TopicPartition, Position] = metadata.positions
     if not positions:
         answered = {} if metadata.answers is None else metadata.answers.positions
@@ -189,13 +186,13 @@ def _is_plain(txn_id: str, app_id: str) -> bool:
 
 
 def _no_plain(ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
-    """What is known of the plain topic of a table whose txn actions all name theirs; None without any."""
+    """The plain topic of a table whose txn actions all name theirs; None without any txn actions."""
     named = ids.in_table("")
     return "" if any(named.chain_of(name, "") is not None for name in transactions) else None
 
 
 def plain_of(metadata: CommitMetadata, ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
-    """The plain topic, by a commit of an older release: its span ends where the txn action that names none stands."""
+    """The plain topic, by a commit of an older release: the end of its span is the txn action that names no topic."""
     for source, span in metadata.spans.items():
         generation = metadata.generation(source)
         plain = transactions.get(ids.in_table(source.topic).of(source, generation)) == span.last_offset

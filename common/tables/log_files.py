@@ -2,12 +2,12 @@
 
 Rules:
 
-1. A checkpoint is complete when every part that its names speak of is there, and torn when one of them has no end: a
-   Parquet file is written from its front, so one whose writer died or failed has no footer. Delta's own rename, and
+1. A checkpoint is complete when all parts according to their names exist, and torn when one of them has no end: a
+   Parquet file is written from its front, so a file whose writer died or failed has no footer. Delta's own rename, and
    one request to an object store, leave none; a full disk, a power failure and other writers do.
-2. A torn checkpoint is passed over: an older one, or the first commit, and the commits since say the same.
-3. It is removed, with the hint that names it, only where the log says all without it. Else it stays, and the error
-   says what is missing: it may be all that is left of the table.
+2. A torn checkpoint is skipped: an older one, or the first commit, and the commits since have the same content.
+3. It is removed, with the hint that names it, only where the log is complete without it. Otherwise it stays, and the
+   error says what is missing: it may be all that is left of the table.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's length, and the magic number
 
 
 def newest_checkpoint(store: ObjectStore, found: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
-    """The version and the files of the newest checkpoint that is complete and not torn; None and none without one.
+    """The version and the files of the newest checkpoint that is complete and not torn.
 
-    ``found`` is a listing of the log. Raises StoreError.
+    None and an empty list without one. ``found`` is a listing of the log. Raises StoreError.
     """
     for version, parts in complete_checkpoints(found):
         if not any(is_torn(store, part) for part in parts):
@@ -53,7 +53,7 @@ def complete_checkpoints(found: Iterable[StoredObject]) -> Iterator[tuple[int, l
             checkpoints.setdefault((int(match[1]), int(match[3] or 1)), []).append(item)
     for version, count in sorted(checkpoints, reverse=True):
         parts = sorted(checkpoints[version, count], key=lambda part: part.path)
-        if count == 1:  # each of them is a checkpoint of its own
+        if count == 1:  # each of them is a separate checkpoint
             yield from ((version, [part]) for part in parts)
         elif len(parts) >= count:
             yield version, parts
@@ -112,7 +112,7 @@ def remove_torn_checkpoints(store: ObjectStore) -> list[str]:
         return []
     commits_after(store.url, found, base)
     if _hinted(store) in torn.values():
-        store.delete([_HINT])  # some readers open no table whose hint names what is not there
+        store.delete([_HINT])  # some readers open no table whose hint names a missing file
     store.delete(torn)
     return list(torn)
 

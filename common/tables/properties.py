@@ -1,7 +1,7 @@
-"""A Delta table's properties that say how long something is kept, as Delta reads them.
+"""A Delta table's properties with retention periods, parsed as Delta does.
 
-Rule: an interval is numbers with units, such as ``interval 30 days`` or ``1 week 2 hours``. One that cannot be read is
-as if it were not there; Delta itself would have refused it.
+Rule: an interval is numbers with units, such as ``interval 30 days`` or ``1 week 2 hours``. An interval that cannot be
+parsed is ignored; Delta itself would have refused it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNITS_MS = {
 
 
 def retention_ms(text: str) -> int | None:
-    """A table property's interval, such as ``interval 30 days``; None when there is none that could be read."""
+    """A table property's interval, such as ``interval 30 days``; None if it cannot be parsed."""
     words = text.strip().lower().removeprefix("interval").split()
     if not words or len(words) % 2:
         return None

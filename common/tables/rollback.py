@@ -1,44 +1,47 @@
-"""Whether a table went back behind its own txn actions: RESTORE, and whatever replaces a table, as pure functions.
+"""Whether a table was rolled back behind its own txn actions: by RESTORE or a replacement, as pure functions.
 
 A txn action says "loaded up to 1,000". Measured with Delta 4.4 and Spark 4.2:
 
 | operation | rows | txn actions | table id |
 | --- | --- | --- | --- |
-| RESTORE to a version or a moment | an older version's | stay | stays |
+| RESTORE to a version or a time | an older version's | stay | stays |
 | REPLACE TABLE, CREATE OR REPLACE … AS SELECT, `writeTo().createOrReplace()` | others | stay | another |
 | DROP, or the folder removed, and CREATE; a new shallow clone | others | gone | another, and version 0 again |
 | CLONE over a table | refused unless that one is empty | | |
 | DELETE, UPDATE, MERGE, TRUNCATE, INSERT OVERWRITE, `mode("overwrite")` | changed by DML | stay | stays |
-| `delta.setTransactionRetentionDuration` is set | stay | those older than it are gone at the next look, and do not
+| `delta.setTransactionRetentionDuration` is set | stay | those older than it are gone at the next read, and do not
 come back when it is unset | stays |
 
-And a blind append whose transaction began before a RESTORE is committed after it, without a conflict; its
-``readVersion`` says what it had looked at. A lower txn version, and -1, can be committed, and stay.
+And a blind append whose transaction started before a RESTORE is committed after it, without a conflict; its
+``readVersion`` says which version it had read. A lower txn version, and -1, can be committed, and stay.
 
 Rules:
 
-1. An *own* commit carries the stream's metadata. All that the stream loaded lies in own commits, and the table has a
-   commit's rows if that commit is on the table's *line*: from the newest version down, where a RESTORE continues at the
-   version that it put back, and a replacement ends.
-2. The table went back when an own commit off the line brought positions that no own commit on the line brought again.
-   So a RESTORE to a version after the last load is harmless, and so is one that undoes another.
-3. An own commit that moves positions saw everything up to its ``read_version``: behind one that is on the line nothing
-   older is looked at. One that replaces a range (delta_loader/tables/replace.py) moves none and saw nothing.
-   What lies between the two it did not see: rows may have been loaded *over* a RESTORE by a transaction that had begun
-   before it. An own commit that ``answers`` has seen what it answers.
-4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and it is
-   no reason to load them again.
-5. A topic that was recreated (common/tables/transactions.py) has another generation, whose positions say nothing about
-   those of the old one. What went back is told of the newest generation that lost something; what an older one lost
-   with it is of a topic that is gone, and is told beside it.
-6. The log is read down to the newest own commit, however many others have made since. (`FARTHEST` bounds it.) Where
-   the log ends before one is met, whether the table went back since the last load is *unknown*, and a chain is held as
-   soon as there is something to load. Unless nothing was loaded by the commits that are gone: all that is staged below
-   the table's position, but for what an operator made, is younger than the oldest commit that is there.
+1. An *own* commit has the stream's metadata. Everything that the stream loaded is in own commits, and the table has a
+   commit's rows if that commit is on the table's *lineage*: from the newest version down, where a RESTORE continues at
+   the version that it restored, and a replacement ends it.
+2. The table was rolled back when an own commit off the lineage loaded positions that no own commit on the lineage
+   loaded again. A RESTORE to a version after the last load is therefore harmless, and so is one that undoes another.
+3. An own commit that moves positions saw everything up to its ``read_version``: below the read version of a commit on
+   the lineage nothing is checked. A commit that replaces a range (delta_loader/tables/replace.py) moves no positions
+   and saw nothing. It did not see the commits between its read version and itself: rows may have been loaded *over* a
+   RESTORE by a transaction that had started before it. An own commit that ``answers`` has seen the event that it
+   resolves.
+4. DELETE, UPDATE, MERGE, TRUNCATE and an overwrite change rows that were loaded. That is their owner's right, and no
+   reason to load them again.
+5. A recreated topic (common/tables/transactions.py) has another generation, whose positions say nothing about those of
+   the old one. A rollback is reported for the newest generation that lost something; the losses of an older one belong
+   to a topic that is gone, and are reported separately.
+6. The log is read down to the newest own commit, past any number of others' commits. (`FARTHEST` bounds it.) Where the
+   log ends before an own commit is found, it is *unknown* whether the table was rolled back since the last load, and a
+   chain is held as soon as there is something to load. The exception is that the missing commits loaded nothing:
+   everything staged below the table's position, except for what an operator made, is younger than the oldest existing
+   commit.
 7. A chain without a txn action is new only if that is proved: the newest own commit names all chains that the table has
-   (common/tables/commit_metadata.py) and not this one, or all of the log is there, or the chain's first marker is
-   younger than the oldest commit that is there, or than the newest `MOST_COMMITS`. (So a stage that is younger than all
-   that is left of the log is a new stream's.) Else that is unknown too; commits that are made meanwhile say so of it.
+   (common/tables/commit_metadata.py) and not this one, or all of the log exists, or the chain's first marker is younger
+   than the oldest existing commit, or than the newest `MOST_COMMITS`. (A stage that is younger than all that is left of
+   the log thus belongs to a new stream.) Otherwise that is unknown too; commits made in the meantime record it as
+   unproved.
 """
 
 from __future__ import annotations
@@ -61,14 +64,14 @@ if TYPE_CHECKING:
     """A Kafka partition's chain: the partition, and its generation."""
 
 MOST_COMMITS = 2_000
-"""How far an answer is given the commit that brought what expired, and what is asked for people is looked for."""
+"""How far the log is read for the commit that loaded expired chains, and for searches shown to people."""
 FARTHEST = 100_000
 _SKEW_MS = 3_600_000
 """How far the clocks of writers and committers may differ."""
 
 
 class Kind(StrEnum):
-    """In which way a table is not what was loaded."""
+    """The kind of difference between a table and what was loaded."""
 
     RESTORED = "table_restored"
     REPLACED = "table_replaced"
@@ -79,44 +82,46 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """A table lacks what was loaded into it."""
+    """A table lacks records that were loaded into it."""
 
     kind: Kind
     cause: LoggedCommit
-    """The commit that did it."""
+    """The commit that caused it."""
     positions: Mapping[TopicPartition, Position]
-    """By Kafka partition, up to where the table really has the records; only those that it concerns."""
+    """By Kafka partition, the position up to which the table really has the records; only affected partitions."""
     lost_from: Mapping[TopicPartition, Position] = field(default_factory=dict)
-    """The first position that was taken back, by Kafka partition; a dead-letter table may have none for long before."""
+    """The first position that was rolled back, by Kafka partition; a dead-letter table may have none for long before.
+    """
     over: tuple[int, ...] = ()
-    """Own commits whose transaction had begun before the cause and that came after it: their rows are there."""
+    """Own commits whose transaction had started before the cause and that came after it: their rows are in the table.
+    """
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Of the chains that the positions are of; one that is not here has generation 0."""
+    """The generations of the positions' chains; a missing one is 0."""
     gone: tuple[tuple[TopicPartition, Span], ...] = ()
     """What was lost of older generations too (rule 5): Kafka has none of it."""
     is_unplaced: bool = False
-    """Of `Kind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
+    """For `Kind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
 
 
 @dataclass(slots=True)
 class _Line:
-    """What is known of the table's line while its commits are read from the newest down."""
+    """The table's lineage, collected while its commits are read from the newest down."""
 
     next_version: int | None = None
-    """The next version on the line; None before the first."""
+    """The next version on the lineage; None before the first."""
     cause: LoggedCommit | None = None
     over: tuple[int, ...] = ()
     floor: int | None = None
-    """Versions up to here were seen by an own commit on the line; None while none was met."""
+    """Versions up to here were seen by an own commit on the lineage; None while none was found."""
     here: dict[Generation, Position] = field(default_factory=dict)
-    """By chain, what the newest own commit on the line that names it brought it to."""
+    """By chain, the end position in the newest own commit on the lineage that names it."""
     lost: dict[Generation, tuple[Position, Position]] = field(default_factory=dict)
-    """By chain, the lowest start and the newest end, over the own commits off the line."""
+    """By chain, the lowest start and the newest end, over the own commits off the lineage."""
     replaced: list[tuple[int, TopicPartition, Position]] = field(default_factory=list)
-    """Where ranges end that were replaced after the cause, with the version that did it."""
+    """The ends of ranges that were replaced after the cause, with the version of the replacement."""
 
     def step(self, commit: LoggedCommit, app_id: str) -> None:
-        """Take the next older commit in."""
+        """Process the next older commit."""
         on_line = self.next_version is None or commit.version == self.next_version
         if on_line and (commit.is_restore or commit.is_replace):
             self._turn(commit)
@@ -135,7 +140,7 @@ class _Line:
     def _turn(self, commit: LoggedCommit) -> None:
         if self.cause is None:
             self.cause = commit
-            # What the line had so far came after the cause.
+            # Everything on the lineage so far came after the cause.
             self.floor = None
             self.here.clear()
         restored = commit.restored_version if commit.is_restore else None
@@ -159,19 +164,19 @@ class _Line:
             self.replaced += [(commit.version, one, found.span.end) for one, found in commit.metadata.replaced.items()]
 
     def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
-        """The versions that brought rows after the cause which loading from these positions on would bring again."""
+        """The versions after the cause with rows that loading from these positions on would load again."""
         beyond = {version for version, source, end in self.replaced if source in positions and end > positions[source]}
         return tuple(sorted(beyond.union(self.over), reverse=True))
 
     def done(self, version: int) -> bool:
-        """Whether nothing below a version can matter any more (rule 3)."""
+        """Whether nothing below a version can matter anymore (rule 3)."""
         if self.floor is None or version > self.floor + 1:
             return False
         return all(chain in self.here for chain in self.lost)
 
 
 def _brought(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]]:
-    """By chain, from where to where an own commit brought the stream."""
+    """By chain, the start and end of what an own commit loaded."""
     metadata = commit.metadata
     if metadata is None:
         return {}
@@ -186,12 +191,12 @@ def _brought(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]
 
 
 def _first(span: Span, given_up: Iterable[Span]) -> Position:
-    """Where a commit's records begin: not among positions that were said to be done before it."""
+    """The start of a commit's records, without positions that were declared done before it."""
     return next((given.end for given in given_up if given.start == span.start and given.end <= span.end), span.start)
 
 
 def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | None:
-    """What the newest commits say of a table (rules 1 to 3); ``history`` comes from the newest down, and lazily."""
+    """How the newest commits show a rollback (rules 1 to 3); ``history`` is from the newest down, and lazy."""
     line = _Line()
     for number, commit in enumerate(history, 1):
         line.step(commit, app_id)
@@ -222,7 +227,7 @@ def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | No
 
 
 def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedCommit, ...]:
-    """The commits newer than ``after`` that put a table back, or another one in its place; newest first."""
+    """The commits newer than ``after`` that rolled a table back, or replaced it; newest first."""
     found: list[LoggedCommit] = []
     for commit in history:
         if commit.version <= after:
@@ -234,10 +239,10 @@ def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedC
 
 @dataclass(frozen=True, slots=True)
 class OwnPast:
-    """What the log tells of a stream, whatever its txn actions say."""
+    """The stream's past according to the log, regardless of its txn actions."""
 
     positions: Mapping[Generation, Position]
-    """Where own commits left each Kafka partition's chains."""
+    """The position of each chain after its own commits."""
     last: Mapping[Generation, LoggedCommit]
     """The newest own commit that names a chain."""
     newest: LoggedCommit | None
@@ -252,7 +257,7 @@ class OwnPast:
     def may_have_loaded(self, chain: Generation, first_ms: int | None) -> bool:
         """Whether a chain that has no position may have been loaded before (rule 7).
 
-        ``first_ms`` is when its first marker was made; None where it is unknown.
+        ``first_ms`` is when its first marker was made; None if unknown.
         """
         said = None if self.names_all is None else self.names_all.metadata
         if said is not None and chain not in said.unproved:
@@ -265,10 +270,10 @@ class OwnPast:
 def own_past(
     history: Iterable[LoggedCommit], app_id: str, wanted: Iterable[Generation] = (), since_ms: int | None = None
 ) -> OwnPast:
-    """What own commits say, newest first, as far down as ``wanted`` and rules 6 and 7 make it necessary.
+    """The own commits, newest first, as far down as ``wanted`` and rules 6 and 7 require.
 
-    Nothing that was staged before ``since_ms`` is asked for: older commits cannot have brought what lies in the
-    stage. The same records may have been loaded out of another stage, though, so at least `MOST_COMMITS` are read.
+    Nothing staged before ``since_ms`` is needed: older commits cannot have loaded what the stage has. The same records
+    may have been loaded from another stage, though, so at least `MOST_COMMITS` are read.
     """
     positions: dict[Generation, Position] = {}
     last: dict[Generation, LoggedCommit] = {}
@@ -287,7 +292,7 @@ def own_past(
                     positions.setdefault((source, metadata.generation(source)), position)
         if commit.version == 0:
             first = commit
-        # An answer has to find the event that it was given about, while others' commits go on.
+        # A resolution has to find the event that it is about, while others' commits continue.
         named = names_all is not None and (
             number >= MOST_COMMITS or not any(chain in positions and chain not in last for chain in wanted)
         )
@@ -298,7 +303,7 @@ def own_past(
 
 
 def unknown_since(history: Iterable[LoggedCommit], app_id: str) -> LoggedCommit | None:
-    """The oldest commit of a log that ends before an own commit is met (rule 6); None where one is, or none is gone."""
+    """The oldest commit of a log that ends before an own commit is found (rule 6); None if one is, or none is gone."""
     oldest: LoggedCommit | None = None
     for number, commit in enumerate(history, 1):
         if commit.version == 0 or (commit.metadata is not None and commit.metadata.app_id == app_id):
@@ -314,9 +319,9 @@ def unknown_positions(
     placed: Mapping[TopicPartition, tuple[Position, Iterable[Marker]]],
     generations: Mapping[TopicPartition, int],
 ) -> Rollback | None:
-    """The chains whose position may be that of a table that went back (rule 6).
+    """The chains whose position may be that of a rolled-back table (rule 6).
 
-    ``oldest`` is what `unknown_since` says; ``placed`` are the table's positions, and what is staged near them.
+    ``oldest`` is the result of `unknown_since`; ``placed`` are the table's positions, and the markers near them.
     """
     positions = {
         source: position
@@ -330,7 +335,7 @@ def unknown_positions(
 
 
 def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> bool:
-    """Whether a marker was loaded, as far as can be told, by a commit that is gone."""
+    """Whether a marker was loaded, as far as can be determined, by a commit that is gone."""
     manifest = marker.manifest
     is_staged = manifest is not None and manifest.origin is Origin.FLUSH and marker.span.end <= position
     return manifest is not None and is_staged and _is_older(manifest.created_ms, oldest)
@@ -350,16 +355,16 @@ def without_txn(
 ) -> tuple[Rollback, ...]:
     """Why Kafka partitions that have markers have no txn action: those that expired, and those that never were.
 
-    ``unplaced`` have none; of these, ``rootless`` have a chain whose beginning was settled, so that some table had it.
-    ``first_ms`` is when the first markers of chains that have their beginning were made.
-    A table without own commits that has all of its log is not the one that was loaded. ``generations`` are the chains'
-    own (0 where none is given): what commits say of another one is about another topic.
+    ``unplaced`` have none; of these, ``rootless`` have a chain whose start was settled, so some table had it.
+    ``first_ms`` is when the first markers of chains with their start were made. A table without own commits that has
+    all of its log is not the one that was loaded. ``generations`` are the chains' own (0 where none is given): commits
+    of another generation are about another topic.
     """
     chains = [(source, generations.get(source, 0)) for source in unplaced]
     expired = {chain: past.positions[chain] for chain in chains if chain in past.positions}
     found: list[Rollback] = []
     if expired:
-        # Others' commits go on meanwhile, and an answer has to find the event that it was given about.
+        # Others' commits continue in the meantime, and a resolution has to find the event that it is about.
         causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
         cause = max(causes, key=lambda commit: commit.version)
         found.append(_without(Kind.EXPIRED, cause, expired))
@@ -376,7 +381,7 @@ def without_txn(
 
 
 def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:
-    """What stands for the commit that brought a chain, where that is too far down: the same at each look."""
+    """Stands for the commit that loaded a chain, where that is too far down: the same at each read."""
     return LoggedCommit(int(past.positions[chain]))
 
 

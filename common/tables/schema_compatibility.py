@@ -1,13 +1,13 @@
-"""What of a stream's rows no Delta table of another shape can ever take. Pure.
+"""Which of a stream's rows a Delta table of another shape can never take. Pure.
 
 Rules:
 
-1. Only what neither an ALTER TABLE nor any `evolution` of the stream can fix is named here: writers stage everything
-   else, and the loader waits for whoever fixes it.
+1. Only differences that neither an ALTER TABLE nor any `evolution` of the stream can fix are reported here: writers
+   stage everything else, and the loader waits for the fix.
 2. Delta cannot change a table's partitioning. A data file that is added as it is must have it; where Spark writes the
    rows, it splits them again.
-3. Numbers may be widened or cast into numbers, and days into moments without a zone. Text, bytes, truth values and
-   structures are never read as each other. A VARIANT is made of JSON text.
+3. Numbers may be widened or cast to numbers, and dates to timestamps without a time zone. Text, bytes, booleans and
+   structures are never read as each other. A VARIANT is made from JSON text.
 """
 
 from __future__ import annotations
@@ -32,15 +32,12 @@ def partitioning_problem(table: Sequence[str], staged: Sequence[str]) -> str | N
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """The columns for people."""
+    """The columns as text."""
     return ", ".join(names) or "nothing"
 
 
 def type_problems(table: StructType, staged: StructType, place: str = "") -> Iterator[tuple[str, str]]:
-    """What differs of each staged column whose values the table's type can never take, and the column as it is there.
-
-    Columns that the table lacks are left out: they can be added.
-    """
+    """The difference of each staged column whose values the table's type can never take, and the table's column."""
     for field in staged:
         there = table.field(field.name)
         if there is not None:

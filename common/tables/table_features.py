@@ -1,12 +1,12 @@
-"""What a table asks of its rows and of its writers, read from its protocol, its properties and its columns.
+"""What a table requires of its rows and of its writers, from its protocol, its properties and its columns.
 
-Of each feature that Delta 4.4 knows it is said here what it asks. Where nothing is said the table is refused.
+For each feature that Delta 4.4 knows, its requirements are listed here. A table with any other feature is refused.
 
-* Asks nothing: files of new rows are what they are without it, or Delta's transaction itself sees to it. (Row tracking
+* No requirement: files of new rows are the same without it, or Delta's transaction itself handles it. (Row tracking
   numbers the rows of each added file by its ``numRecords``; clustering arranges files later, by OPTIMIZE; change data
   of added files is read from these; in-commit timestamps are the commit's.)
-* By use: asks something of rows only where the schema or a property uses it.
-* Asks for Delta's writer: it lays files out in another way.
+* By use: requires something of rows only where the schema or a property uses it.
+* Requires Delta's writer: it lays files out in another way.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _BY_USE = frozenset(
 _ASK_FOR_DELTAS_WRITER = {
     "materializePartitionColumns": "its files hold the partition columns too",
 }
-# What a column's metadata may ask of each row.
+# Requirements of a column's metadata on each row.
 GENERATED = "delta.generationExpression"
 IDENTITY = "delta.identity.start"
 IDENTITY_TAKES_VALUES = "delta.identity.allowExplicitInsert"
@@ -87,7 +87,7 @@ COMMITS_OF_A_CATALOG = (
     "its commits are its catalog's to make (a managed table), and this program makes its own in the table's log",
     "load into an external table of the catalog",
 )
-"""Why a table with catalog-managed commits is refused, and what to do about it."""
+"""Why a table with catalog-managed commits is refused, and the remedy."""
 _REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
 _CHAR = re.compile(r"\bchar\(", re.IGNORECASE)
 _LEGACY_WRITER_VERSIONS = 6
@@ -96,7 +96,7 @@ _UNIFORM = "delta.universalFormat.enabledFormats"
 
 
 def refused_for(state: TableState) -> tuple[str, str] | None:
-    """Why no row may be loaded into a table, and what to do about it; None when rows may be."""
+    """Why no row may be loaded into a table, and the remedy; None when rows may be."""
     without = "load into a table without it"
     if state.writer_version > _FEATURE_WRITER_VERSION:
         return f"its writer protocol {state.writer_version} is newer than this program", without

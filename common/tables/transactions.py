@@ -2,14 +2,15 @@
 
 Rules:
 
-1. A txn action's version is the last offset loaded, and its app id is the one that kafka-delta-ingest uses, so that a
-   job can move from there to here, or back.
-2. A topic that was deleted and created again begins at offset 0 once more. Its chain has the next generation, and its
-   txn action the same app id with ``@`` and the generation behind it: versions never go back within an app id, and the
-   positions of the two topics are never taken for each other's. No topic has an ``@`` in its name.
+1. A txn action's version is the last offset loaded, and its app id is the one that kafka-delta-ingest uses, so a job
+   can migrate from there to here, or back.
+2. A topic that was deleted and recreated starts at offset 0 again. Its chain has the next generation, and its txn
+   action the same app id followed by ``@`` and the generation: versions are never lowered within an app id, and the
+   positions of the two topics are never confused. No topic has an ``@`` in its name.
 3. The ids of a stream of one topic do not name it, those of any other stream do. Which of the two a topic has is
-   decided by the first commit to a table and stays so (common/tables/identity.py): a stream that gets another topic, or
-   loses one, goes on at the positions that it has. At most one topic, the table's *plain* one, is not named.
+   decided by the first commit to a table and never changes (common/tables/identity.py): a stream that gets another
+   topic, or loses one, continues at the positions that it has. At most one topic, the table's *plain* one, is not
+   named.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ class TxnIds:
     several_topics: bool
     """Whether the topic is part of the id: the stream names several topics, or a regular expression."""
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The generation of each Kafka partition's chain (rule 2); 0 where there is none."""
+    """The generation of each Kafka partition's chain (rule 2); a missing one is 0."""
     plain_topic: str | None = None
-    """The topic that its ids do not name (rule 3); empty for none, None where a table's commits do not say."""
+    """The topic that its ids do not name (rule 3); empty for none, None where a table's commits do not have it."""
 
     def in_table(self, plain_topic: str | None) -> TxnIds:
-        """The ids in a table whose plain topic is this one."""
+        """The ids in a table with this plain topic."""
         return self if plain_topic == self.plain_topic else replace(self, plain_topic=plain_topic)
 
     def is_plain(self, topic: str) -> bool:
@@ -48,7 +49,7 @@ class TxnIds:
         return not self.several_topics if self.plain_topic is None else topic == self.plain_topic
 
     def of(self, source: TopicPartition, generation: int | None = None) -> str:
-        """The app id of one Kafka partition's chain; of another generation than its newest where one is given."""
+        """The app id of one Kafka partition's chain, in the given or else its newest generation."""
         if generation is None:
             generation = self.generation_of(source)
         return self._first(source) + (f"@{generation}" if generation else "")
@@ -77,7 +78,7 @@ class TxnIds:
     def at(
         self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], sources: Iterable[TopicPartition]
     ) -> TxnIds:
-        """The ids of the newest generations: those that the stage has begun, or that the table has."""
+        """The ids of the newest generations: those that the stage has started, or that the table has."""
         in_table: dict[str, int] = {}
         for name in transactions:
             first, at, generation = name.rpartition("@")
@@ -91,10 +92,7 @@ class TxnIds:
         return f"{self.app_id}{named}-{source.partition}"
 
     def chain_of(self, txn_id: str, plain_topic: str) -> tuple[TopicPartition, int] | None:
-        """The inverse of `of`: whose id it is, with the generation; None for one of another stream.
-
-        ``plain_topic`` is the topic of ids that name none.
-        """
+        """The inverse of `of`: the chain of an id, and its generation; None for another stream's."""
         match = _ID.fullmatch(txn_id.removeprefix(self.app_id)) if txn_id.startswith(self.app_id) else None
         if match is None:
             return None

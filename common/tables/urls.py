@@ -1,8 +1,8 @@
-"""When two URLs mean the same place, and what is no URL of a place for the stage or a table.
+"""When two URLs mean the same location, and which texts are not URLs of a location for the stage or a table.
 
-Writers open a URL with fsspec and the loader with Hadoop. Each of them takes a mistyped URL for something else: fsspec
-takes ``s3:/lake/t`` for a folder of the working directory, and Hadoop drops an empty folder name that fsspec keeps.
-`require_url` lets through only what both take for the same place.
+Writers open a URL with fsspec and the loader with Hadoop. Each interprets a mistyped URL differently: fsspec takes
+``s3:/lake/t`` for a folder of the working directory, and Hadoop drops an empty folder name that fsspec keeps.
+`require_url` accepts only URLs that both interpret as the same location.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _CATALOG_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){1,2}")
 
 
 def is_catalog_name(table: str) -> bool:
-    """Whether it names a table of a catalog (``schema.table``, ``catalog.schema.table``) and no location."""
+    """Whether it names a table of a catalog (``schema.table``, ``catalog.schema.table``) and not a location."""
     return _CATALOG_NAME.fullmatch(table) is not None
 
 
 def comparable(url: str) -> str:
-    """A table's URL without what makes no difference: a closing slash, Spark's name for S3, Java's for a file."""
+    """A table's URL normalized: without a closing slash, Spark's name for S3, and Java's for a file."""
     for alias in ("s3a://", "s3n://"):
         if url.startswith(alias):
             url = "s3://" + url.removeprefix(alias)
@@ -62,7 +62,7 @@ def require_url(url: str) -> str:
 
 
 def _path_of(url: str) -> str:
-    """What follows the host or the bucket, with its slash; raises ValueError for what is no URL."""
+    """The part after the host or the bucket, with its slash; raises ValueError if it is not a URL."""
     match = _SCHEME.fullmatch(url)
     scheme, colon, slashes, rest = match.groups() if match else ("", "", "", url)
     near = difflib.get_close_matches(scheme.lower(), _SLASHES, n=1, cutoff=0.76) if colon or slashes == "//" else []
