@@ -246,7 +246,6 @@ def _fitness(
 
 
 def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callable[[], bool]) -> None:
-    """Add the background work, a separate job for each."""
 
     def clean() -> None:
         if loader.may_serve():

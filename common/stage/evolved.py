@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "schema"
 VERSION = 1
-"""The version of the stored form."""
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FAILURES = "failures"
 VERSION = 1
-"""The version of the stored form."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 REPAIR = "repair"
 VERSION = 1
-"""The version of a turn's stored form."""
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 

@@ -247,7 +247,6 @@ def _topic_ids_to_stored(
 def _topic_ids_from_stored(
     positions: Mapping[TopicPartition, Position], stored: Mapping[str, Mapping[str, str | None]]
 ) -> dict[TopicPartition, str]:
-    """The inverse of `_topic_ids_to_stored`."""
     found: dict[TopicPartition, str] = {}
     for source in positions:
         ids = stored.get(source.topic, {})

@@ -34,7 +34,10 @@ _READ_AGAIN = 5
 
 
 def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
-    """The names of the files that the table at the store's root refers to, in batches, some more than once."""
+    """The names of the files that the table at the store's root refers to, in batches, some more than once.
+
+    Nothing when there is no table. Raises TableError and StoreError.
+    """
     found = sorted(store.list(LOG), key=lambda item: item.path)
     commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
     for path in [*_checkpoints(store, found, set(commits)), *commits.values()]:

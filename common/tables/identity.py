@@ -84,7 +84,10 @@ class TableIdentity:
         return kept
 
     def in_its_place(self, source: TopicPartition, generation: int, *, several_topics: bool) -> TopicPartition | None:
-        """The chain that the table has instead of a staged one, which may not also be loaded; None for none."""
+        """The chain that the table has instead of a staged one, which may not also be loaded; None for none.
+
+        ``generation`` is the staged chain's; ``several_topics`` says whether the stream has more than one topic.
+        """
         for other, known in self.chains.items():
             if other != source and overlap(other, source) and generation <= known.generation:
                 return other

@@ -86,7 +86,6 @@ class Rollback:
 
     kind: Kind
     cause: LoggedCommit
-    """The commit that caused it."""
     positions: Mapping[TopicPartition, Position]
     """By Kafka partition, the position up to which the table really has the records; only affected partitions."""
     lost_from: Mapping[TopicPartition, Position] = field(default_factory=dict)

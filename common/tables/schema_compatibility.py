@@ -37,7 +37,10 @@ def columns_text(names: Sequence[str]) -> str:
 
 
 def type_problems(table: StructType, staged: StructType, place: str = "") -> Iterator[tuple[str, str]]:
-    """The difference of each staged column whose values the table's type can never take, and the table's column."""
+    """The difference of each staged column whose values the table's type can never take, and the table's column.
+
+    Columns that the table lacks are left out: they can be added.
+    """
     for field in staged:
         there = table.field(field.name)
         if there is not None:

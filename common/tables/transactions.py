@@ -92,7 +92,10 @@ class TxnIds:
         return f"{self.app_id}{named}-{source.partition}"
 
     def chain_of(self, txn_id: str, plain_topic: str) -> tuple[TopicPartition, int] | None:
-        """The inverse of `of`: the chain of an id, and its generation; None for another stream's."""
+        """The inverse of `of`: the chain of an id, and its generation; None for another stream's.
+
+        ``plain_topic`` is the topic of ids that name none.
+        """
         match = _ID.fullmatch(txn_id.removeprefix(self.app_id)) if txn_id.startswith(self.app_id) else None
         if match is None:
             return None

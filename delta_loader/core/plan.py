@@ -3,7 +3,7 @@
 Rules:
 
 1. A marker is loadable only when its start is exactly the table's position. A run therefore never skips a position and
-   never loads one twice, in whatever order a listing returned the markers.
+   never loads one twice, regardless of the listing's order.
 2. Covered markers are passed over. So is a marker that straddles the position, as long as another marker starts exactly
    there: Kafka's records are the same, whichever writer staged them. When no other marker starts there, the straddling
    marker is loadable from the position on: Spark filters out the rows below it by their offset column. (This does not

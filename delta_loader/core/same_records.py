@@ -74,7 +74,7 @@ def other_records(
 
 
 def compared(seen: Seen) -> str:
-    """What was compared of the records besides their offsets, and what was not (rule 2)."""
+    """What was compared of the records in addition to their offsets, and what was not (rule 2)."""
     left = [
         f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",
         f"{seen.expired:,} loaded records that Kafka no longer has" if seen.expired else "",

@@ -25,21 +25,23 @@ import org.apache.hadoop.fs.s3a.AWSServiceIOException;
  * <p>Rules:
  *
  * <ol>
- *   <li>A commit file is created with {@code If-None-Match: *}. The condition is a mandatory option: a file system that
- *       does not know it refuses, and never writes without it. No look comes before the write, so whatever refuses it is
- *       the store itself.
- *   <li>An exception out of a conditional write says nothing certain, not even a refusal: the client repeats a request
- *       whose answer was lost, and is refused because of its own file. So the object is read back. Our bytes: the commit
- *       is ours (Delta's commits carry a unique transaction id; were two drivers to write equal bytes, the log would
- *       hold once what both wanted). Other bytes: another driver's commit, which Delta expects to be told by a {@link
- *       FileAlreadyExistsException}. Nothing: the exception itself, for the end is unknown and Delta's caller must look.
- *   <li>A refusal with nothing there (409: another conditional write is under way, and may yet fail) is tried again. This
- *       is safe however the first one ends, because of the second rule.
- *   <li>A file is visible whole or not at all, and listings show it at once: S3 promises both.
- *   <li>That holds for what is written here, and not for a checkpoint, which Delta has Parquet write: when Parquet fails
- *       (no codec, no memory, no space), it closes its stream all the same, and S3A puts what there is, four bytes, at
- *       the checkpoint's own name. No reader can open a table with such a file. So Delta is told that partial writes
- *       are visible: it writes a checkpoint under another name and renames it when it is whole.
+ *   <li>A commit file is created with {@code If-None-Match: *}. The condition is a mandatory option: a file system
+ *       that does not support it refuses, and never writes without it. The write is not preceded by an existence
+ *       check, so any refusal comes from the store itself.
+ *   <li>An exception from a conditional write is not conclusive, not even a refusal: the client repeats a request
+ *       whose response was lost, and is refused because of its own file. The object is therefore read back. This
+ *       driver's bytes: the commit is its own (Delta's commits carry a unique transaction id; if two drivers wrote
+ *       equal bytes, the log would have once what both wanted). Other bytes: another driver's commit, which Delta
+ *       expects as a {@link FileAlreadyExistsException}. Nothing: the exception itself, because the result is unknown
+ *       and Delta's caller must check.
+ *   <li>A refusal without an object (409: another conditional write is in progress, and may still fail) is retried.
+ *       This is safe no matter how the first one ends, because of the second rule.
+ *   <li>A file is visible whole or not at all, and listings show it at once: S3 guarantees both.
+ *   <li>That holds for files that are written here, and not for a checkpoint, which Delta has Parquet write: when
+ *       Parquet fails (no codec, no memory, no space), it still closes its stream, and S3A stores the bytes so far,
+ *       four of them, under the checkpoint's own name. No reader can open a table with such a file. Delta is
+ *       therefore told that partial writes are visible: it writes a checkpoint under another name and renames it when
+ *       it is complete.
  * </ol>
  */
 public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
@@ -48,7 +50,7 @@ public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
   private static final int PRECONDITION_FAILED = 412;
   private static final long FIRST_WAIT_MS = 50;
 
-  /** Made by Delta, with the session's configuration. */
+  /** Created by Delta, with the session's configuration. */
   public ConditionalCreateLogStore(Configuration configuration) {
     super(configuration);
   }
@@ -71,8 +73,8 @@ public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
   }
 
   /**
-   * Create one object by way of a multipart upload, as S3A writes a commit that is larger than a part, under the same
-   * rules. It is there for the proof at start-up: a store may honour the condition on one way and not on the other.
+   * Create one object by a multipart upload, as S3A writes a commit that is larger than a part, under the same rules.
+   * It is used for the proof at start-up: a store may honor the condition in one kind of request and not in the other.
    */
   public void createInParts(Path path, String content, Configuration configuration) throws IOException {
     create(path.getFileSystem(configuration), path, content.getBytes(StandardCharsets.UTF_8), true);
@@ -123,7 +125,7 @@ public class ConditionalCreateLogStore extends HadoopFileSystemLogStore {
     stream.close();
   }
 
-  /** What is there now; null for nothing. Throws {@code problem} when it cannot be told. */
+  /** The object's current content; null if it does not exist. Throws {@code problem} if that is unknown. */
   private static byte[] contentOf(FileSystem files, Path path, IOException problem) throws IOException {
     try (FSDataInputStream stream = files.open(path)) {
       return stream.readAllBytes();

@@ -23,19 +23,19 @@ import org.apache.hadoop.conf.Configuration;
  * <p>Rules:
  *
  * <ol>
- *   <li>A commit file is written and synced under a temporary name, then hard-linked to its own. No look comes before:
- *       the file system makes the link only where nothing has the name, so that of two processes one is refused. Delta's
- *       own log store looks first and renames then, and a rename replaces what came between. delta-rs links (or renames
- *       without replacing) too, so that it and this class refuse one another.
- *   <li>A file is visible whole or not at all. Its checksum file, which Hadoop reads where there is one, is an older
- *       file's, and goes before the link is made.
- *   <li>An exception out of a link says nothing certain: a network file system may repeat the request. Where the name
- *       leads to our temporary file, the commit is ours.
- *   <li>What may be replaced (_last_checkpoint) is written as Delta does it.
+ *   <li>A commit file is written and synced under a temporary name, then hard-linked to its own, without an existence
+ *       check: the file system creates the link only where the name does not exist, so one of two processes is
+ *       refused. Delta's own log store checks first and then renames, and a rename replaces a file created in
+ *       between. delta-rs links (or renames without replacing) too, so it and this class refuse one another.
+ *   <li>A file is visible whole or not at all. Its checksum file, which Hadoop reads if there is one, belongs to an
+ *       older file, and is deleted before the link is created.
+ *   <li>An exception from a link is not conclusive: a network file system may repeat the request. If the name refers
+ *       to this process's temporary file, the commit is its own.
+ *   <li>A file that may be replaced (_last_checkpoint) is written as Delta does it.
  * </ol>
  */
 public class LinkedLocalLogStore extends LocalLogStore {
-  /** Made by Delta, with the session's configuration. */
+  /** Created by Delta, with the session's configuration. */
   public LinkedLocalLogStore(Configuration configuration) {
     super(configuration);
   }
@@ -102,7 +102,7 @@ public class LinkedLocalLogStore extends LocalLogStore {
     }
   }
 
-  /** So that a commit that was acknowledged is there after a power failure; not every file system knows this. */
+  /** Makes an acknowledged commit survive a power failure; not every file system supports this. */
   private static void syncFolder(Path folder) {
     try (FileChannel channel = FileChannel.open(folder, StandardOpenOption.READ)) {
       channel.force(true);

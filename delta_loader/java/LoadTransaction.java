@@ -7,18 +7,20 @@ import org.apache.spark.sql.delta.Snapshot;
 import scala.Option;
 
 /**
- * Delta's transaction, but for one thing: when its commit is due to have a checkpoint, it says so and goes on.
+ * Delta's transaction with one difference: when its commit is due to have a checkpoint, it records that and continues.
  *
  * <p>Delta would count all of the table's files for the commit's statistics, and then write the checkpoint, before the
- * commit returns. Who made the transaction asks {@link #checkpointIsDue} after the commit, and writes it elsewhere.
+ * commit returns. The code that made the transaction calls {@link #checkpointIsDue} after the commit, and has the
+ * checkpoint written in the background.
  *
- * <p>Compiled by Spark's own Janino when a loader starts (delta_loader/shell/checkpoints.py), which knows no generics.
+ * <p>Compiled by Spark's own Janino, which does not support generics, when a loader starts
+ * (delta_loader/shell/checkpoints.py).
  */
 public final class LoadTransaction extends OptimisticTransaction {
 
   private volatile boolean due = false;
 
-  /** At the newest version of a table. */
+  /** Starts at the newest version of a table. */
   public LoadTransaction(DeltaLog log, Option catalogTable) {
     super(log, catalogTable, Option.empty());
   }
@@ -29,12 +31,12 @@ public final class LoadTransaction extends OptimisticTransaction {
     return false;
   }
 
-  /** Whether Delta would have written one within the commit. */
+  /** Whether Delta would have written a checkpoint within the commit. */
   public boolean checkpointIsDue() {
     return due;
   }
 
-  /** Begins transactions: a class that is loaded by name has no constructor that could be called by name. */
+  /** Starts transactions: a class that is loaded by name has no constructor that could be called by name. */
   public static final class Maker implements BiFunction {
 
     @Override

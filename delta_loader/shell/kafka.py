@@ -65,7 +65,10 @@ class BrokerEnds:
         self._client: AdminClient | None = None
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
-        """By partition, the position that the next record will have; None when Kafka does not answer in time."""
+        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+
+        Empty when Kafka has none of the stream's topics.
+        """
         told = self._told
         if told is None:
             return None

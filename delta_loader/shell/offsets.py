@@ -136,7 +136,6 @@ class SparkContents:
     """Opens tables' contents in one Spark session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Over the loader's own session."""
         self._spark = spark
 
     def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:

@@ -150,5 +150,4 @@ class SparkReplacer:
 
 
 def _offsets(frames: Sequence[DataFrame]) -> DataFrame:
-    """The offsets of all frames together."""
     return reduce(lambda one, other: one.unionByName(other), [frame.select(_OFFSET) for frame in frames])

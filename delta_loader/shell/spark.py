@@ -187,7 +187,6 @@ def _log_configuration() -> str:
 
 
 def _given(settings: Settings) -> dict[str, str]:
-    """The options in the user's ``loader.spark``."""
     return {key: _text(value) for key, value in settings.loader.spark.items() if value is not None}
 
 

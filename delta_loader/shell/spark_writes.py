@@ -80,7 +80,10 @@ class Writer:
 
 
 def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit, work: Work) -> tuple[Java, Brought]:
-    """A Java list of the new files' actions, and their counts; the caller commits them in the transaction."""
+    """A Java list of the new files' actions, and their counts; the caller commits them in the transaction.
+
+    Raises what Spark raises.
+    """
     with sessions.writing(optimized=through_spark(work.way)) as writer:
         spark, gateway = writer.spark, writer.gateway
         if commit.letters:

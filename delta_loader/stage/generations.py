@@ -34,7 +34,10 @@ def put_older_aside(
     near: Iterable[Found],
     tables: Mapping[str, str],
 ) -> tuple[Listing, tuple[Marker, ...]]:
-    """The listing without the markers of older generations that are in ``near`` or at its ends, and these markers."""
+    """The listing without the markers of older generations that are in ``near`` or at its ends, and these markers.
+
+    Raises StoreError.
+    """
     gone = list(older(near, generations))
     listing = stage.put_aside(listing, [marker.name for marker in gone])
     for source in [source for source, generation in generations.items() if generation]:

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 def left_behind(
     stage: Stage, streams: Sequence[Stream], open_store: OpenStore, app_id: str | None = None
 ) -> Iterator[Check]:
-    """An error for each topic with waiting markers, of all streams or one. Raises StoreError for the stage."""
+    """An error for each topic with waiting markers, of all streams or one. Raises StoreError for the stage.
+
+    ``streams`` are all of the config.
+    """
     chains = list(stage.of_no_stream(streams))
     for stream in streams:
         own = [(listed, manifest) for listed, manifest in chains if manifest.app_id == stream.app_id]

@@ -88,9 +88,10 @@ class Stage:
         return self.facts()[0]
 
     def facts(self) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
-        """Writers' facts about their topics, without those a day older than the writer's newest. Raises StoreError.
+        """Writers' facts about their topics. Raises StoreError.
 
-        Ages are thus the store's. Each fact describes its own time, and stays true.
+        Objects that are a day older than the newest one are deleted, so ages are the store's. Each fact describes its
+        own time, and stays true.
         """
         found = list(self._store.list(f"{IDLE}/"))
         newest_ms = max((item.modified_ms for item in found), default=0)
@@ -122,7 +123,10 @@ class Stage:
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
     ) -> dict[MarkerName, tuple[Found, ...]]:
-        """The content of some markers, with tables spelled as in ``tables``; nothing for one that disappeared."""
+        """The content of some markers, with tables spelled as in ``tables``; nothing for one that disappeared.
+
+        Raises StoreError.
+        """
         objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
         contents = self._parallel(lambda item: self._store.read(item[1]), objects)
         found: dict[MarkerName, tuple[Found, ...]] = {}
@@ -134,7 +138,10 @@ class Stage:
     def lacking(
         self, files: Mapping[TopicPartition, Sequence[StagedFile]], table: ObjectStore
     ) -> dict[TopicPartition, str]:
-        """For the partitions that lack one of these files, the path of the first; ``table`` is the table's store."""
+        """For the partitions that lack one of these files, the path of the first; ``table`` is the table's store.
+
+        Raises StoreError.
+        """
         wanted = [(source, file) for source, of_source in files.items() for file in of_source]
         there = self._parallel(lambda item: (self._store if item[1].is_mixed else table).stat(item[1].path), wanted)
         gone: dict[TopicPartition, str] = {}
@@ -183,7 +190,10 @@ class Stage:
         return frozenset(name for names in self._parallel(delete_in_turn, list(finished)) for name in names)
 
     def delete_waiting(self, markers: Iterable[Found]) -> None:
-        """Delete the mixed files of markers that are gone; `delta-loader clean` finds those that a crash leaves."""
+        """Delete the mixed files of markers that are gone; `delta-loader clean` finds those that a crash leaves.
+
+        Raises StoreError.
+        """
         staged = (
             file for marker in markers if isinstance(marker, Marker) for table in marker.tables for file in table.files
         )

@@ -42,7 +42,10 @@ class StrayKeeper:
     def put_aside(
         self, listing: Listing, positions: Mapping[TopicPartition, Position | None], found: Iterable[Found]
     ) -> tuple[Listing, tuple[Marker, ...]]:
-        """The listing without the strays, and the strays. ``found`` are the markers around the positions."""
+        """The listing without the strays, and the strays. ``found`` are the markers around the positions.
+
+        Raises StoreError.
+        """
         near: dict[TopicPartition, list[Found]] = {}
         for one in found:
             near.setdefault(one.name.topic_partition, []).append(one)

@@ -82,7 +82,6 @@ class Evolver:
         return changed
 
     def _offers(self, markers: Sequence[Marker]) -> dict[str, StructType]:
-        """The offers, by marker path."""
         found: dict[str, StructType] = {}
         for marker in markers:
             text = None if marker.manifest is None else marker.manifest.offered

@@ -217,7 +217,6 @@ class Replacements:
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
 
     def _ids(self, stream: Stream, rows: Target) -> TxnIds:
-        """The stream's ids in its main table."""
         ids = TxnIds(stream.app_id, stream.several_topics)
         history = () if rows.version is None else self.tables.history(rows.url, rows.version)
         return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)

@@ -83,7 +83,6 @@ class MergeStatement:
     # One row per key.
 
     def _last_events(self) -> str:
-        """Each key's last event that counts."""
         columns = [self._q(name) for name in (*self.columns, DELETE_COLUMN)]
         ranked = [f"{self._rank(f'{self._q(_APPLIES)} DESC')} AS {self._q(_RANK)}"]
         if self.by.sequence is not None:

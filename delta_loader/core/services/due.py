@@ -206,7 +206,6 @@ def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[Piece]:
 
 
 def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refused | str:
-    """What is due, or why nothing is."""
     wanted, last = rules.settings.vacuum, facts.last(Service.VACUUM)
     if not wanted.enabled:
         return "table_services.vacuum.enabled is false"

@@ -100,7 +100,6 @@ class MergeValidator:
         return reduce(lambda frame, bound: frame.where(bound), self._bounds, rows)
 
     def _expressions(self) -> Iterator[str]:
-        """All expressions of the table's checks and generated columns."""
         metadata = self._gateway.log(self._target.url).update(False, self._gateway.none, self._gateway.none).metadata()  # noqa: FBT003 - Java
         every = self._gateway.delta.constraints.Constraints.getAll(metadata, self._gateway.session)
         for constraint in self._gateway.java(every):
