@@ -118,7 +118,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     one, other = children_of(crew.process.pid)
     os.kill(one, signal.SIGKILL)
     assert crew.process.wait(180) == 1
-    assert re.search(r"error: worker \d ended with ", crew.log.read_text("utf-8"))
+    assert re.search(r"worker \d/2 ended with -9, and the others were stopped", crew.log.read_text("utf-8"))
     until(lambda: not exists(other))
     produce(kafka, topic, 4)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
