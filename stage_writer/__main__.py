@@ -114,7 +114,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     """Several processes (stage_writer/crew.py)."""
     from stage_writer.web.crew_pages import crew_routes  # noqa: PLC0415 - only the parent of workers has them
 
-    settings_of(settings, Seat(0, count))  # what cannot work is told once
+    settings_of(settings, Seat(0, count))  # report what cannot work once, not per worker
     log = set_up_logs(settings.logs, "stage-writer")
     command = [*cli.stage_writer_command(), "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
@@ -134,7 +134,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
 
 def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> None:
     """One process."""
-    # Nothing has begun: whoever asks it to stop waits for nothing.
+    # Nothing has started yet, so a caller that asks it to stop has nothing to wait for.
     _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
     shares = MemoryShares.of(settings.writer.memory_bytes)
     keep_memory(shares.kept)
@@ -207,7 +207,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
 def _stage(
     settings: Settings, store: ObjectStore, changelog: Changelog, clock: SystemClock, log: FilteringBoundLogger
 ) -> ObjectStage:
-    """The stage, over tables that can be written to. Raises StoreError."""
+    """The stage, with tables that are checked to be writable. Raises StoreError."""
     open_table = stores_of(settings.stage.storage_options)
     prove_tables(settings, open_table)
     return ObjectStage(
@@ -225,7 +225,7 @@ def _stage(
 def _news(
     settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics
 ) -> Notifier:
-    """What tells a loader that waits for markers."""
+    """Notifies loaders that wait for markers."""
     if settings.loader.schedule != ON_MARKER:
         return NO_NOTIFIER
     topic = settings.loader.control_topic
@@ -276,13 +276,13 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
 
 
 def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapping[str, str] | None = None) -> str:
-    """What was looked at, and what ended that."""
+    """The checks that were made, and the error that ended them."""
     checks = [{"check": what, "text": text} for what, text in told]
     return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
 
 
 def _require_compatible(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
-    """Raises ConfigError for rows that their table, as it is, can never take."""
+    """Raises ConfigError for rows that their table, as it is now, can never accept."""
     tables = TableCompatibility(stores_of(settings.stage.storage_options), SystemClock(), get_logger())
     for converter in converters:
         formats = converter.all_formats if isinstance(converter, StreamConverter) else converter.formats
@@ -293,7 +293,7 @@ def _require_compatible(settings: Settings, converters: Sequence[StreamConverter
 
 
 def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) -> None:
-    """The control topic and the changelog topics."""
+    """Check the control topic and the changelog topics."""
     if settings.loader.control_topic is not None:
         require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
         tell("control", f"ok: {settings.loader.control_topic} is there, and may be written")
@@ -305,7 +305,7 @@ def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) 
 
 
 def _native_text(settings: Settings) -> str:
-    """Which reader there is. Raises ConfigError where one is asked for that is not there."""
+    """The reader in use, as text. Raises ConfigError where the native reader is required and missing."""
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
         return f"none: {reader.problem}; the writer works without it, slower; {REMEDY}"
@@ -334,7 +334,7 @@ def replay(
     yes: Annotated[bool, typer.Option("--yes", help="Apply the plan; without --yes it is only shown.")] = False,
     as_json: cli.JsonOption = False,
 ) -> None:
-    """Decode a range of offsets or times again from Kafka, and have the loader replace its rows."""
+    """Decode a range of offsets or times from Kafka again, and have the loader replace its rows."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
     if letters is not None:
@@ -364,7 +364,7 @@ def replay(
 
 
 def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
-    """Dead letters from their own bytes, topic by topic."""
+    """Replay dead letters from their own bytes, topic by topic."""
     chosen = [(replayable(settings, topic), topic) for topic in letters.topics()]
     everything: list[Replayed] = []
     for stream, topic in chosen:
@@ -377,7 +377,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
             raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
         replayed = _replayed(settings, converter, letters, letters.ranges(topic), yes=False)
         fitting = letters.without_unfit(replayed)
-        requests = fitting.requests(topic)  # also where they are not made: too many are told before --yes
+        requests = fitting.requests(topic)  # checked where none are replayed, too: reports too many before --yes
         if yes:
             replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]
         everything += replayed
@@ -388,7 +388,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
 
 
 def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
-    """A stream's converter, with the columns that it has gained."""
+    """A stream's converter, including the columns that the stream has gained."""
     converters = converters_of(settings, find_reader(settings.writer.native).make)
     plain = (found for found in converters if isinstance(found, StreamConverter))  # others are not replayable
     converter = next(found for found in plain if found.stream is stream)
@@ -405,7 +405,7 @@ def _replayed(
     *,
     yes: bool,
 ) -> list[Replayed]:
-    """What a replay makes of each range."""
+    """What a replay produces from each range."""
     work = Replay(
         converter,
         records,
@@ -426,7 +426,7 @@ def _one(carry_out: Callable[[Range], Replayed], one: Range, told: Callable[[int
 
 
 def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[TopicPartition]) -> None:
-    """Refuse a replay of a topic that is another one than the chains'."""
+    """Refuse to replay a topic with a different id from the one the chains were made of."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
     ids = kafka.topic_ids({source.topic for source in sources})
@@ -441,7 +441,7 @@ def _try_records(
     partitions: Collection[TopicPartition],
     tell: Callable[[str, str], None],
 ) -> bool:
-    """Say what the newest records of each stream become; False where too many would be dead letters."""
+    """Print what the newest records of each stream become; False where too many would be dead letters."""
     well, alarm = True, settings.writer.dead_letter_alarm
     for converter in converters:
         mine = [found for found in partitions if converter.stream.takes(found.topic)]
@@ -454,7 +454,7 @@ def _try_records(
 
 
 def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
-    """The ends of the streams' partitions; raises the error of a topic that may not be read."""
+    """The end offsets of the streams' partitions. Raises the error of a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings)
     source = source_of(settings, _groups(converters), SystemClock(), silent, with_headers=False)
@@ -468,7 +468,7 @@ def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
 
 
 def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:
-    """The topics of each stream; raises the error of one that is not there."""
+    """The topics of each stream. Raises the error of a topic that does not exist."""
     for stream in settings.streams:
         mine = [found for found in ends if stream.takes(found.topic)]
         missing = [
@@ -482,7 +482,7 @@ def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[st
 
 
 def _require_written(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
-    """Raises ConfigError for a topic that a topology writes to, and that is not there or may not be written."""
+    """Raises ConfigError for a topic that a topology writes to and that is missing or not writable."""
     for converter in _with_topologies(converters):
         for topic in converter.topology.topics_written:
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
@@ -495,14 +495,14 @@ def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> Groups:
 
 
 def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -> list[ConvertsTopology]:
-    """Those of streams with topologies."""
+    """The streams that have topologies."""
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
 def _changelogs(
     settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> tuple[Changelog, WatchesTopics]:
-    """Where tasks have their changes in Kafka, and who looks at the topics now and then. Raises ConfigError."""
+    """The changelog topics of tasks' state, and the periodic check of those topics. Raises ConfigError."""
     if all(stream.topology is None for stream in settings.streams):
         return NO_CHANGELOG, NO_WATCH
     from stage_writer.changelog.wiring import changelog_of, watch_of  # noqa: PLC0415 - only with topologies
@@ -533,9 +533,9 @@ def converters_of(
     *,
     stopping: Stopping = NEVER_STOPPING,
 ) -> list[StreamConverter | ConvertsTopology]:
-    """The streams' converters; raises the ConfigError of the first stream that cannot work.
+    """The streams' converters. Raises the ConfigError of the first stream that cannot work.
 
-    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are those of topologies.
+    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies.
     """
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
@@ -566,7 +566,7 @@ def converters_of(
 
 
 def open_stage(settings: Settings) -> ObjectStore:
-    """The stage's store, proved to honour conditional writes."""
+    """The stage's store, after a check that it honors conditional writes. Raises ConfigError."""
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     prove_exclusive_create(store)
     return store
@@ -590,7 +590,7 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """The console script."""
+    """The console script's entry point."""
     sys.exit(cli.run(app))
 
 

@@ -2,15 +2,16 @@
 
 Rules:
 
-1. The parent reads no record and has no state: a worker is a writer like any other, so what holds for several writers
-   holds for several workers. Each gets its part of ``memory``, and a ``group.instance.id`` of its own.
-2. SIGTERM goes to all, and a second one too. Workers that lose their parent stop as if they had got one: their standard
-   input ends.
-3. Nobody is started again in silence. When a worker ends that should not, the others are stopped, which seals what they
-   hold, and the command ends with 1 (or 2, for a config that cannot work): whoever runs the command starts it again.
-4. With ``--until-caught-up`` the command ends with 0 once all workers have, and with 3 where one of them has.
-5. The parent serves the pages of all at ``writer.http``: sick or not ready when one of them is, metrics with a label
-   ``worker``. Workers tell their ports on standard output.
+1. The parent reads no records and has no state: a worker is an ordinary writer, so what holds for several writers holds
+   for several workers. Each gets its share of ``memory``, and its own ``group.instance.id``.
+2. SIGTERM is passed to all workers, and so is a second one. Workers that lose their parent (their standard input ends)
+   stop as if they had received a SIGTERM.
+3. A failed worker is not restarted silently. When a worker ends that should not, the others are stopped, which seals
+   what they hold, and the command exits with 1 (or 2, for a config that cannot work); the service manager restarts the
+   command.
+4. With ``--until-caught-up`` the command exits with 0 once all workers have, and with 3 when one of them has.
+5. The parent serves everyone's pages at ``writer.http``: unhealthy or not ready when any worker is, and metrics with a
+   label ``worker``. Workers report their ports on standard output.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _STANDARD_INPUT = 0
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Which of how many workers a process is."""
+    """A worker's number, and how many workers there are."""
 
     index: int
     count: int
 
     def __str__(self) -> str:
-        """As the parent says it to the worker."""
+        """The form that the parent passes to the worker."""
         return f"{self.index}/{self.count}"
 
     @classmethod
@@ -66,7 +67,7 @@ def workers_of(settings: Settings) -> int:
 
 
 def settings_of(settings: Settings, seat: Seat) -> Settings:
-    """What one worker works with (rules 1 and 5). Raises ConfigError."""
+    """The settings of one worker (rules 1 and 5). Raises ConfigError."""
     memory_bytes = settings.writer.memory_bytes // seat.count
     if memory_bytes < LEAST_MEMORY_BYTES:
         msg = f"writer.memory is {settings.writer.memory_bytes} bytes for {seat.count} writer.workers"
@@ -80,10 +81,10 @@ def settings_of(settings: Settings, seat: Seat) -> Settings:
 
 
 def stop_without_parent(stop: Callable[[], None]) -> None:
-    """Call ``stop`` when the parent is gone (rule 2); returns at once."""
+    """Call ``stop`` when the parent is gone (rule 2); returns immediately."""
 
     def wait() -> None:
-        # Not through Python's own buffer: its lock would be held when the interpreter ends.
+        # Bypasses Python's own buffer, whose lock would still be held when the interpreter exits.
         while os.read(_STANDARD_INPUT, 1):
             pass
         stop()
@@ -92,7 +93,7 @@ def stop_without_parent(stop: Callable[[], None]) -> None:
 
 
 def tell_port(port: int) -> None:
-    """Tell the parent where this worker serves."""
+    """Report to the parent which port this worker serves on."""
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
 
@@ -104,10 +105,10 @@ class Worker:
     seat: Seat
     process: subprocess.Popen[bytes]
     port: int | None = None
-    """Once it was told."""
+    """The worker's port, once it has reported it."""
 
     def listen(self, output: IO[bytes]) -> None:
-        """Wait for the port, and read on so that the worker never waits for a reader."""
+        """Wait for the port, and keep reading so that the worker never blocks on its output."""
         for line in output:
             if line.strip().isdigit():
                 self.port = int(line)
@@ -118,21 +119,21 @@ class Crew:
     """The workers of one command."""
 
     command: Sequence[str]
-    """Without the seat."""
+    """The settings, before a worker's share is applied."""
     count: int
     log: FilteringBoundLogger
     ends_by_itself: bool
-    """Whether a worker may end with 0 while others work (rule 4)."""
+    """Whether a worker may exit with 0 while others still work (rule 4)."""
     workers: list[Worker] = field(default_factory=list)
     _stopping: bool = False
 
     def start(self) -> None:
-        """Start all, and take over the signals that stop them."""
+        """Start all workers, and install the signal handlers that stop them."""
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGINT, self._pass_on)
         for index in range(self.count):
             seat = Seat(index, self.count)
-            # A session of its own, so that Ctrl+C reaches the parent only, which passes one signal on.
+            # A session of its own, so that Ctrl+C reaches only the parent, which passes one signal on.
             process = subprocess.Popen(  # noqa: S603 - this very program
                 [*self.command, "--worker", str(seat)],
                 stdin=subprocess.PIPE,
@@ -143,7 +144,7 @@ class Crew:
             self.workers.append(worker)
             threading.Thread(target=worker.listen, args=(process.stdout,), daemon=True).start()
         self.log.info("workers started", workers=self.count)
-        if self._stopping:  # the signal came before the last of them was known
+        if self._stopping:  # the signal came before the last worker was registered
             self._stop_all()
 
     def run(self) -> None:
@@ -170,7 +171,7 @@ class Crew:
         ended = [worker for worker in self.workers if worker.process.poll() is not None]
         done: set[int] = {ExitCode.DONE, ExitCode.HELD} if may_end else set()
         if self._stopping:
-            done.add(-signal.SIGTERM)  # the interpreter was still starting: nothing had begun
+            done.add(-signal.SIGTERM)  # the interpreter was still starting: the worker had done nothing yet
         return next((worker for worker in ended if worker.process.returncode not in done), None)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler's signature

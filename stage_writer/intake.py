@@ -2,13 +2,14 @@
 
 Rules:
 
-1. A poll's batches are converted by their converter in slices (`Converter.slices`), most often one. What is left of
-   them waits here, while flushes begin and end, and nothing more is read (stage_writer/service.py, `_relieve`).
-2. Rows go to the partition as it was when they were read. One that went meanwhile, or began again at its chain's end,
-   gets none of them: they are read again.
-3. Pieces of one record go into one buffer, without a flush between them.
-4. Nothing more is converted once the writer stops (stage_writer/stopping.py); what waits is read again.
-5. An exception that nothing raises on purpose concerns the partitions whose batches it met, and no others.
+1. A poll's batches are converted by their converter in slices (`Converter.slices`), usually one. The remaining slices
+   wait here while flushes start and finish, and nothing more is read (stage_writer/service.py, `_relieve`).
+2. Rows go to the partition as it was when they were read. If it was revoked meanwhile, or restarted at its chain's end,
+   it gets none of them: they are read again.
+3. All pieces of one record go into the same buffer, without a flush between them.
+4. Nothing more is converted once the writer stops (stage_writer/stopping.py); what still waits is read again by the
+   next owner.
+5. An unexpected exception affects only the partitions whose batches raised it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
 
 SLICES_A_STEP = 4
-"""Of each poll and stream, so that they come to an eighth of `memory` at most (stage_writer/core/memory.py)."""
+"""Per poll and stream, so that they hold an eighth of `memory` at most (stage_writer/core/memory.py)."""
 
 
 class Intake:
@@ -40,7 +41,7 @@ class Intake:
     def __init__(
         self, teller: WriterTelemetry, clock: Clock, stopping: Stopping, failed: Callable[[Owned, Exception], None]
     ) -> None:
-        """``failed`` is told of the partitions that rule 5 is about."""
+        """``failed`` is called with the partitions of an unexpected exception (rule 5)."""
         self._stopping = stopping
         self._teller = teller
         self._clock = clock
@@ -53,11 +54,11 @@ class Intake:
         return bool(self._waiting)
 
     def add(self, converter: Converts, batches: Sequence[MessageBatch], owners: Mapping[TopicPartition, Owned]) -> None:
-        """Have these converted; ``owners`` are the partitions that they were read for."""
+        """Queue these for conversion; ``owners`` are the partitions that they were read for."""
         self._waiting.append((converter, owners, converter.slices(batches)))
 
     def work(self, owned: Mapping[TopicPartition, Owned]) -> None:
-        """Convert some slices, and buffer the rows of partitions that are still the same (rule 2)."""
+        """Convert some slices, and buffer the rows of partitions that have not changed since (rule 2)."""
         while self._waiting:
             converter, owners, slices = self._waiting[0]
             left = SLICES_A_STEP
@@ -72,7 +73,7 @@ class Intake:
                     if owned.get(ours.source) is ours:
                         self._failed(ours, error)
             if not left:
-                return  # the rest waits, and what came after it too: a partition's rows are in order
+                return  # the rest waits, and so does what came after it: a partition's rows stay in order
             self._waiting.popleft()
 
     def _next(self, slices: Iterator[Slice]) -> Slice | None:
@@ -103,7 +104,7 @@ class Intake:
 def together_by_converter(
     fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
 ) -> Iterable[tuple[Converts, list[MessageBatch]]]:
-    """Batches by what converts them; what ``tasks`` need is imported with the first of them."""
+    """Batches grouped by their converter; what ``tasks`` need is imported with the first of them."""
     if not tasks:
         return fresh.items()
     from stage_writer.tasks.together import together  # noqa: PLC0415

@@ -1,6 +1,6 @@
 """The writer's ports: where records come from, and where flushes go.
 
-A simulation implements them without threads, and decides what happens when.
+A simulation implements them without threads, and decides the order of events.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ Made_co = TypeVar("Made_co", covariant=True)
 
 OUT_OF_RANGE = "out_of_range"
 UNEXPECTED = "unexpected"
-"""Of a `PartitionFault`: Kafka does not have the position that is wanted."""
+"""A `PartitionFault`'s reason: Kafka does not have the requested position."""
 TRUNCATED = "topic_truncated"
-"""Of a `PartitionFault`: Kafka has lost records before that position, under the same topic id."""
+"""A `PartitionFault`'s reason: Kafka has lost records before that position, under the same topic id."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFault:
-    """Kafka cannot serve one partition; the others go on."""
+    """Kafka cannot serve one partition; the others continue."""
 
     source: TopicPartition
     problem: str
     remedy: str
     reason: str = "kafka"
-    """In a word, for metrics."""
+    """A short label for metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What one poll brought."""
+    """The result of one poll."""
 
     batches: tuple[MessageBatch, ...] = ()
     ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
@@ -61,16 +61,16 @@ class Polled:
 
 
 class GroupListener(Protocol):
-    """Whom a source tells about the consumer group; called inside of `RecordSource.poll` and ``close``."""
+    """Receives changes of the group's assignment; called from `RecordSource.poll` and ``close``."""
 
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """These are ours now: where each begins. One that is left out stays unread."""
+        """These partitions are now ours; returns where each starts. A partition that is left out is not read."""
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
-        """These go to somebody else when this call returns."""
+        """These partitions go to another member when this call returns."""
 
     def lost(self, sources: Collection[TopicPartition]) -> None:
-        """These have gone to somebody else already."""
+        """These partitions belong to another member already."""
 
 
 class RecordSource(Protocol):
@@ -80,25 +80,25 @@ class RecordSource(Protocol):
         """Join the group for the streams' topics."""
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait that long at most for messages, and serve the group."""
+        """Wait up to the given time for messages, and serve the group."""
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """The records before the places that these are read from next, by an assignment or a seek.
+        """The record before the position that each partition is read from next, by an assignment or a seek.
 
         Where Kafka has lost one of them, a poll reports `TRUNCATED`.
         """
 
     def seek(self, source: TopicPartition, position: Position) -> None:
-        """Go on reading an assigned partition from another position."""
+        """Continue reading an assigned partition from another position."""
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
-        """Stop reading these; the place in the group is kept."""
+        """Stop reading these; their position in the group is kept."""
 
     def resume(self, sources: Collection[TopicPartition]) -> None:
         """Read these again."""
 
     def resolve(self, source: TopicPartition, start: Start) -> Position:
-        """The position that a start stands for."""
+        """The position that a ``start`` setting stands for."""
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
@@ -107,19 +107,19 @@ class RecordSource(Protocol):
         """The end of these partitions, open transactions included."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """Those of these partitions that nobody in the group has; None while the group is not at rest.
+        """The partitions among these without an owner in the group; None while the group is rebalancing.
 
-        Raises ConfigError when this member may not ask.
+        Raises ConfigError when this member is not allowed to ask.
         """
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit positions to the group for people's lag tools."""
+        """Commit positions to the group, for lag monitoring tools only."""
 
     def close(self) -> None:
-        """Leave the group; tells the listener what is revoked."""
+        """Leave the group; the listener is called with what is revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Sealed:
     files: int
     size_bytes: int
     chain_moved: bool
-    """The marker before it has gone meanwhile (settled, or put aside by an operator): read the chain again."""
+    """The marker before it is gone (settled, or put aside by an operator): read the chain again."""
 
     @property
     def tail(self) -> Tail:
@@ -147,34 +147,34 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class LostClaim:
-    """Somebody else has sealed this position; our files are left for VACUUM."""
+    """Another writer has sealed this position; our files are left for VACUUM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """Nothing was claimed: this writer may be one that its group has given up. Run the job again later."""
+    """Nothing was claimed: the group may have given up on this writer. Run the job again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherTopic:
-    """Nothing was claimed: the topic has been created again, and an unknown format of the two was read."""
+    """Nothing was claimed: the topic was recreated, and which of the two a record came from is unknown."""
 
     topic_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Incompatible:
-    """Nothing was written: a table can never take the rows (stage_writer/shell/table_compatibility.py)."""
+    """Nothing was written: a table can never accept the rows (stage_writer/shell/table_compatibility.py)."""
 
     start: Position
-    """Of the flush's span."""
+    """The start of the flush's span."""
     tables: tuple[TableFormat, ...]
-    """Those that the rows are for."""
+    """The tables that the rows are for."""
     problem: str
     remedy: str
 
     def fault(self, source: TopicPartition) -> PartitionFault:
-        """What holds the partition."""
+        """The fault that holds the partition."""
         return PartitionFault(source, self.problem, self.remedy, "table_incompatible")
 
 
@@ -182,14 +182,14 @@ FlushOutcome = Sealed | LostClaim | Postponed | OtherTopic | Incompatible
 
 
 class ClaimVerdict(Enum):
-    """What a guard says of a claim."""
+    """A guard's verdict on a claim."""
 
     CLAIM = "claim"
     WAIT = "wait"
 
 
 class ClaimGuard(Protocol):
-    """Asked by a job, in its own thread, right before it claims. Raises BrokerError when Kafka does not answer."""
+    """Called by a job, in its own thread, right before it claims. Raises BrokerError when Kafka does not answer."""
 
     def __call__(self) -> ClaimVerdict | OtherTopic:
         """Whether the claim may be made now."""
@@ -197,7 +197,7 @@ class ClaimGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Which chain of its Kafka partition a flush belongs to (common/stage/chain_origins.py, rule 2)."""
+    """The chain of its Kafka partition that a flush belongs to (common/stage/chain_origins.py, rule 2)."""
 
     generation: int = 0
     topic_id: str | None = None
@@ -207,60 +207,61 @@ class Runs(Protocol[Made_co]):
     """A job."""
 
     def run(self) -> Made_co:
-        """Do it."""
+        """Run the job."""
 
 
 class Running(Protocol[Made_co]):
-    """A job that runs somewhere else."""
+    """A job that runs on another thread."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether it has finished."""
 
     def result(self) -> Made_co:
-        """How it ended; raises what it raised."""
+        """The job's result; raises what it raised."""
 
 
 Flushing = Running[FlushOutcome]
 
 
 class Workers(Protocol):
-    """Where flush jobs run, and what else waits for the store."""
+    """Where flush jobs and other work that waits for the store run."""
 
     def start(self, job: Runs[Result]) -> Running[Result]:
-        """Run the job soon, beside the loop."""
+        """Run the job soon, in the background."""
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
-        """Wait until one of them has ended, or the time is over."""
+        """Wait until any of them has finished, or the time is over."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The function of each, in their order, asked side by side; returns when all have been."""
+        """Apply the function to each item concurrently; returns the results in order once all are done."""
 
     def close(self) -> None:
-        """Take no more jobs; nobody waits for those that run."""
+        """Accept no more jobs; does not wait for running ones."""
 
 
 class Wait(Protocol):
-    """Something that messages cannot be converted without, and that is asked for beside the loop."""
+    """A dependency that messages cannot be converted without, and that is fetched in the background."""
 
     @property
     def error(self) -> KafkaDeltaExpressError:
-        """What is missing, and why as far as that is known. Safe to read from any thread."""
+        """What is missing, and the reason if known. Safe to read from any thread."""
 
     def is_over(self) -> bool:
-        """Whether it is there now; never waits for it. Has it asked for again when it is time to."""
+        """Whether it is available now. Never blocks; starts a new attempt when one is due."""
 
 
 class Converts(Protocol):
-    """Turns messages of one stream into rows."""
+    """Converts messages of one stream into rows."""
 
     @property
     def stream(self) -> Stream:
         """The stream's settings."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Sequence[tuple[MessageBatch, StagedRows]]]:
-        """The batches, or parts of them in their order, with rows for each of `formats` and what became of the others.
+        """The batches, or parts of them in order, with rows for each of `formats` and the outcome of the other records.
 
-        Each slice is made when it is asked for, of a size that fits; most often there is one (`StagedRows.is_piece`).
+        Each slice is made when the caller asks for it, in a size that fits memory; usually there is one
+        (`StagedRows.is_piece`).
         """
 
 
@@ -269,54 +270,54 @@ class Converter(Converts, Protocol):
 
     @property
     def formats(self) -> Sequence[TableFormat]:
-        """The stream's tables."""
+        """The formats of the stream's tables."""
 
     def waits(self, batch: MessageBatch) -> Wait | None:
-        """What has to be there before this batch can be converted; None when nothing is missing."""
+        """What must be available before this batch can be converted; None when nothing is missing."""
 
     def at(self, gained: StructType) -> Converter:
-        """The same for a stream that has gained columns, beside the declared ones."""
+        """This converter with the columns that the stream has gained, in addition to the declared ones."""
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
-        """A job that makes the task of a Kafka partition as it was; None for a stream without a topology."""
+        """A job that restores the task of a Kafka partition; None for a stream without a topology."""
 
 
 class PartitionTask(Protocol):
-    """What a Kafka partition of a stream with a topology keeps from message to message; it goes with its buffer.
+    """The state that a Kafka partition of a stream with a topology keeps between messages; dropped with its buffer.
 
-    Rows and state move together: what the messages of a buffer have changed is sealed with it, written before its
-    marker and named by it. A task of a partition that was dropped is never used again.
+    Rows and state move together: the changes made by a buffer's messages are sealed with it, written before its marker
+    and named by it. The task of a dropped partition is never used again.
     """
 
     @property
     def converter(self) -> Converter:
-        """What makes rows of this partition's messages; it changes the state as it does."""
+        """Makes rows of this partition's messages, and changes the state while doing so."""
 
     @property
     def memory_bytes(self) -> int:
-        """What has changed since the last `seal`."""
+        """The size of the changes since the last `seal`."""
 
     @property
     def wants_flush(self) -> bool:
-        """Whether the user's code has asked for a flush since the last `seal`."""
+        """Whether the user's code has requested a flush since the last `seal`."""
 
     def seal(self, buffer: Buffer) -> StateChange:
-        """What the messages of this buffer have changed."""
+        """The changes made by the messages of this buffer."""
 
     def sealed(self, state: StateFiles) -> None:
         """The flush of the last `seal` has its marker, which names these files."""
 
     def renewal(self, store: StateStore, tail: Tail) -> Runs[StateFiles] | None:
-        """A job that writes what ``tail`` names of the state to the stage, where it should not stay in a topic.
+        """A job that writes the state named by ``tail`` to the stage, where it should not stay in a topic.
 
-        None where there is nothing to do. To be asked while no flush is under way.
+        None where there is nothing to do. Call it only while no flush is in progress.
         """
 
     def renewed(self, before: StateFiles, state: StateFiles) -> None:
-        """That job is done: the state that ``before`` made is in these files too."""
+        """That job is done: the state at ``before`` is in these files too."""
 
     def close(self) -> None:
-        """Let go of it all; a flush may still be under way."""
+        """Release all resources; a flush may still be in progress."""
 
 
 class StateChange(Protocol):
@@ -324,29 +325,29 @@ class StateChange(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds."""
+        """The memory that it holds."""
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
-        """Write it, and say what the marker has to name.
+        """Write it, and return what the marker must name.
 
-        Called by the flush's job, once unless it raises StoreError or BrokerError; ``name`` makes a new one.
+        Called by the flush's job, once unless it raises StoreError or BrokerError; ``name`` makes a new file name.
         """
 
 
 class StateStore(Protocol):
-    """Where state files are. Raises StoreError, and StateError for one that is not there.
+    """The files of tasks' states. Raises StoreError, and StateError for a file that does not exist.
 
     Where changes are in Kafka topics, also BrokerError.
     """
 
     def write(self, name: StateFileName, data: Pieces) -> Change:
-        """Write a file; its name is nobody else's. Where it is."""
+        """Write a file under a unique name. Returns its path."""
 
     def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
-        """What a task's state has on top of its snapshot, the oldest first: what to call it, and its bytes."""
+        """The changes to a task's state since its snapshot, oldest first: a name for messages, and the bytes."""
 
     def open(self, path: str) -> BinaryIO:
-        """A file that is read as it is needed."""
+        """Open a file that is read on demand."""
 
 
 class FlushJob(Protocol):
@@ -354,44 +355,44 @@ class FlushJob(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds until it is done."""
+        """The memory that it holds until it is done."""
 
     def run(self) -> FlushOutcome:
-        """Do what is still to be done; after a StoreError it may be called again."""
+        """Do the remaining work; may be called again after a StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of a chain, as a writer has to know it."""
+    """The end of a chain, with everything a writer has to know of it."""
 
     end: Position
-    """Where the next span begins."""
+    """Where the next span starts."""
     marker: Position
     """The start of the chain's last marker."""
     path: str
-    """That marker's object; a hand-typed name is not padded."""
+    """The name of that marker's object; a hand-typed name is not padded."""
     digest: str
-    """Of that marker's bytes (`common.stage.markers.digest_of`): another one may get its name once it is gone."""
+    """A digest of that marker's bytes (`common.stage.markers.digest_of`): the name alone may be reused."""
     lineage: Lineage = field(default_factory=Lineage)
-    """The generation of the chain, and the topic that the marker is of."""
+    """The generation of the chain, and the topic that the marker belongs to."""
     state: StateFiles = EMPTY_STATE
-    """The task's at this end; empty unless the marker itself says it."""
+    """The task's state at this end; empty unless the marker itself has it."""
     outboxes: tuple[str, ...] = ()
-    """What is not known to be delivered of the chain's (common/stage/outboxes.py); the oldest first."""
+    """The chain's outboxes not known to be delivered (common/stage/outboxes.py), oldest first."""
     is_bare: bool = False
-    """Whether the last marker is an empty one, which somebody made by hand."""
+    """Whether the last marker is an empty one, which an operator made by hand."""
     last_record: LastRecord | None = None
-    """The last one that the last marker covers."""
+    """The last offset that the last marker covers."""
 
 
 class Stage(Protocol):
-    """The stage and the tables' folders. Raises StoreError, and MarkerError for a marker that cannot be read."""
+    """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
     def tail(self, source: TopicPartition) -> Tail | None:
-        """The end of a partition's chain, or None while there is none."""
+        """The end of a partition's chain, or None if there is no marker."""
 
     def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists, and is the one that it was."""
+        """Whether a marker still exists with the same bytes."""
 
     @property
     def states(self) -> StateStore:
@@ -401,22 +402,22 @@ class Stage(Protocol):
         """The state of a partition's task at its chain's end. Raises StateError where it is unknown."""
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
-        """Where a partition's chain begins while it has no marker; None while nothing says so."""
+        """Where a partition's chain starts while it has no marker; None if that is not recorded."""
 
     def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
-        """Write down which partitions had nothing new, and which there were, in place of what was said before."""
+        """Record which partitions exist and which had nothing new, replacing the previous record."""
 
     def tell_news(self, app_id: str) -> None:
-        """Give the sign that a stream has new markers."""
+        """Signal that a stream has new markers."""
 
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
-        """Write down where a new chain begins; what is there already wins."""
+        """Record where a new chain starts; an existing record wins."""
 
     def gained(self, app_id: str) -> StructType | None:
-        """The columns that a stream has gained, as the loader published them last; None while there are none."""
+        """The columns that a stream has gained, as last published by the loader; None if there are none."""
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or it is unknown."""
+        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
 
     def flush_job(
         self,
@@ -428,4 +429,4 @@ class Stage(Protocol):
         lineage: Lineage = ...,
         guard: ClaimGuard = ...,
     ) -> FlushJob:
-        """A job that seals the buffer as the marker after ``tail``, when the guard lets it."""
+        """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""

@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Nothing is staged, no group is joined and nothing is committed. A sample is some hundred records of each topic, its
-   newest ones: what comes next is like them.
-2. No value of a record is shown: of an error what is quoted in it is left out.
-3. A stream with a topology is tried with empty stores, in tasks of which nothing is kept or sent: a state of days may
-   make other records of the same messages. So its dead letters are no verdict where it has stores.
+1. Nothing is staged, no group is joined and nothing is committed. A sample is the newest few hundred records of each
+   topic: the next ones will be similar.
+2. No value of a record is shown: quoted values are left out of errors.
+3. A stream with a topology is tried with empty stores, in tasks whose output is neither kept nor sent: a state built
+   over days may give different records for the same messages. So its dead letters prove nothing where it has stores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Converts = StreamConverter | ColumnsConverter | SampledTasks
 
 SAMPLE_RECORDS = 1_000
-"""Of each topic, about as many."""
+"""Per topic, approximately."""
 _AT_A_TIME = 1_000
 _SCHEMAS_WITHIN_S = 10.0
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|“[^”]*”|\'[^\']*\'|(?<![\w(,.])-?\d[\w.+-]*')
@@ -56,7 +56,7 @@ class StreamSample:
 
     stream: Stream
     census: FieldCensus | None
-    """None for a topology, whose code alone knows which fields it takes."""
+    """None for a topology, where only its code knows which fields it uses."""
     records: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -64,11 +64,11 @@ class StreamSample:
 
     @property
     def share(self) -> DeadLetterShare:
-        """How many of them would be dead letters."""
+        """The share of them that would be dead letters."""
         return DeadLetterShare(self.records, self.dead_letters)
 
     def add(self, converter: Converts, batches: Sequence[MessageBatch]) -> None:
-        """Convert some records, and count."""
+        """Convert some records, and count the results."""
         letters = next(at for at, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS)
         for found in converter.slices(batches):
             for _, staged in found:
@@ -83,7 +83,7 @@ class StreamSample:
                     self.census.add_text(record)
 
     def lines(self, alarm: float | None) -> Iterator[str]:
-        """For people; the first one begins with ``ok`` or with what is wrong."""
+        """Text for operators; the first line starts with ``ok`` or with the problem."""
         app_id, share = self.stream.app_id, self.share
         if not self.records:
             yield f"ok: {app_id}: its topics have no records to try"
@@ -116,13 +116,13 @@ class Sampler(KafkaReader):
     """Reads the newest records of topics."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises ConfigError for properties that librdkafka refuses."""
+        """Raises ConfigError for properties that librdkafka rejects."""
         super().__init__(consumer_properties(settings), _AT_A_TIME)
 
     def sample(
         self, of_stream: StreamConverter | ConvertsTopology, sources: Collection[TopicPartition]
     ) -> StreamSample:
-        """The newest records of a stream's partitions, and what its config makes of them.
+        """The newest records of a stream's partitions, and the result of its config for them.
 
         Raises BrokerError, and TopologyError.
         """
@@ -149,7 +149,7 @@ class Sampler(KafkaReader):
 
 
 def _for_sample(converter: StreamConverter | ConvertsTopology) -> Converts:
-    """What converts the sample of a stream (rule 3)."""
+    """The converter of a stream's sample (rule 3)."""
     if isinstance(converter, StreamConverter) or converter.topology.is_columns_only:
         return cast("StreamConverter | ColumnsConverter", converter)
     from stage_writer.tasks.sampling import SampledTasks  # noqa: PLC0415 - only with topologies
@@ -166,5 +166,5 @@ def _wait_for_schemas(converter: Converts, batch: MessageBatch) -> None:
 
 
 def _without_values(error: str) -> str:
-    """An error of a dead letter without what it quotes of the record (rule 2)."""
+    """A dead letter's error without the values that it quotes of the record (rule 2)."""
     return _QUOTED.sub("…", error)

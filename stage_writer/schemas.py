@@ -1,11 +1,11 @@
-"""Which columns a stream has gained: what the loader published, looked at now and then.
+"""The columns that a stream has gained: what the loader published, refreshed periodically.
 
 Rules:
 
-1. Writers agree on nothing by themselves: a column is used from when the loader has published it, and only ever in a
-   new buffer, for all rows of a file have the same columns.
-2. It does not matter when a writer looks: one that knows fewer columns keeps their fields in the rescue column. So what
-   cannot be read now is told, and looked at again.
+1. Writers do not coordinate with each other: a column is used from when the loader has published it, and only in a new
+   buffer, because all rows of a file have the same columns.
+2. It does not matter when a writer refreshes: one that knows fewer columns keeps their fields in the rescue column. So
+   a failed refresh is logged, and tried again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Schemas:
     def __init__(
         self, converters: Collection[Converter], stage: Stage, clock: Clock, log: FilteringBoundLogger
     ) -> None:
-        """Looks at nothing yet."""
+        """Reads nothing yet."""
         self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
         self._newest = dict(self._declared)
         self._known: dict[str, StructType] = {}
@@ -42,11 +42,11 @@ class Schemas:
         self._look_at_s = clock.monotonic_s()
 
     def newest(self, converter: Converter) -> Converter:
-        """The conversion to use for what is read from now on."""
+        """The conversion for what is read from now on."""
         return self._newest.get(converter.stream.app_id, converter)
 
     def look(self) -> None:
-        """Look at what is published, when it is time."""
+        """Refresh the published columns, if that is due."""
         now_s = self._clock.monotonic_s()
         if now_s < self._look_at_s:
             return

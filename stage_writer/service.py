@@ -4,22 +4,23 @@
 
 Rules:
 
-1. The chain decides. On assignment it is read and reading begins at its end; after a lost claim the partition is
-   dropped with all that it holds until the chain was read again. Kafka's group offsets are never asked.
-2. A partition has one flush under way at most; what arrives meanwhile waits in the next buffer.
+1. The chain decides. On assignment it is read, and reading starts at its end; after a lost claim the partition is
+   dropped with everything it holds until the chain was read again. Kafka's group offsets are never used.
+2. A partition has at most one flush in progress; what arrives meanwhile waits in the next buffer.
 3. On revoke the partition's buffers are flushed within a bounded time and dropped otherwise; on loss they are dropped.
    Dropping loses nothing: the next owner reads from the chain's end.
-4. A store that fails, or a Kafka that does not say where to begin, is tried again with growing pauses, the place in
-   the group kept; when it fails for too long, the service ends with the error.
-5. A partition that cannot go on (its marker is unreadable, Kafka no longer has its position, its topic is another one
-   or has lost records) is held and reported; the others go on. Its chain is looked at now and then: when it ends
-   elsewhere, somebody has fixed it. One that was put ahead of Kafka by hand goes on when Kafka has got there.
-6. Nothing is claimed without a look at the topic's id *after* its records were read: of a topic that was deleted and
-   created again nothing gets into the old one's chain, although Kafka's client reads on as if nothing had happened.
-7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that went.
-8. A rewind is noticed at the next claim. A partition without new records has none, so the marker that it goes on from
-   is looked at now and then; one partition at most in each round, for the store may be slow.
-9. An exception that nothing raises on purpose, of a flush or of a conversion, holds its partitions and ends nothing.
+4. A failed store, or a Kafka that does not return the start position, is tried again with growing pauses while the
+   member stays in the group; when it fails for too long, the service ends with the error.
+5. A partition that cannot continue (its marker is unreadable, Kafka no longer has its position, its topic was recreated
+   or has lost records) is held and reported; the others continue. Its chain is checked periodically: when it ends
+   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position.
+6. Nothing is claimed without a check of the topic's id *after* its records were read: no record of a topic that was
+   deleted and recreated gets into the old one's chain, although Kafka's client keeps reading.
+7. Nothing is claimed by a process that the group may have given up (core/freshness.py), or for a partition that was
+   revoked.
+8. A rewind is noticed at the next claim. A partition without new records makes none, so the marker that it continues
+   from is checked periodically; at most one partition per round, because the store may be slow.
+9. An unexpected exception in a flush or a conversion holds its partitions and does not end the service.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ LOOK_AT_HELD_S = 30.0
 LOOK_AT_TOPICS_S = 30.0
 LOOK_AT_QUIET_S = 60.0
 SESSION_S = 45.0
-"""librdkafka's own."""
+"""librdkafka's default."""
 _LONGEST_PAUSE_S = 30.0
 
 
@@ -112,7 +113,7 @@ class StageWriter:
         changelogs: WatchesTopics = NO_WATCH,
         stopping: Stopping | None = None,
     ) -> None:
-        """``session_s`` is how long the group waits for a sign of life from a member; ``stopping`` the converters'."""
+        """``session_s`` is the group's session timeout; ``stopping`` is the one that the converters use."""
         self._converters = tuple(converters)
         self._limits = limits
         self._revoke_timeout_s = revoke_timeout_s
@@ -150,7 +151,7 @@ class StageWriter:
         self._failing_since_s: float | None = None
 
     def run(self, *, until_caught_up: bool) -> None:
-        """Stage until `stop`, or until what is in Kafka now is staged. Raises what ends the service."""
+        """Stage until `stop`, or until everything now in Kafka is staged. Raises the error that ends the service."""
         streams = [converter.stream for converter in self._converters]
         if until_caught_up:
             self._catching_up = CatchingUp(self._source, self._clock, streams)
@@ -165,9 +166,9 @@ class StageWriter:
                     self._flush_rest()
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
             self._idling.tell(self._owned.values(), now=True)
-            held = [one.line for one in self._held.values()]  # closing lets go of them
+            held = [one.line for one in self._held.values()]  # closing revokes them
         except BaseException:
-            self._let_go([*self._owned, *self._taking_up.waiting], "failed")  # nothing may be sealed on the way out
+            self._let_go([*self._owned, *self._taking_up.waiting], "failed")  # seal nothing on the way out
             raise
         finally:
             self._source.close()
@@ -198,11 +199,11 @@ class StageWriter:
         self._news.tell()
 
     def stop(self) -> None:
-        """Ask the loop to flush, to leave the group, and to end. Safe to call from a signal handler."""
+        """Ask the loop to flush, leave the group and end. Safe to call from a signal handler."""
         self._stopping.begin()
 
     def health(self) -> Health:
-        """What is wrong now, for ``/healthcheck``."""
+        """Current problems, for ``/healthcheck``."""
         problems = [*(one.line for one in self._held.values()), *waited_for(list(self._owned.values()))]
         problems += [with_remedy(one.problem, one.remedy) for one in self._outlets.problems()]
         if self._failing_since_s is not None:
@@ -211,7 +212,7 @@ class StageWriter:
         return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes, *self._teller.notes))
 
     def snapshot(self) -> Snapshot:
-        """What it does now, for the status page and the gauges. Safe to call from any thread."""
+        """The current state, for the status page and the gauges. Safe to call from any thread."""
         owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
         told = (self._news.notes, self._changelogs.notes, self._outlets.problems())
@@ -222,13 +223,13 @@ class StageWriter:
         return Health() if self._joined else Health(("not yet a member of the group",))
 
     def _take(self, batches: Iterable[MessageBatch]) -> None:
-        """Have converted what is new and ours, all of a stream together."""
+        """Pass on what is new and ours for conversion, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
         tasks = False
         for batch in batches:
             owned = self._owned.get(batch.source)
             if owned is None or owned.wait is not None:
-                continue  # revoked or held since it was fetched, or to be read again
+                continue  # revoked or held since it was fetched, or due to be read again
             new = batch.after(max(owned.taken, owned.buffer.end))
             if (wait := owned.converter.waits(new)) is not None:
                 self._waiting.begin(owned, wait)
@@ -244,7 +245,7 @@ class StageWriter:
             self._intake.work(self._owned)
 
     def _reached_ends(self, found: Mapping[TopicPartition, Position]) -> None:
-        """What Kafka says of the ends counts once all that lies before is buffered."""
+        """Kafka's reported ends count only once everything before them is buffered."""
         self._ends |= found
         for source, position in list(self._ends.items()):
             owned = self._owned.get(source)
@@ -254,14 +255,14 @@ class StageWriter:
                     owned.reach_end(position)
 
     def _relieve(self) -> None:
-        """Flush what is due, and read what there is room for."""
+        """Flush what is due, and convert what there is room for."""
         fillings = [owned.filling() for owned in self._owned.values()]
         decision = decide(fillings, self._limits, self._clock.monotonic_s(), self._pressure)
         for flush in decision.flushes:
             self._begin(self._owned[flush.source], flush.reason)
         pressure = decision.pressure
         if self._intake.is_busy or (self._pausing is not None and self._pausing.is_on):
-            pressure = replace(pressure, paused=frozenset(self._owned))  # what was read is flushed in its time
+            pressure = replace(pressure, paused=frozenset(self._owned))  # what was read is flushed on time
         self._breathe(pressure, sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings))
 
     def _retry(self) -> None:
@@ -285,12 +286,12 @@ class StageWriter:
             return
         arrow_bytes = owned.buffer.arrow_bytes
         owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
-        if owned.taken <= owned.buffer.end:  # else rows of the old columns are on their way into the next buffer
+        if owned.taken <= owned.buffer.end:  # otherwise rows with the old columns are on their way into the next buffer
             owned.converter = self._schemas.newest(owned.converter)
         owned.buffer = self._new_buffer(owned.buffer.end, owned.converter)
 
     def _guard(self, owned: Owned) -> ClaimGuard:
-        """What a job of this partition asks before it claims (rules 6 and 7); called in the job's thread."""
+        """The check that a job of this partition makes before it claims (rules 6 and 7); runs in the job's thread."""
 
         def is_ours() -> bool:
             return self._owned.get(owned.source) is owned and self._freshness.is_fresh(self._clock.monotonic_s())
@@ -348,7 +349,7 @@ class StageWriter:
             self._source.report({owned.source: sealed.tail.end})
 
     def _try_later(self, flight: Flight, error: StoreError | BrokerError) -> None:
-        if isinstance(error, StoreError):  # brokers that are away are waited for, as reading does
+        if isinstance(error, StoreError):  # wait for unavailable brokers, as reading does
             self._note_failure(error)
         now_s = self._clock.monotonic_s()
         flight.running = None
@@ -357,30 +358,30 @@ class StageWriter:
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
 
     def _note_failure(self, error: StoreError | BrokerError) -> None:
-        """Raises the error when the store or Kafka has failed for too long (rule 4)."""
+        """Raise the error when the store or Kafka has failed for too long (rule 4)."""
         now_s = self._clock.monotonic_s()
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         if now_s - self._failing_since_s > GIVE_UP_AFTER_S:
-            # Of one kind, also for a refusal: what was allowed once may be so again when the service is restarted.
+            # One kind for all, refusals included: access that is denied now may be granted again after a restart.
             raise KafkaDeltaExpressError(error.problem, error.remedy) from error
 
     def _begin_again(self, owned: Owned) -> None:
-        """Drop the partition with all that it holds; `_read_chains` takes it up again (rule 1)."""
+        """Drop the partition with everything it holds; `_read_chains` takes it up again (rule 1)."""
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
         self._let_go([owned.source], "chain")
         self._source.pause([owned.source])
         self._taking_up.add(owned.source, owned.converter)
 
     def _read_chains(self) -> None:
-        """Go on from the chain's end with the partitions that wait for it."""
+        """Resume the waiting partitions, each from its chain's end."""
         self._look_at_held()
         for source, position in self._take_up().items():
             self._source.seek(source, position)
             self._source.resume([source])
 
     def _take_up(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
-        """Own the partitions that can be read from now on, each from its chain's end."""
+        """Own the partitions that can be read now, each from its chain's end."""
         positions: dict[TopicPartition, Position] = {}
         expected: dict[TopicPartition, LastRecord] = {}
         for source, found in self._taking_up.look(among).items():
@@ -406,7 +407,7 @@ class StageWriter:
         return positions
 
     def _breathe(self, pressure: Pressure, used_bytes: int) -> None:
-        """Stop reading what is to be paused, and go on with the rest."""
+        """Pause the partitions that must wait, and resume the others."""
         before, self._pressure = self._pressure, pressure
         self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
         self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
@@ -423,7 +424,7 @@ class StageWriter:
         guess = self._guesses.get(converter.stream.app_id, FIRST_GUESS)
         return Buffer.begin(start, converter.formats, self._filing, guess)
 
-    # The group. These are called by the source, inside of poll and close.
+    # The consumer group's callbacks. The source calls these from poll and close.
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Read the chain of each new partition; those whose chain cannot be read now wait, or are held."""
         self._joined = True
@@ -437,13 +438,13 @@ class StageWriter:
         return found
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
-        """Flush what these hold, within the bounded time, and let them go (rule 3)."""
+        """Flush what these hold, within the time limit, and release them (rule 3)."""
         self._flush_within([self._owned[source] for source in sources if source in self._owned], FlushReason.REVOKED)
         self._let_go(sources, "revoked")
         self._report_group("partitions revoked", sources)
 
     def lost(self, sources: Collection[TopicPartition]) -> None:
-        """Drop what these hold: somebody else has them already."""
+        """Drop what these hold: another member has them already."""
         self._let_go(sources, "lost")
         self._report_group("partitions lost", sources)
 
@@ -463,7 +464,7 @@ class StageWriter:
                 self._log.warning("buffer dropped", partition=str(source), reason=reason)
 
     def _flush_within(self, leaving: Collection[Owned], reason: FlushReason) -> None:
-        """Flush and wait, until all is sealed or the time is over."""
+        """Flush and wait until everything is sealed or the time is over."""
         deadline_s = self._clock.monotonic_s() + self._revoke_timeout_s
         while True:
             self._freshness.sign(self._clock.monotonic_s())
@@ -482,7 +483,7 @@ class StageWriter:
                 self._clock.sleep_s(min(left_s, POLL_S))
 
     def _flush_rest(self) -> None:
-        """Seal everything, at the end of the service."""
+        """Seal everything at the end of the service."""
         reason = FlushReason.STOPPING if self._stopping.is_on else FlushReason.CAUGHT_UP
         while True:
             self._flush_within(list(self._owned.values()), reason)
@@ -495,7 +496,7 @@ class StageWriter:
                 raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
 
     def _faulty(self, fault: PartitionFault) -> None:
-        """Kafka cannot serve a partition; see whether that is because the topic is another one."""
+        """Kafka cannot serve a partition; check whether that is because its topic was recreated."""
         owned = self._owned.get(fault.source)
         if owned is None:
             return
@@ -507,7 +508,7 @@ class StageWriter:
             self._hold(of_chain(fault, place), owned.converter, place)
 
     def _look_at_topics(self) -> None:
-        """Find out now and then whether the topics are still the same, so that status and health say so."""
+        """Check periodically whether the topics are still the same, so that status and health report it."""
         now_s = self._clock.monotonic_s()
         if now_s - self._topics_looked_at_s < LOOK_AT_TOPICS_S:
             return
@@ -518,7 +519,7 @@ class StageWriter:
                 self._topic_went(owned)
 
     def _look_at_quiet(self) -> None:
-        """Find out whether the chain of a partition that has nothing to claim was rewound (rule 8)."""
+        """Check whether the chain of a partition with nothing to claim was rewound (rule 8)."""
         now_s = self._clock.monotonic_s()
         quiet = [one for one in self._owned.values() if one.tail and one.flight is None and one.buffer.is_empty]
         owned = min(quiet, key=lambda one: one.looked_at_s, default=None)
@@ -535,14 +536,14 @@ class StageWriter:
             self._begin_again(owned)
 
     def _topic_went(self, owned: Owned) -> None:
-        """Drop what may be from another topic, and hold the partition; a chain that has nothing yet begins again."""
+        """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""
         if owned.tail is None and owned.lineage.generation == 0:
             self._begin_again(owned)
             return
         self._hold(other_topic(owned.source), owned.converter, place_of(owned))
 
     def _unexpected(self, owned: Owned, error: Exception) -> None:
-        """Hold a partition for an exception that nothing raises on purpose (rule 9); raises one that is."""
+        """Hold a partition for an unexpected exception (rule 9); re-raises an expected one."""
         if isinstance(error, ConversionInterruptedError):
             self._log.warning("conversion interrupted", partition=str(owned.source))
             self._let_go([owned.source], "stopped")
@@ -555,7 +556,7 @@ class StageWriter:
     def _hold(
         self, fault: PartitionFault, converter: Converter, place: Place | None, incompatible: Incompatible | None = None
     ) -> None:
-        """Leave a partition where it is (rule 5); ``place`` is the one that cannot be read, None if unknown."""
+        """Leave a partition where it is (rule 5); ``place`` is the unreadable one, None if unknown."""
         source = fault.source
         self._log.error("partition held", partition=str(source), problem=fault.problem, remedy=fault.remedy)
         if source in self._owned:
@@ -565,7 +566,7 @@ class StageWriter:
         self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible)
 
     def _look_at_held(self) -> None:
-        """Take up again what somebody has fixed (the chain can be read, and ends elsewhere), or Kafka has come to."""
+        """Resume held partitions whose chain is readable and ends elsewhere, or that Kafka has reached."""
         now_s = self._clock.monotonic_s()
         for source in [source for source, held in self._held.items() if now_s >= held.look_at_s]:
             held = self._held[source]
@@ -585,7 +586,7 @@ class StageWriter:
         return self._stopping.is_on or self._all_caught_up()
 
     def _all_caught_up(self) -> bool:
-        """Whether what was in Kafka at start-up is taken in, as far as it is ours; the rest has other owners."""
+        """Whether what was in Kafka at startup is staged, as far as it is ours; the rest has other owners."""
         goal = self._catching_up
         if goal is None or goal.is_nothing:
             return goal is not None

@@ -1,12 +1,12 @@
-"""How a writer that is asked to stop ends within `revoke_timeout`, whatever it is doing.
+"""How a writer that is asked to stop ends within `revoke_timeout`, even if user code blocks.
 
 Rules:
 
-1. Nothing new is converted. A conversion under way has half of the time, and is then broken off between two messages:
-   its partitions are dropped, as on a revoke, and the next writer reads them again from the chain's end.
-2. What is buffered has the rest of the time for its flush.
-3. The user's code may never return. A step that is not over by then is ended with its process: nothing that was not
-   sealed counts, so nothing is lost or doubled.
+1. Nothing new is converted. A conversion in progress gets half of the time, and is then interrupted between two
+   messages: its partitions are dropped, as on a revoke, and the next writer reads them again from the chain's end.
+2. What is buffered gets the rest of the time for its flush.
+3. The user's code may never return. If a step is not over by then, the process is ended: nothing unsealed counts, so
+   nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _STUCK_REMEDY = "check what the topology's code waits for; nothing is lost, the 
 
 
 class ConversionInterruptedError(Exception):
-    """The writer stops, and the conversion's share of the time is over."""
+    """The writer is stopping, and the conversion's share of the time is over."""
 
 
 class Stopping:
-    """Whether the writer stops, and until when."""
+    """Whether the writer is stopping, and its deadline."""
 
     __slots__ = ("_end_s", "_monotonic_s", "_within_s", "is_on", "is_stepping")
 
     def __init__(self, monotonic_s: Callable[[], float], within_s: float) -> None:
-        """``within_s`` is `revoke_timeout`."""
+        """``within_s`` is `revoke_timeout`, in seconds."""
         self._monotonic_s = monotonic_s
         self._within_s = within_s
         self._end_s = 0.0
         self.is_on = False
         self.is_stepping = False
-        """Whether the writer's loop is in a round: not while it flushes the rest and leaves the group."""
+        """Whether the writer's loop is in a round; False while it flushes the rest and leaves the group."""
 
     def begin(self) -> None:
-        """The writer is to stop. Safe to call from a signal handler and any thread; the first call counts."""
+        """Start stopping. Safe to call from a signal handler and any thread; only the first call counts."""
         if not self.is_on:
             self._end_s = self._monotonic_s() + self._within_s
             self.is_on = True
@@ -54,7 +54,7 @@ class Stopping:
             raise ConversionInterruptedError
 
     def at_most(self, deadline_s: float) -> float:
-        """The deadline, or when all is to be over, if that is earlier (rule 2)."""
+        """The given deadline, or the deadline for stopping if that is earlier (rule 2)."""
         return min(deadline_s, self._end_s) if self.is_on else deadline_s
 
     @contextmanager
@@ -68,13 +68,13 @@ class Stopping:
 
 
 NEVER_STOPPING = Stopping(lambda: 0.0, 0.0)
-"""For conversions outside a writer."""
+"""For conversions outside a writer: never stops."""
 
 
 def end_when_stuck(
     after_s: float, is_stuck: Callable[[], bool], log: FilteringBoundLogger, end: Callable[[int], object] = os._exit
 ) -> threading.Timer:
-    """End the process with 1 if it is stuck when the time is over (rule 3); returns at once."""
+    """Exit the process with 1 if it is stuck when the time is over (rule 3); returns immediately."""
 
     def look() -> None:
         if is_stuck():

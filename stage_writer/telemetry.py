@@ -1,4 +1,4 @@
-"""What the writer's metrics and log say about what was taken in and what was sealed."""
+"""The writer's metrics and log events about what was read and what was sealed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEAD_LETTERS_REMEDY = (
 
 
 class WriterTelemetry:
-    """Counts and logs; decides nothing."""
+    """Counts and logs; makes no decisions."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class WriterTelemetry:
         dead_letter_alarm: float | None = None,
         unread: UnreadTopics | None = None,
     ) -> None:
-        """``dead_letter_alarm`` is the share of records that raises an alarm, None for never."""
+        """``dead_letter_alarm`` is the share of records that raises an alarm; None disables it."""
         self._unread = unread or UnreadTopics()
         self._clock = clock
         self._log = log
         self._metrics = metrics
         self.samples = samples
-        """None where none are kept."""
+        """None where no samples are kept."""
         self.flushes: deque[Event] = deque(maxlen=_FLUSHES)
-        """The last ones, for the status page."""
+        """The latest dead letters, for the status page."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
-        """By stream and class, since the start."""
+        """By stream and class, since startup."""
         self.alarms = DeadLetterAlarms(dead_letter_alarm)
         self.dropped: dict[str, DroppedFields] = {}
         """By stream."""
@@ -74,7 +74,7 @@ class WriterTelemetry:
         self._metrics.observe(catalogue.WRITER_CONVERT_SECONDS, seconds)
 
     def polled(self, batch: MessageBatch, new: MessageBatch) -> None:
-        """A batch came, of which some may have been there before."""
+        """A batch arrived, of which some records may have been read before."""
         topic = batch.source.topic
         self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
         self._metrics.add(catalogue.WRITER_VALUE_BYTES, batch.values.nbytes, topic=topic)
@@ -107,7 +107,7 @@ class WriterTelemetry:
     def sampled(
         self, batch: MessageBatch, stream: Stream, staged: StagedRows, *, begins_flush: bool
     ) -> FieldCensus | None:
-        """A batch was converted; what a sample of its records shows of their fields, if any was taken."""
+        """A batch was converted; records what a sample of it shows of the fields, if a sample was taken."""
         app_id = stream.app_id
         if app_id not in self.dropped:
             self.dropped = {**self.dropped, app_id: DroppedFields(stream)}
@@ -129,20 +129,20 @@ class WriterTelemetry:
 
     @property
     def drops(self) -> Mapping[str, str]:
-        """What is dropped, by stream, for people. Safe to call from any thread."""
+        """What is dropped, by stream, as text for operators. Safe to call from any thread."""
         found = {app_id: dropped.sentence for app_id, dropped in self.dropped.items() if not dropped.is_meant}
         return {app_id: sentence for app_id, sentence in found.items() if sentence is not None}
 
     @property
     def unread_topics(self) -> Mapping[str, ConfigError]:
-        """Topics that are read for no stream, and why. Safe to call from any thread."""
+        """Topics that no stream reads, and why. Safe to call from any thread."""
         return self._unread.found
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Topics that are not read, streams with many dead letters, or that drop fields. Safe to call from any thread.
+        """Topics that are not read, and streams that drop fields or have many dead letters.
 
-        For people. A restart of the process fixes none of them.
+        Text for operators; restarting the process fixes none of them. Safe to call from any thread.
         """
         raised = self.alarms.raised.items()
         letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
@@ -187,10 +187,10 @@ class WriterTelemetry:
 
 
 def _counts(manifest: Manifest | None) -> dict[str, int]:
-    """What else became of the span's positions, without what there is none of.
+    """What became of the span's other positions, without the counts that are zero.
 
     Each position is a record or not; each record has one row and the ``exploded`` ones, or is a dead letter, a
-    tombstone (which a stream with `merge` makes a row of), or filtered.
+    tombstone (which becomes a row in a stream with `merge`), or filtered.
     """
     if manifest is None:
         return {}
@@ -205,7 +205,7 @@ def _counts(manifest: Manifest | None) -> dict[str, int]:
 
 
 def _letters(rows: pa.Table) -> Iterator[tuple[str, str, bytes | None]]:
-    """Class, place and value of the last dead letters of a batch."""
+    """Class, position and value of the last dead letters of a batch."""
     for row in rows.slice(max(0, rows.num_rows - _FLUSHES)).to_pylist():
         place = f"{row['_kafka_topic']}/{row['_kafka_partition']} @ {row['_kafka_offset']:,}"
         yield str(row["error_class"]), place, row["value"]

@@ -1,1 +1,1 @@
-"""The changes of tasks' states in Kafka topics, instead of in the stage."""
+"""Changes of tasks' states in Kafka topics, instead of in the stage."""

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A write returns when all pieces are there for good, and says where each is; so a marker names no other. After a
-   failure all of them are written again: what is there twice is named once.
-2. To a topic that is known not to be fit (watch.py) nothing is written.
-3. Exactly what a marker names is read, by offset: never to the topic's end, and nothing else that lies between.
+1. A write returns the offset of each piece once all are durable, so a marker names no others. After a failure all of
+   them are written again: a duplicate is named only once.
+2. Nothing is written to a topic that is known to be unsuitable (watch.py).
+3. Only what a marker names is read, by offset: never to the topic's end, and nothing in between.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TopicChangelog:
     unfit: Collection[str] = frozenset()
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for a topic that is not fit."""
+        """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for an unsuitable topic."""
         if topic in self.unfit:  # rule 2
             msg = f"the topic {topic!r} cannot keep changes of state"
             raise ConfigError(msg, "see what the log said of it")
@@ -61,7 +61,7 @@ class TopicChangelog:
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
-        """Reads as many as are wanted."""
+        """A reader for any number of changes."""
         with ExitStack() as held:
             yield Reading(self.topics, held, self.metrics)
 
@@ -77,7 +77,7 @@ class Reading:
     _known: set[tuple[TopicPartition, str | None]] = field(default_factory=set)
 
     def read(self, changes: TopicChanges) -> bytes:
-        """All of a flush's (rule 3). Raises StateError and BrokerError."""
+        """All changes of a flush (rule 3). Raises StateError and BrokerError."""
         reader = self._reader = self._reader or self.held.enter_context(self.topics.reader())
         topic = (changes.place, changes.topic_id)
         if topic not in self._known:

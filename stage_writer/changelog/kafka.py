@@ -2,13 +2,14 @@
 
 Rules:
 
-1. The producer is idempotent and waits for all replicas in sync. Where a message is, is what the broker said of it; one
-   that the broker took without saying so is a failure. After a failure there is another producer.
-2. The topic's id is asked for after the messages are there: one that was recreated meanwhile has other messages.
-3. Reading joins no group and commits nothing, and it is not kept back by transactions of others.
-4. A topic that does not keep what it is given (topic.py) is not written to.
-5. A message that Kafka cannot find is gone only when the partition's end was seen to be before it for some seconds:
-   a new leader may be a moment behind.
+1. The producer is idempotent and waits for all replicas in sync. A message's offset is the one that the broker
+   acknowledged; a message without an acknowledgment is a failure, even if the broker has it. After a failure a new
+   producer is made.
+2. The topic's id is requested after the messages are written: one that was recreated meanwhile has other messages.
+3. Reading joins no group and commits nothing, and it is not blocked by other producers' transactions.
+4. A topic that does not keep its messages long enough (topic.py) is not written to.
+5. A message that Kafka cannot find is gone only when the partition's end was before it for some seconds: a new leader
+   may be a moment behind.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _DELIVERY_S = 60
 _LOOK_S = 0.1
 _GONE_AFTER_S = 5.0
 _QUEUE_BYTES = 32 * 2**20
-"""Of messages on their way; who has more waits."""
+"""Messages in flight; further ones wait."""
 _SKIPPED = 100
-"""Messages that are read over rather than sought beyond."""
-# librdkafka's own codes begin with an underscore.
+"""Messages up to which reading ahead is cheaper than a seek."""
+# librdkafka's own codes start with an underscore.
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _OUT_OF_RANGE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)  # noqa: SLF001
@@ -61,7 +62,7 @@ class KafkaChangelogs:
     """Makes a producer with the first write, and a consumer for each reading."""
 
     def __init__(self, kafka: Mapping[str, Option], group_id: str, keep_s: float) -> None:
-        """``group_id`` is the writers', which consumers have to have; ``keep_s`` is ``writer.state_keep``."""
+        """``group_id`` is the writers' group, which consumers must set; ``keep_s`` is ``writer.state_keep``, in s."""
         self._kafka = kafka
         self._group_id = group_id
         self._keep_s = keep_s
@@ -73,7 +74,7 @@ class KafkaChangelogs:
         self._look = TopicLook(self, SystemClock())
 
     def require_fit(self, topic: Topic, rights: Collection[Right] = ()) -> int:
-        """The topic's number of partitions, of one that is fit (rule 4), and that this user has these rights to.
+        """The number of partitions of a topic that is suitable (rule 4) and that this user may write to.
 
         Raises ConfigError and BrokerError.
         """
@@ -85,9 +86,9 @@ class KafkaChangelogs:
         return count
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
-        """Write them, and wait until they are there for good.
+        """Write them, and wait until they are durable.
 
-        Raises BrokerError, and ConfigError for a topic that is not fit.
+        Raises BrokerError, and ConfigError for an unsuitable topic.
         """
         count = self._partitions.get(topic) or self.require_fit(topic)
         place = TopicPartition(topic, Partition(task.partition % count))
@@ -99,13 +100,13 @@ class KafkaChangelogs:
         except BrokerError:
             with self._lock:
                 self._producer = None if self._producer is producer else self._producer
-            self._partitions.pop(topic, None)  # it may have become another one
+            self._partitions.pop(topic, None)  # the topic may have been recreated
             raise
         return Appended(place, self._look.since(topic, time.monotonic()), offsets)
 
     @contextmanager
     def reader(self) -> Iterator[KafkaPieces]:
-        """One that is used by one thread, and let go of at the end."""
+        """A reader for use by one thread, closed at the end."""
         fixed: dict[str, Option] = {
             "group.id": self._group_id,
             "enable.auto.commit": False,
@@ -114,7 +115,7 @@ class KafkaChangelogs:
             "auto.offset.reset": "error",
             "isolation.level": "read_uncommitted",
             "queued.max.messages.kbytes": 8 * 2**10,
-            # Its defaults let half a second pass at each new place, and a whole one whenever the queue was full.
+            # The defaults wait half a second at each new position, and a whole one whenever the queue was full.
             "fetch.wait.max.ms": 10,
             "fetch.queue.backoff.ms": 5,
         }
@@ -127,12 +128,12 @@ class KafkaChangelogs:
             close_within(consumer)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids. Raises BrokerError."""
+        """The id of each topic that exists; None from a broker without topic ids. Raises BrokerError."""
         with self._errors("describe topics", " ".join(topics)):
             return topic_ids(self._admin(), topics, _TIMEOUT_S)
 
     def close(self) -> None:
-        """Let go of the connections; what is under way is left to its fate."""
+        """Close the connections without waiting for requests in progress."""
         with self._lock:
             self._producer = self._asking = None
 
@@ -142,14 +143,14 @@ class KafkaChangelogs:
         fixed: dict[str, Option] = {
             "enable.idempotence": True,
             "acks": "all",
-            "batch.size": PIECE_BYTES,  # what a topic bounds by max.message.bytes is a batch
+            "batch.size": PIECE_BYTES,  # max.message.bytes of a topic limits a batch
             "queue.buffering.max.kbytes": _QUEUE_BYTES // 2**10,
         }
         with taking_properties():
             return Producer({**own, **given, **fixed}, logger=QUIET)
 
     def _admin(self) -> AdminClient:
-        """One for all: asking is most of what a small flush costs here, and connecting would be more."""
+        """One client for all: a request is most of the cost of a small flush here, and connecting would cost more."""
         with self._lock:
             if self._asking is None:
                 self._asking = AdminClient(client_properties(self._kafka), logger=QUIET)
@@ -174,7 +175,7 @@ class KafkaPieces:
         self._next: tuple[TopicPartition, Position] | None = None
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        """Raises StateError for a topic that is gone, or another one than that; and BrokerError."""
+        """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
         found = self._topics.topic_ids([place.topic])
         if place.topic not in found:
             msg = f"the topic {place.topic}, which had changes of a task's state, is not there any more"
@@ -184,7 +185,7 @@ class KafkaPieces:
             raise StateError(msg)
 
     def at(self, place: TopicPartition, offset: Position) -> Piece:
-        """A message. Raises StateError for one that Kafka does not have (any more), and BrokerError."""
+        """A message. Raises StateError if Kafka does not have it (any more), and BrokerError."""
         what = f"read offset {offset} of {place}"
         try:
             self._go_to(place, offset)
@@ -203,14 +204,14 @@ class KafkaPieces:
         self._consumer.assign([KafkaPartition(place.topic, place.partition, offset)])
 
     def _awaited(self, place: TopicPartition, offset: Position) -> Piece | None:
-        """The message; None when Kafka does not send it in time. Raises StateError and KafkaException."""
+        """The message; None when Kafka does not return it in time. Raises StateError and KafkaException."""
         deadline_s, ended_s = time.monotonic() + _TIMEOUT_S, 0.0
         while (now_s := time.monotonic()) < deadline_s:
             if ended_s and now_s - ended_s > _GONE_AFTER_S:
                 raise self._missing(place, offset)
             message = self._consumer.poll(_LOOK_S)
             if message is None or (message.topic(), message.partition()) != (place.topic, place.partition):
-                continue  # the latter of what was read before
+                continue  # the rest of a response that was already read
             error, found = message.error(), message.offset()
             if error is None and found == offset:
                 return _piece(message)
@@ -259,12 +260,12 @@ def _written(producer: Producer, place: TopicPartition, pieces: Sequence[Piece])
     while len(offsets) < len(pieces):
         if errors:
             raise KafkaException(errors[0])
-        producer.poll(_LOOK_S)  # a report comes for each, at the latest when its time is over
+        producer.poll(_LOOK_S)  # a report arrives for each, at the latest after its timeout
     return tuple(offsets[index] for index in range(len(pieces)))
 
 
 def _ended(error: KafkaError, ended_s: float, now_s: float) -> float:
-    """When the partition's end was seen first; 0 when it was not. Raises KafkaException for what does not pass."""
+    """When the partition was first seen to end before it; 0 if it was not. Raises KafkaException if not transient."""
     if error.code() == _END:
         return ended_s or now_s
     if error.code() not in _PASSING:
@@ -279,7 +280,7 @@ def _failed(what: str, servers: str, fault: KafkaError, remedy: str | None) -> B
 
 
 def _remedy(fault: KafkaError, topic: str, right: str) -> str | None:
-    """What to do about a refusal that is of topics with changes."""
+    """The remedy for a refusal that is specific to changelog topics."""
     if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return f"allow this user to {right} the topic {topic}"
     if fault.code() in {KafkaError.INVALID_RECORD, KafkaError.MSG_SIZE_TOO_LARGE}:

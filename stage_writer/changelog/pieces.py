@@ -2,11 +2,11 @@
 
 Rules:
 
-1. Their bytes, put together, are those that a changes file has (stage_writer/topologies/stores/files.py).
-2. No piece is longer than a message may be. Each has headers for people, and for who reads it: whose changes they are,
-   of which flush, which piece of how many it is, and its checksum.
-3. No piece has a key. So Kafka refuses them, when a topic was made a compacted one, instead of throwing them away.
-4. Whatever is not exactly what was written is refused by topic, partition and offset; nothing is made of it.
+1. Their bytes, concatenated, are those of a changes file (stage_writer/topologies/stores/files.py).
+2. No piece is longer than a message may be. Each has headers, for debugging and for the reader: the task, the flush,
+   the piece's number and the number of pieces, and its checksum.
+3. No piece has a key. So Kafka rejects them if the topic was changed to a compacted one, instead of discarding them.
+4. Anything that differs from what was written is refused with its topic, partition and offset, and not used.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ APP, TASK, FLUSH, PIECE, CHECKSUM = "kdx.app", "kdx.task", "kdx.flush", "kdx.pie
 
 
 def cut(app_id: str, name: StateFileName, data: Pieces, piece_bytes: int) -> list[Piece]:
-    """The messages of a flush's changes."""
+    """Split a flush's changes into messages."""
     starts = range(0, max(len(data), 1), piece_bytes)
     values = [data[start : start + piece_bytes] for start in starts]
     about = (

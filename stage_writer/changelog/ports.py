@@ -1,6 +1,6 @@
-"""What the writer asks of changelog topics, and what these ask of Kafka.
+"""What the writer needs from changelog topics, and what these need from Kafka.
 
-A simulation hands them its own; production hands them Kafka's clients.
+A simulation provides its own; production provides Kafka's clients.
 """
 
 from __future__ import annotations
@@ -31,63 +31,63 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where pieces are."""
+    """Where pieces were written."""
 
     place: TopicPartition
     topic_id: str | None
-    """Asked for after they were there."""
+    """The topic's id, requested after they were written."""
     offsets: tuple[Position, ...]
-    """Of each piece, in their order."""
+    """The offset of each piece, in order."""
 
 
 class PieceReader(Protocol):
     """Reads messages of topics, one after the other."""
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        """Raises StateError for a topic that is gone, or another one than that; and BrokerError."""
+        """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
 
     def at(self, place: TopicPartition, offset: Position) -> Piece:
-        """A message. Raises StateError for one that Kafka does not have (any more), and BrokerError."""
+        """A message. Raises StateError if Kafka does not have it (any more), and BrokerError."""
 
 
 class ChangelogTopics(Protocol):
-    """Kafka's topics, as far as changelogs need them. Used from several threads."""
+    """Kafka's topics, as changelogs need them. Used from several threads."""
 
     def append(self, topic: Topic, task: TopicPartition, pieces: Sequence[Piece]) -> Appended:
-        """Write them, and wait until they are there for good.
+        """Write them, and wait until they are durable.
 
-        ``task`` chooses the Kafka partition. Raises BrokerError: then some may be there all the same, or come later.
+        ``task`` chooses the Kafka partition. Raises BrokerError: some may still have been written, or be written later.
         """
 
     def reader(self) -> AbstractContextManager[PieceReader]:
-        """One that is used by one thread, and let go of at the end."""
+        """A reader for use by one thread, closed at the end."""
 
 
 class LooksAtTopics(Protocol):
-    """Kafka's topics, as far as it is to be known whether they keep what they are given."""
+    """Checks whether Kafka's topics keep their messages long enough."""
 
     def require_fit(self, topic: Topic) -> int:
-        """The number of partitions of a topic that does. Raises ConfigError for another one, and BrokerError."""
+        """The number of partitions of a suitable topic. Raises ConfigError for an unsuitable one, and BrokerError."""
 
 
 class WatchesTopics(Protocol):
-    """What the writer's loop asks of who looks at the topics (watch.py)."""
+    """The topic checks as the writer's loop uses them (watch.py)."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person has to know. Safe to call from any thread."""
+        """Problems that an operator must know. Safe to call from any thread."""
 
     def look(self) -> None:
-        """Look, if it is time; never waits."""
+        """Check, if that is due; never waits."""
 
 
 class NoWatch:
-    """Of a writer that writes to none."""
+    """For a writer that writes to no topics."""
 
     notes: tuple[str, ...] = ()
 
     def look(self) -> None:
-        """At nothing."""
+        """Does nothing."""
 
 
 NO_WATCH = NoWatch()
@@ -97,28 +97,28 @@ class Changelog(Protocol):
     """The changes of tasks' states in topics."""
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that does not do any more."""
+        """Write a flush's changes. Raises BrokerError, and ConfigError for a topic that is no longer suitable."""
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
-        """Reads as many as are wanted; makes no connection before the first."""
+        """A reader for any number of changes; connects on first use."""
 
 
 class ReadsChanges(Protocol):
     """Reads changes that markers name."""
 
     def read(self, changes: TopicChanges) -> bytes:
-        """All of a flush's. Raises StateError and BrokerError."""
+        """All changes of a flush. Raises StateError and BrokerError."""
 
 
 class NoChangelog:
-    """For who neither runs topologies nor restores them."""
+    """For a process that neither runs topologies nor restores them."""
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Nowhere."""
+        """Writes nothing."""
         raise NotImplementedError(topic, app_id, name, data)
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
-        """From nowhere."""
+        """Reads nothing."""
         msg = "the state of this chain is in a Kafka topic, and this program reads none"
         raise StateError(msg, "let a stage writer read it")
 
@@ -127,12 +127,12 @@ NO_CHANGELOG = NoChangelog()
 
 
 def missing_pieces(place: TopicPartition, offset: Position, low: Position, high: Position) -> StateError:
-    """A message that a marker names is not there."""
+    """The error for a message that a marker names and that does not exist."""
     has = f"of it Kafka has offsets {low} to {high - 1}" if low < high else f"it is empty, and continues at {high}"
     return StateError(f"the changes of a task's state at offset {offset} of {place} are gone: {has}")
 
 
 def iterate(changes: TopicChanges) -> Iterator[Position]:
-    """The offsets of the pieces, in their order."""
+    """The offsets of the pieces, in order."""
     for span in changes.spans:
         yield from map(Position, range(span.start, span.end))

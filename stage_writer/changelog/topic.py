@@ -1,8 +1,7 @@
 """Whether a topic keeps changes of tasks' states for as long as they are needed.
 
-Rule: what a marker names may be any of the messages. So the topic must not be compacted, which keeps the last one of a
-key; and nothing but time may delete what it has, for a bound of its size knows no markers; and that not too soon
-(retention.py).
+Rule: a marker may name any of the messages. So the topic must not be compacted, which keeps only the last message of a
+key; only time may delete messages, because a size limit ignores markers; and not too soon (retention.py).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LEAST_MESSAGE_BYTES = 2 * PIECE_BYTES
 def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = ()) -> int:
     """How many partitions a topic has.
 
-    Raises ConfigError for one that is not there, or that this user has not these rights to; and KafkaException.
+    Raises ConfigError for a missing topic, or without the required permissions; and KafkaException.
     """
     try:
         found = described(admin, topic)
@@ -49,7 +48,7 @@ def partitions_of(admin: AdminClient, topic: Topic, rights: Collection[Right] = 
 
 
 def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:
-    """Raise ConfigError for a topic that does not keep what it is given, and KafkaException."""
+    """Raises ConfigError for a topic that does not keep its messages long enough, and KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (answer,) = admin.describe_configs([resource], request_timeout=_TIMEOUT_S).values()
     try:
@@ -66,7 +65,7 @@ def require_fit(admin: AdminClient, topic: Topic, keep_s: float) -> None:
 
 
 def unfit(topic: Topic, has: Mapping[str, str], keep_s: float) -> ConfigError | None:
-    """What is wrong with a topic's configuration; None for nothing."""
+    """The problem with a topic's configuration; None if there is none."""
     least_ms = int(retention_s(keep_s) * 1000)
     if has.get("cleanup.policy", "delete") != "delete":
         why = "compaction would take changes away that markers name"

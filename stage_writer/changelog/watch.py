@@ -1,11 +1,11 @@
-"""Looks now and then at the topics that changes of states go to: somebody may have shortened their retention.
+"""Periodic checks of the topics with changes of states: their retention may have been shortened.
 
 Rules:
 
-1. A topic that does not keep any more what it is given is told for as long as that is so: in the log when it begins and
-   when it ends, among the notes, and by a metric. What tasks have there goes to the stage meanwhile, and nothing more
-   goes to the topic (stage_writer/tasks/kept.py, rule 4).
-2. A look that fails says nothing of a topic. The next one comes a minute later.
+1. A topic that no longer keeps its messages long enough is reported while that is so: in the log when it starts and
+   when it ends, among the notes, and by a metric. Tasks' changes in that topic are written to the stage meanwhile, and
+   nothing more goes to the topic (stage_writer/tasks/kept.py, rule 4).
+2. A failed check proves nothing about a topic. The next one follows a minute later.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 60.0
 
 Found = dict["Topic", ConfigError | None]
-"""What is wrong with each topic that answered."""
+"""The problem of each topic that answered."""
 
 
 class ChangelogWatch:
-    """One writer's: a `stage_writer.changelog.ports.WatchesTopics`."""
+    """One writer's checks: a `stage_writer.changelog.ports.WatchesTopics`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ChangelogWatch:
         log: FilteringBoundLogger,
         metrics: Metrics,
     ) -> None:
-        """``unfit`` is kept here, for whoever writes to the topics; they have been looked at already."""
+        """Updates ``unfit``, which the topics' writers read; the topics have been checked once already."""
         self._look_at = look_at
         self._topics = topics
         self._unfit = unfit
@@ -63,12 +63,12 @@ class ChangelogWatch:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong, for people. Safe to call from any thread."""
+        """The problems, as text for operators. Safe to call from any thread."""
         found = self._problems.copy().values()
         return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in found)
 
     def look(self) -> None:
-        """Begin to look, if it is time, and see what was found."""
+        """Start a check, if it is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
         elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
@@ -96,13 +96,13 @@ class ChangelogWatch:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A job, beside the loop."""
+    """The check, as a background job."""
 
     look_at: LooksAtTopics
     topics: tuple[Topic, ...]
 
     def run(self) -> Found:
-        """Without the topics of which Kafka says nothing."""
+        """Leaves out topics for which Kafka does not answer."""
         found: Found = {}
         for topic in self.topics:
             try:

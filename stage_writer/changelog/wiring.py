@@ -1,7 +1,7 @@
-"""The changelog of a process, by its settings.
+"""The changelog of a process, from its settings.
 
-Rule: topics that are written to are looked at before anything is read, so that one that does not do is refused at
-start. Where Kafka is away then, it is looked at again before the first write; and all of them each minute (watch.py).
+Rule: topics that are written to are checked before anything is read, so that an unsuitable one is refused at startup.
+If Kafka is unreachable then, it is checked again before the first write; and all of them every minute (watch.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _RIGHTS = (Right.WRITE, Right.READ)
 def changelog_of(
     settings: Settings, unfit: Collection[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> TopicChangelog:
-    """Reads from any topic, and writes to those of the settings. Raises ConfigError for one that does not do.
+    """Reads from any topic, and writes to those of the settings. Raises ConfigError for an unsuitable one.
 
-    ``unfit`` are those that do no more, as somebody finds out.
+    ``unfit`` collects those that become unsuitable later.
     """
     topics = _topics(settings)
     for topic in _written(settings):
@@ -50,16 +50,16 @@ def changelog_of(
 def watch_of(
     settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> WatchesTopics:
-    """Looks at the topics of the settings, and keeps ``unfit``."""
+    """Checks the topics of the settings periodically, and updates ``unfit``."""
     written = _written(settings)
     if not written:
         return NO_WATCH
-    workers = ThreadWorkers(1)  # its own: where brokers are silent a look takes seconds, for which uploads would wait
+    workers = ThreadWorkers(1)  # a client of its own: while brokers are silent a check takes seconds, and blocks others
     return ChangelogWatch(_topics(settings), written, unfit, workers, clock=clock, log=log, metrics=metrics)
 
 
 def checked_changelogs(settings: Settings) -> Iterator[str]:
-    """What to say of each topic. Raises ConfigError and BrokerError."""
+    """The report on each topic. Raises ConfigError and BrokerError."""
     topics = _topics(settings)
     for topic in _written(settings):
         yield f"ok: {topic} keeps changes of states, in {topics.require_fit(topic, _RIGHTS)} partition(s)"

@@ -3,8 +3,8 @@
 Rules:
 
 1. The columns of a batch have one entry for each message, in Kafka's order; offsets rise strictly (`MessageBatch.after`
-   sees to it, because librdkafka can deliver one twice).
-2. What costs by the call and not by the message is done for all batches of a poll at once (`Messages`), so that a
+   ensures it, because librdkafka can deliver a message twice).
+2. Work with a cost per call rather than per message is done for all batches of a poll at once (`Messages`), so that a
    thousand partitions with ten messages each cost as much as one with ten thousand.
 """
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes | None]]
 NO_TIMESTAMP = -1
 _HEADER_BYTES = 200
-"""What a header costs beside its bytes, in Python."""
+"""A header's overhead in addition to its bytes, in Python."""
 
 
 def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Milliseconds as Kafka has them; `NO_TIMESTAMP` for what is before 1970 or after 9999.
+    """Milliseconds as in Kafka; `NO_TIMESTAMP` for times before 1970 or after 9999.
 
-    Producers may write any number. One that no clock shows would be in the tables' columns and statistics, in how far a
-    table is complete, and in the time by which windows close.
+    Producers may write any number. An invalid one would affect the tables' columns and statistics, the valid-through
+    time of a table, and the time by which windows close.
     """
     return np.where((given >= 0) & (given < END_US // 1000), given, NO_TIMESTAMP)
 
@@ -50,21 +50,21 @@ class MessageBatch:
     source: TopicPartition
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
-    """`NO_TIMESTAMP` where Kafka has none that is one (`timestamps_of`)."""
+    """`NO_TIMESTAMP` where Kafka has no valid one (`timestamps_of`)."""
     values: pa.BinaryArray
-    """Null for a tombstone. ``large_binary`` where a batch passes 2 GiB."""
+    """Null for a tombstone. ``large_binary`` where a batch exceeds 2 GiB."""
     keys: pa.BinaryArray
     headers: tuple[Headers | None, ...] | None
-    """None when no expression asks for headers."""
+    """None when no expression uses headers."""
     leader_epoch: int | None = field(default=None, kw_only=True)
-    """Of the broker that appended them, one for all; None where that is not known."""
+    """The leader epoch of the broker that appended them, the same for all; None where that is unknown."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds: values, keys, headers, and what each message takes up in the columns."""
+        """The memory of its values, keys and headers, and of each message's entries in the columns."""
         found = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
         if self.headers is not None:
             each = (header for some in self.headers if some for header in some)
@@ -77,7 +77,7 @@ class MessageBatch:
         return position_after(Offset(int(self.offsets[-1])))
 
     def after(self, position: Position) -> MessageBatch:
-        """The messages whose offsets rise strictly from ``position`` on; the same object when all do."""
+        """The messages from ``position`` on whose offsets rise strictly; the same object when all do."""
         offsets = self.offsets
         if len(offsets) == 0 or (offsets[0] >= position and bool(np.all(offsets[1:] > offsets[:-1]))):
             return self
@@ -94,7 +94,7 @@ class MessageBatch:
         )
 
     def part(self, start: int, end: int) -> Self:
-        """The messages ``[start, end)``, by their index; the same object when these are all."""
+        """The messages ``[start, end)``, by index; the same object when these are all."""
         if (start, end) == (0, len(self)):
             return self
         return replace(
@@ -107,7 +107,7 @@ class MessageBatch:
         )
 
     def record_at(self, index: int) -> LastRecord | None:
-        """What a marker says of one of the messages, where it is the last one; None for a chain of several topics."""
+        """What a marker records of one of the messages, if it is the last one; None for a chain of several topics."""
         timestamp_ms = int(self.timestamps_ms[index])
         known = None if timestamp_ms == NO_TIMESTAMP else timestamp_ms
         return LastRecord(int(self.offsets[index]), known, self.leader_epoch)
@@ -133,7 +133,7 @@ class Messages:
 
     @classmethod
     def of(cls, batches: Sequence[MessageBatch]) -> Messages:
-        """The batches together; what lies in a row already, as it was taken from Kafka, is not copied."""
+        """The batches together; data that is already contiguous, as read from Kafka, is not copied."""
         starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
         if len(batches) == 1:
             (only,) = batches
@@ -153,7 +153,7 @@ class Messages:
         return len(self.offsets)
 
     def part(self, start: int, end: int) -> Messages:
-        """The messages ``[start, end)``, by their index, without batches that have none of them."""
+        """The messages ``[start, end)``, by index, without batches that have none of them."""
         starts = self.starts.tolist()
         cuts = [
             (batch, max(start - first, 0), min(end, last) - first)
@@ -163,7 +163,7 @@ class Messages:
         return Messages.of([batch.part(low, high) for batch, low, high in cuts])
 
     def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where each batch begins in ``index``, rising indices of messages; and the length of ``index`` at the end."""
+        """Where each batch starts in ``index``, rising indices of messages; and the length of ``index`` at the end."""
         return np.searchsorted(index, self.starts)
 
     def parted(self, index: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -187,18 +187,18 @@ class Messages:
 
 
 def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
-    """Columns one after the other; ``large_binary`` where they pass 2 GiB."""
+    """Columns one after the other; ``large_binary`` where they exceed 2 GiB."""
     if _are_in_a_row(columns):
         first, length = columns[0], sum(map(len, columns))
         return type(first).from_buffers(first.type, length, first.buffers(), offset=first.offset)
-    # Arrow's 32-bit offsets end at 2 GiB, over all of them together as well.
+    # Arrow's 32-bit offsets end at 2 GiB, also over all of them together.
     if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
         columns = [column.cast(pa.large_binary()) for column in columns]
     return pa.concat_arrays(columns)
 
 
 def _are_in_a_row(columns: Sequence[pa.BinaryArray]) -> bool:
-    """Whether they are slices of one column, each behind the one before."""
+    """Whether they are slices of one column, each right after the previous one."""
     place = _place(columns[0], columns[0].offset)
     for column in columns:
         if _place(column, column.offset) != place:

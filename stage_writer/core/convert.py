@@ -7,10 +7,10 @@
 Rules:
 
 1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones, the count of filtered ones.
-2. What is done after decoding are steps (`stage_writer.core.steps`), each made of the columns that the one before it
-   gives. A stream without a feature has no step for it. What can be wrong about columns is found at construction.
-3. The batches of all Kafka partitions of a stream are converted together, and their rows parted again: what JSON reader
-   and SQL engine cost by the call is paid once, however many partitions a poll brought.
+2. Everything after decoding is a step (`stage_writer.core.steps`), each made for the columns of the previous step. A
+   stream without a feature has no step for it. Errors in columns are found at construction.
+3. The batches of all Kafka partitions of a stream are converted together, and their rows split again: the cost per call
+   of the JSON reader and the SQL engine is paid once per poll, not per partition.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _NOTHING = np.zeros(0, np.int64)
 
 
 class StreamConverter:
-    """The conversion of one stream. Raises SchemaError and ExpressionError for a stream that cannot work."""
+    """The conversion of one stream. Raises SchemaError and ExpressionError for an invalid stream."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class StreamConverter:
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames.
 
-        ``limits`` are for the rows that are made of one (`slices`).
-        ``gained`` are columns beside the declared ones, ``taken`` the names that none can have: see `at`.
+        ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
+        declared ones, ``taken`` the names that they cannot have: see `at`.
         """
         self._stream = stream
         self._schemas = schemas
@@ -112,7 +112,7 @@ class StreamConverter:
             self._offers = Offers(kept, self._taken, room)
 
     def at(self, gained: StructType) -> StreamConverter:
-        """The conversion once the stream has gained columns; of those that are not for it, it takes no notice."""
+        """The conversion once the stream has gained columns; ignores columns that are not for it."""
         way = usable(self._stream.schema_of_columns, gained, self._taken)
         return StreamConverter(
             self._stream,
@@ -130,32 +130,32 @@ class StreamConverter:
 
     @property
     def formats(self) -> tuple[TableFormat, ...]:
-        """The stream's own table, and the one for dead letters. Those of its routes come with their rows."""
+        """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
         return self._formats
 
     @property
     def all_formats(self) -> tuple[TableFormat, ...]:
-        """The stream's tables, those of its routes too."""
+        """The stream's tables, those of its routes included."""
         return (*self._row_formats, self._formats[1])
 
     @property
     def needs_headers(self) -> bool:
-        """Whether an expression asks for the records' headers."""
+        """Whether an expression uses the records' headers."""
         return any(step.needs_headers for step in self._steps)
 
     def waits(self, batch: MessageBatch) -> Wait | None:
-        """What has to be there before this batch can be converted: the types of its messages' schemas."""
+        """What must be available before this batch can be converted: the types of its messages' schemas."""
         return None if self._frames is None else self._frames.waits(batch.values)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
-        """For each batch, rows for each of `formats`, and what became of its other messages (rule 3)."""
+        """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3)."""
         return self._finished(self._begun(batches)) if batches else []
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The same, in as many slices as their rows ask for (`slicing`): parts of the batches, with their rows."""
+        """The same, in as many slices as their rows require (`slicing`): parts of the batches, with their rows."""
         if not batches:
             return
         begun = self._begun(batches)
@@ -166,7 +166,7 @@ class StreamConverter:
             yield list(zip(one.messages.batches, staged, strict=True))
 
     def _begun(self, batches: Sequence[MessageBatch]) -> Slice:
-        """What is done before rows may become more."""
+        """The steps before a row may become several."""
         messages = Messages.of(batches)
         decoded = self._decoder.decode(messages)
         rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
@@ -175,7 +175,7 @@ class StreamConverter:
         return Slice(messages, rows, decoded.tombstones)
 
     def _finished(self, begun: Slice) -> list[StagedRows]:
-        """The rest, for each of the slice's batches."""
+        """The remaining steps, for each of the slice's batches."""
         messages, rows = begun.messages, begun.rows
         for step in self._steps[self._before :]:
             rows = step.apply(rows, messages)
@@ -193,7 +193,7 @@ class StreamConverter:
     def _with_offers(
         self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
     ) -> list[StagedRows]:
-        """What each batch's rows have in their rescue column, as an offer; rows that were left out offer nothing."""
+        """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
         if self._stream.rescue_column not in rows.table.column_names:
             return staged
         texts = rows.table[self._stream.rescue_column]
@@ -205,7 +205,7 @@ class StreamConverter:
 
 
 def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
-    """What the stream's settings ask for, in the order in which it is done; ``columns`` are the decoder's."""
+    """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
     if stream.where is not None:
         yield Condition(columns, stream.where)
     if stream.derive:
@@ -246,7 +246,7 @@ class KafkaColumns:
         self.columns = columns.with_fields(KAFKA_FIELDS)
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with their place in Kafka."""
+        """The rows with their position in Kafka."""
         table = rows.table
         for field, column in zip(KAFKA_FIELDS, kafka_columns_of(messages, rows.index), strict=True):
             table = table.append_column(field.name, column)
@@ -254,7 +254,7 @@ class KafkaColumns:
 
 
 def require_can_partition(rows: TableFormat) -> None:
-    """Raises SchemaError for a partition column of a type that cannot be one."""
+    """Raises SchemaError for a partition column of an unsupported type."""
     for name in rows.partition_by:
         arrow_type = rows.arrow_schema.field(name).type
         if not can_partition(arrow_type):
@@ -263,7 +263,7 @@ def require_can_partition(rows: TableFormat) -> None:
 
 
 def rows_format(stream: Stream, schema: StructType) -> TableFormat:
-    """How the stream's own table is written; ``schema`` are the staged rows' columns, also those that no table gets."""
+    """How the stream's main table is written; ``schema`` has all columns of the staged rows."""
     merge, place = merge_by_of(stream), stream.staged_place
     made = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge)
     if place is not None:

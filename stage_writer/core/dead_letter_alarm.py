@@ -1,11 +1,12 @@
-"""When so many of a stream's records become dead letters that its config is probably wrong. Pure.
+"""Detects that so many of a stream's records become dead letters that its config is probably wrong. Pure.
 
 Rules:
 
-1. The share is that of the stream's newest records, about `WINDOW_RECORDS` of them: the past does not hide a producer's
+1. The share is over the stream's newest records, about `WINDOW_RECORDS` of them: old records do not hide a producer's
    change. Tombstones and filtered records count among them.
-2. A few dead letters are no alarm in a stream that has hardly begun: there have to be `LEAST` of them, or nothing else.
-3. An alarm ends when the share has fallen to half of what raises it, so that a share near the limit is told once.
+2. A few dead letters raise no alarm in a stream that has just started: there have to be `LEAST` of them, or only dead
+   letters.
+3. An alarm ends when the share has fallen to half of what raises it, so a share near the limit is reported once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LEAST = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterShare:
-    """What became of a stream's newest records."""
+    """The outcomes of a stream's newest records."""
 
     records: int
     dead_letters: Mapping[str, int]
@@ -41,19 +42,19 @@ class DeadLetterShare:
         return self.total / self.records if self.records else 0.0
 
     def passes(self, alarm: float | None) -> bool:
-        """Whether that is an alarm (rule 2); ``alarm`` is the share that raises one, None for never."""
+        """Whether that is an alarm (rule 2); ``alarm`` is the share that raises one, None to disable it."""
         is_much = self.total >= LEAST or self.total == self.records
         return alarm is not None and self.total > 0 and is_much and self.share >= alarm
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """Text for operators."""
         classes = ", ".join(f"{name} {count:,}" for name, count in Counter(self.dead_letters).most_common())
         return f"{self.total:,} of the last {self.records:,} records are dead letters ({classes})"
 
 
 class AlarmChange(Enum):
-    """What a batch has changed."""
+    """How a batch changed the alarm."""
 
     RAISED = "raised"
     ENDED = "ended"
@@ -80,7 +81,7 @@ class DeadLetterAlarms:
     """The alarms of all streams."""
 
     def __init__(self, alarm: float | None) -> None:
-        """``alarm`` is the share that raises one, None for never."""
+        """``alarm`` is the share that raises one, None to disable it."""
         self._alarm = alarm
         self._streams: dict[str, _Stream] = {}
         self._raised: dict[str, DeadLetterShare] = {}

@@ -1,10 +1,10 @@
-"""DuckDB as a library of vectorised functions: in memory, one thread, and shut off from everything outside.
+"""DuckDB as a library of vectorised functions: in memory, single-threaded, and without access to anything outside.
 
 Rules:
 
 1. No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
-   configuration, but still are text that somebody wrote.
-2. Times are in UTC, whatever the machine's zone.
+   configuration, but are still arbitrary text.
+2. Times are in UTC, independent of the machine's zone.
 3. A connection belongs to one decoder or deriver, and with it to one thread at a time.
 """
 
@@ -24,7 +24,7 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A connection as the rules above say."""
+    """A connection with these rules applied."""
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET lock_configuration = true")

@@ -1,18 +1,18 @@
-"""When to flush, and what to stop reading: one pure decision over what the buffers hold.
+"""When to flush, and what to stop reading: one pure decision based on the buffers' sizes.
 
 Rules:
 
 1. A partition is flushed for its age, its Parquet bytes or its records, whichever comes first; age counts from the
-   buffer's first record and needs no other one to come. Ages are staggered: each partition has a share of
-   ``flush_after`` of its own, 0.8 at least and 1 at most, so that a thousand partitions that were assigned in one
-   moment do not flush in one. ``flush_after`` is the longest.
-2. A partition has at most one flush under way, so its markers follow one another. One whose next buffer is due while
-   that lasts is far ahead of the store: it is paused until the flush has landed, the others are read on.
-3. When memory is short, that is above `SHORT_SHARE` of the bound, the largest buffers are flushed, as many as it takes
-   to have room to spare in what is not on its way out, and are paused meanwhile; the small ones are read on. Above the
-   bound nothing is read.
-4. What is on its way out is waited for, not added to. What has to go out and cannot, because a flush of its partition
-   is under way, counts as if it went: no small buffer is flushed in its stead.
+   buffer's first record and needs no further record. Ages are staggered: each partition has its own share of
+   ``flush_after``, between 0.8 and 1, so that a thousand partitions that were assigned at once do not flush at once.
+   ``flush_after`` is the maximum.
+2. A partition has at most one flush in progress, so its markers follow one another. If its next buffer is due
+   meanwhile, it is far ahead of the store: it is paused until the flush has finished; the others are still read.
+3. When memory is short, that is above `SHORT_SHARE` of the bound, the largest buffers are flushed, as many as needed
+   until the buffers that are not being flushed have spare room, and are paused meanwhile; the small ones are still
+   read. Above the bound nothing is read.
+4. The decision waits for flushes in progress rather than adding more. A buffer that must be flushed and cannot, because
+   a flush of its partition is in progress, counts as flushed: no small buffer is flushed in its place.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
 
 SHORT_SHARE = 0.8
-"""Memory is short when more than this share of the bound is used; what was stopped for the bound then goes on."""
+"""Memory is short above this share of the bound; reading that was stopped at the bound then resumes."""
 SPARE_SHARE = 0.6
-"""What the buffers may still hold, once all that has to go out has gone."""
+"""The share that buffers may still hold once all due flushes are done."""
 RESUME_SHARE = 0.7
-"""Large partitions whose flush is under way are read again below this share of the bound."""
+"""Large partitions with a flush in progress are read again below this share of the bound."""
 LEAST_AGE_SHARE = 0.8
 
 
@@ -47,7 +47,7 @@ class FlushReason(StrEnum):
     STOPPING = "stopping"
     CAUGHT_UP = "caught_up"
     ASKED = "asked"
-    """By the user's code, in a topology."""
+    """Requested by the user's code, in a topology."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Limits:
     flush_bytes: int
     flush_records: int
     memory_bytes: int
-    """For buffers and what is on its way out; what else needs memory has had its share (core/memory.py)."""
+    """For buffers and flushes in progress; other users of memory have their own shares (core/memory.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Filling:
     parquet_bytes: int
     memory_bytes: int
     flushing: bool
-    """Whether a flush of this partition is under way."""
+    """Whether a flush of this partition is in progress."""
     flushing_bytes: int
-    """Memory that the flush under way holds."""
+    """Memory that the flush in progress holds."""
     age_share: float = 1.0
-    """The share of ``flush_after`` after which it is old (`age_share_of`)."""
+    """The share of ``flush_after`` after which it is due (`age_share_of`)."""
     is_asked: bool = False
-    """Whether somebody has asked for a flush now."""
+    """Whether a flush was requested explicitly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +90,11 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What is not to be read now."""
+    """What must not be read now."""
 
     paused: frozenset[TopicPartition] = frozenset()
     is_full: bool = False
-    """Whether that is everything, because the bound is passed."""
+    """Whether that is everything, because the bound is exceeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Decision:
 
 
 def decide(fillings: Sequence[Filling], limits: Limits, now_s: float, before: Pressure = Pressure()) -> Decision:
-    """What to flush now, and what not to read from now on; ``before`` is what was decided last."""
+    """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
     due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
     flushes = {
         filling.source: Flush(filling.source, due[filling.source])
@@ -137,7 +137,7 @@ def age_share_of(source: TopicPartition) -> float:
 
 
 def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], limits: Limits) -> list[Filling]:
-    """The largest buffers, as many as have to go out until what is left has room to spare."""
+    """The largest buffers, as many as must be flushed until the rest has spare room."""
     held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
     found: list[Filling] = []
     for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):

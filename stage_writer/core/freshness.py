@@ -1,15 +1,15 @@
-"""Whether this process may still believe what its consumer group last told it.
+"""Whether this process can still rely on its last contact with the consumer group.
 
 Rules:
 
-1. The loop gives a sign whenever it comes round. A longer silence than the group's session means that the process did
-   not run (it was stopped, or its machine was): the group may have given its partitions to others.
-2. After such a silence nothing may be claimed before the end of a poll that began a third of a session later: that is
-   time enough for a heartbeat and its answer, which that poll has served. One that began before proves nothing; it can
-   return what was fetched before, and have been held up by what it served (a revoke that flushes).
-3. Without this the chain is as safe: a late claim loses, or is a stray. It keeps strays from being made.
+1. The loop signals each round. A silence longer than the group's session timeout means that the process did not run (it
+   was stopped, or its machine was): the group may have given its partitions to others.
+2. After such a silence nothing may be claimed before the end of a poll that started a third of a session later: that is
+   enough for a heartbeat and its response, which that poll has processed. A poll that started earlier proves nothing;
+   it can return what was fetched before, and may have been delayed by a callback (a revoke that flushes).
+3. Without this the chain is just as safe: a late claim loses, or is a stray. This avoids strays.
 
-It holds no clock: whoever asks says what time it is. Flush threads read it; the loop alone changes it.
+It holds no clock: the caller passes the time. Flush threads read it; only the loop changes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _HEARD_AFTER = 1 / 3
-"""Share of a session after which a member has heard from its group."""
+"""The share of a session after which a member has heard from its group."""
 
 
 @dataclass(slots=True)
@@ -25,19 +25,19 @@ class Freshness:
     """The loop's signs of life."""
 
     session_s: float
-    """After so much silence the group may have let this member go."""
+    """After a silence this long the group may have removed this member."""
     last_sign_s: float | None = None
     in_doubt_until_s: float | None = None
-    """The end of a poll that begins then or later ends the doubt; None while there is none."""
+    """The end of a poll that starts then or later ends the doubt; None while there is none."""
 
     def sign(self, now_s: float) -> None:
-        """The loop runs."""
+        """The loop is running."""
         if self._is_silent(now_s):
             self.in_doubt_until_s = now_s + self.session_s * _HEARD_AFTER
         self.last_sign_s = now_s
 
     def polled(self, began_s: float, now_s: float) -> None:
-        """The loop runs, and since ``began_s`` the group's callbacks have been served."""
+        """The loop is running, and since ``began_s`` the group's callbacks have been served."""
         self.sign(now_s)
         if self.in_doubt_until_s is not None and began_s >= self.in_doubt_until_s:
             self.in_doubt_until_s = None

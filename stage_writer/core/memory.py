@@ -1,16 +1,16 @@
-"""What each part of a writer may hold of its ``memory``.
+"""The share of a writer's ``memory`` that each part may hold.
 
-    brokers ─► prefetch ─► poll ─► conversion ─► buffers (Arrow, Parquet) ─► flushes under way ─► store
+    brokers ─► prefetch ─► poll ─► conversion ─► buffers (Arrow, Parquet) ─► flushes in progress ─► store
 
 Rules:
 
-1. The parts together stay within ``memory``. What a process needs before its first message (the interpreter, Arrow,
-   DuckDB) is beside it, and so is what a single message needs that is larger than a part: it goes through alone.
-2. A poll's messages are held several times while they become rows: as librdkafka's, as Python's, joined, as text, and
-   as columns. That is what makes a poll's share so small.
-3. Messages are counted with their keys, their headers and what each costs by itself, wherever they are held: a topic
-   of tombstones has no values.
-4. Each part has a least size under which nothing would move, so a very small ``memory`` is passed by these.
+1. The parts together stay within ``memory``. It excludes what a process needs before its first message (the
+   interpreter, Arrow, DuckDB), and what a single message larger than a part needs: it is processed alone.
+2. A poll's messages are held several times while they become rows: by librdkafka, in Python, joined, as text, and as
+   columns. That is why a poll's share is so small.
+3. Messages are counted with their keys, their headers and their own overhead in every part: a topic of tombstones has
+   no values.
+4. Each part has a minimum size below which nothing would work, so these exceed a very small ``memory``.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from dataclasses import dataclass
 
 _MIB = 2**20
 _QUEUED_BYTES = 512
-"""What a message costs at least in librdkafka's queue, with a key."""
+"""A message's minimum size in librdkafka's queue, with a key."""
 _LEAST_QUEUED = 1_000
 _MOST_QUEUED = 100_000
-"""librdkafka's own."""
+"""librdkafka's default."""
 _COPIES_OF_A_POLL = 6
 _ROW_GROUPS_AT_ONCE = 3
-"""Beside the rows themselves, while they are encoded."""
+"""In addition to the rows themselves, while they are encoded."""
 _UPLOADS_BYTES = 64 * _MIB
-"""What four upload threads hold beside their files: parts of 5 MiB, several times each."""
+"""The memory of four upload threads in addition to their files: parts of 5 MiB, several times each."""
 _POLL_BYTES = 16 * _MIB
-"""The decoder takes no more at a time."""
+"""The decoder's largest block."""
 _ROW_GROUP_BYTES = 64 * _MIB
 """Arrow bytes of a row group that is neither too small for readers nor too large for them."""
 
@@ -41,19 +41,19 @@ class MemoryShares:
     prefetch: int
     """Messages that librdkafka has fetched ahead."""
     fetch: int
-    """One answer of a broker."""
+    """One response of a broker."""
     poll: int
-    """Messages that are taken from librdkafka and converted together."""
+    """Messages that are read from librdkafka and converted together."""
     row_group: int
     """Arrow that waits in one buffer before it is encoded."""
     buffers: int
-    """All buffers, and what is on its way out."""
+    """All buffers and flushes in progress."""
     kept: int
-    """What the C library keeps of freed memory instead of giving it back."""
+    """Freed memory that the C library keeps instead of returning it."""
 
     @property
     def queued_messages(self) -> int:
-        """Messages of one partition at which librdkafka stops fetching ahead: tombstones are no bytes by its count."""
+        """Messages of one partition at which librdkafka stops fetching ahead: it counts tombstones as no bytes."""
         return _within(self.prefetch // _QUEUED_BYTES, _LEAST_QUEUED, _MOST_QUEUED)
 
     @classmethod

@@ -1,10 +1,10 @@
-"""What a conversion found of messages, by batch: rows of each table, dead letters, and counts of the others.
+"""The outcome of a conversion, by batch: rows of each table, dead letters, and counts of the others.
 
 Rules:
 
-1. Each message ends in exactly one of: rows (the further ones are counted), a dead letter, the count of tombstones, the
+1. Each message ends in exactly one of: rows (further rows are counted), a dead letter, the count of tombstones, the
    count of filtered ones.
-2. A batch's rows keep no others in memory for as long as they wait: a small part of many is copied.
+2. A batch's rows keep no other batch's rows in memory while they wait: a small part of many is copied.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class Part:
         return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
 
     def filled(self, messages: Messages) -> Iterator[tuple[int, pa.Table]]:
-        """The rows of each batch that has any, by its place; copied, for they are of rows in another order."""
+        """The rows of each batch that has any, by its index; copied, because they are from rows in another order."""
         bounds = messages.bounds(self.index)
         for place in np.flatnonzero(np.diff(bounds)).tolist():
             yield place, _copied(self.rows.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])))
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Parts of the same columns, in the order of their messages; for one message in the order of the parts."""
+    """Joins parts with the same columns, in the order of their messages; for one message in the order of the parts."""
     if len(parts) == 1:
         return parts[0]
     index = np.concatenate([part.index for part in parts])
@@ -66,12 +66,12 @@ def joined(parts: Sequence[Part]) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of messages (rule 1)."""
+    """The outcome of messages (rule 1)."""
 
     index: Index
-    """The message of each row, whatever its table. Rising."""
+    """The message of each row, of any table. Rising."""
     tables: Mapping[int, Part]
-    """By the number of the table, of those that have rows."""
+    """By the number of the table, for those that have rows."""
     rejects: Sequence[Reject]
     """By rising index."""
     tombstones: Index
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def again(self) -> Mask:
-        """Which rows are of the message of the row before."""
+        """Which rows are of the same message as the previous row."""
         again = np.zeros(len(self.index), np.bool_)
         again[1:] = self.index[1:] == self.index[:-1]
         return again
@@ -88,7 +88,7 @@ class Outcome:
 def staged_of(
     messages: Messages, outcome: Outcome, formats: Sequence[TableFormat], dead: TableFormat
 ) -> list[StagedRows]:
-    """For each batch, what became of its messages; ``formats`` are those of the tables of rows, by their numbers."""
+    """The outcome of each batch's messages; ``formats`` are those of the tables of rows, by their numbers."""
     again, rejects = outcome.again, outcome.rejects
     records = len(outcome.index) - int(again.sum())
     _require_all(messages, records, len(rejects), len(outcome.tombstones), len(outcome.filtered))

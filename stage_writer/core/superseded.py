@@ -1,14 +1,14 @@
-"""Which of a task's state files nobody needs any more.
+"""Which of a task's state files are no longer needed.
 
 Rules:
 
-1. A file is needed that a marker names, for the state at its end or at its start, or that stands in for one of these:
-   an operator may rewind the chain to any place where a marker stands. The markers above the lowest one name no others
-   than it does, or what stands in for these, and files that were written from there on; so the lowest marker alone says
-   what is needed.
-2. A file that was written from the lowest marker's start on may be of a flush that is under way.
-3. What nobody needs is kept for a time all the same: a marker that was put aside may be put back. Without a lowest
-   marker that knows its state nothing is known, and everything stays.
+1. A file is needed if a marker names it, for the state at its end or at its start, or if it replaces such a file: an
+   operator may rewind the chain to any place where a marker stands. The markers above the lowest one name only the
+   files that it names, or their replacements, and files that were written from there on; so the lowest marker alone
+   determines what is needed.
+2. A file that was written from the lowest marker's start on may belong to a flush in progress.
+3. Superseded files are still kept for a time: a marker that was put aside may be put back. Without a lowest marker that
+   knows its state nothing is known, and everything stays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def superseded(files: Iterable[StoredObject], lowest: Marker, before_ms: int) -> list[str]:
-    """The files of ``before_ms`` or older that are not needed, when ``lowest`` is the lowest marker that is there."""
+    """The files of ``before_ms`` or older that are not needed, when ``lowest`` is the lowest existing marker."""
     manifest = lowest.manifest
     if manifest is None or manifest.state is None:
         return []

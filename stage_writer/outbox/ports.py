@@ -101,7 +101,7 @@ class Transactions(Protocol):
         """How far the chain was delivered when the id was taken, and by what was committed since."""
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        """Records and positions, both or neither. Raises FencedError, and BrokerError: then an unknown format."""
+        """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
 
     def close(self) -> None:
         """Let go of the connections."""

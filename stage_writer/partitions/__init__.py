@@ -1,1 +1,1 @@
-"""Kafka partitions of a writer: where each begins, how it is taken up, and what it waits for."""
+"""A writer's Kafka partitions: where each starts, how it is started, and what it waits for."""

@@ -1,12 +1,12 @@
-"""When ``--until-caught-up`` is done: everything that was in Kafka at the start is staged, by us or by another member.
+"""When ``--until-caught-up`` is done: all that was in Kafka at the start is staged, by us or by another member.
 
 Rules:
 
-1. What is ours is caught up when it was read to its end, or to the position that was its end at the start.
-2. What is not ours has to have an owner: a partition that is between two owners may become ours. The group is asked for
-   that only once our own part is done, and every few seconds.
-3. Nothing is waited for without end. A topic that is not there is an error at once; a partition that nobody takes, and
-   a group that does not come to rest, are errors after a while. Each names what it waited for.
+1. Our partition is caught up when it was read to its end, or to the position that was its end at the start.
+2. Any other partition must have an owner: one that is between two owners may become ours. The group is asked about that
+   only once our own part is done, and every few seconds.
+3. Every wait is bounded. A missing topic is an error at once; a partition without an owner and a group that keeps
+   rebalancing become errors after a while. Each error names what it waited for.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NO_REST_AFTER_S = 300.0
 
 
 class CatchingUp:
-    """Where the end was when the service started, and whether the group has the partitions among its members."""
+    """The end offsets at startup, and whether the group has assigned the partitions to its members."""
 
     def __init__(self, source: RecordSource, clock: Clock, streams: Collection[Stream]) -> None:
-        """Looks the ends up. Raises ConfigError for a topic that is not there, and BrokerError."""
+        """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError."""
         self._source = source
         self._clock = clock
         self._targets = source.end_positions(streams)
@@ -50,15 +50,15 @@ class CatchingUp:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether there is nothing to read at all: an expression that no topic fits."""
+        """Whether there is nothing to read at all: a pattern that matches no topic."""
         return not self._targets
 
     def is_reached(self, source: TopicPartition, position: Position) -> bool:
-        """Whether a position is at or after the end of a partition at the start; any is of one that came later."""
+        """Whether a position has reached its partition's end at startup; always true for a partition added later."""
         return has_reached(position, self._targets.get(source, Position(0)))
 
     def is_done(self, ours: Iterable[Owned]) -> bool:
-        """Whether these partitions are read to the goal, and others have the rest. Raises what that raises."""
+        """Whether these partitions have reached the goal and the rest has owners. Raises as the latter does."""
         if not all(owned.caught_up or self.is_reached(owned.source, owned.buffer.end) for owned in ours):
             return False
         return self.others_have_the_rest()
@@ -100,13 +100,13 @@ class CatchingUp:
 
 
 def missing_topic(stream: Stream, topic: str) -> ConfigError:
-    """A stream names a topic that Kafka does not have."""
+    """The error for a stream that names a topic which Kafka does not have."""
     msg = f"the stream {stream.app_id!r} names the topic {topic!r}, which Kafka does not have"
     return ConfigError(msg, "create the topic, or fix streams[].topics")
 
 
 def require_all(held: Sequence[str], *, stopped: bool) -> None:
-    """Raises where a run that was to stage all did not; ``held`` has a line for each Kafka partition that waits."""
+    """Raises when the run did not stage everything; ``held`` has one line per Kafka partition that waits."""
     if stopped:
         msg = "stopped before all was staged"
         raise KafkaDeltaExpressError(msg, "nothing is lost; run it again")

@@ -1,12 +1,13 @@
-"""Partitions whose messages cannot be converted yet: a schema registry has not said what their schemas are.
+"""Partitions whose messages cannot be converted yet: the schema registry has not returned their schemas.
 
 Rules:
 
-1. The loop does not wait. Such a partition is paused, what was read of it is dropped, and it is read again from its
-   buffer's end when it can go on. So nothing is held for it; other partitions, flushes and the group notice nothing.
-2. While it waits, nothing that Kafka says of its end counts: records lie before that end which were dropped.
-3. A writer that stays waits as long as it takes, and its health says for what. One that is to catch up and exit gives
-   up after a time, with the error.
+1. The loop does not block. Such a partition is paused, what was read of it is dropped, and it is read again from its
+   buffer's end when it can continue. So no memory is held for it, and other partitions, flushes and the group are
+   unaffected.
+2. While it waits, the end that Kafka reports for it does not count: records before that end were dropped.
+3. A long-running writer waits until the dependency is available, and its health page reports what it waits for. A run
+   that is to catch up and exit gives up after a while, with the error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GIVE_UP_AFTER_S = 240.0
 
 
 class Waiting:
-    """What is done with the partitions that wait."""
+    """What to do with the partitions that wait."""
 
     def __init__(self, source: RecordSource, clock: Clock, log: FilteringBoundLogger) -> None:
         self._source = source
@@ -38,13 +39,13 @@ class Waiting:
         self._log = log
 
     def begin(self, owned: Owned, wait: Wait) -> None:
-        """From now on it waits."""
+        """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([owned.source])
         self._log.warning("partition waits", partition=str(owned.source), problem=wait.error.problem)
 
     def look(self, ours: Collection[Owned], paused: Collection[TopicPartition], *, is_patient: bool) -> None:
-        """Go on with those that can; ``paused`` ones are read later, for another reason. Raises what rule 3 says."""
+        """Resume those that can continue; ``paused`` ones are read later, for another reason. Raises rule 3's error."""
         for owned in ours:
             wait = owned.wait
             if wait is None:
@@ -60,7 +61,7 @@ class Waiting:
 
 
 def problems(ours: Collection[Owned]) -> tuple[str, ...]:
-    """What is waited for, for people. Safe to call from any thread."""
+    """What is waited for, as text for operators. Safe to call from any thread."""
     waits = [owned.wait for owned in ours]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits if wait is not None)
     return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))

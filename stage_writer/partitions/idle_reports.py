@@ -1,14 +1,14 @@
-"""Tells of partitions that have nothing new (common/stage/idle.py), every minute, with one question and one object.
+"""Reports partitions with nothing new (common/stage/idle.py), every minute, with one request and one object.
 
 Rules:
 
-1. A partition is idle when all that was read of it is staged, and Kafka says that its end, open transactions included,
-   is where reading has come to.
-2. That holds of one without a chain too, from where its chain would begin: it may have nothing but what aborted
+1. A partition is idle when everything read from it is staged, and Kafka reports that its end, open transactions
+   included, is the position that reading has reached.
+2. The same holds for a partition without a chain, from where its chain would start: it may hold only what aborted
    transactions left behind.
-3. The topic's id is asked for after that: the end of another topic of the same name says nothing.
-4. A failure is of no consequence; it is tried again a minute later.
-5. Which partitions each stream's topics have is told with it, and once at the start.
+3. The topic's id is requested after that: the end of another topic with the same name is meaningless.
+4. A failure has no consequence; the report is tried again a minute later.
+5. The partitions of each stream's topics are recorded in the same report, and once at startup.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TELL_EVERY_S = 60.0
 
 
 class Idling:
-    """One writer's facts."""
+    """One writer's report."""
 
     def __init__(
         self, source: RecordSource, stage: Stage, clock: Clock, log: FilteringBoundLogger, streams: Collection[Stream]
@@ -47,7 +47,7 @@ class Idling:
         self._told_s: float | None = None
 
     def tell(self, owned: Collection[Owned], *, now: bool = False) -> None:
-        """Ask and tell, if it is time, or ``now``."""
+        """Check and report, if it is due or ``now`` is set."""
         now_s = self._clock.monotonic_s()
         if not now and self._told_s is not None and now_s - self._told_s < TELL_EVERY_S:
             return

@@ -1,4 +1,4 @@
-"""What the service remembers of a Kafka partition that is its own: it reads it, waits for its chain, or holds it."""
+"""What the service remembers of a Kafka partition of its own: reading it, waiting for its chain, or holding it."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ _FIRST_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class Flight:
-    """A flush under way."""
+    """A flush in progress."""
 
     job: FlushJob
     reason: FlushReason
     began_s: float
     running: Flushing | None
-    """None while a failed one waits for its next try."""
+    """None while a failed one waits for its next attempt."""
     arrow_bytes: int = 0
-    """What its rows came to as Arrow."""
+    """The size of its rows in Arrow."""
     pause_s: float = _FIRST_PAUSE_S
     retry_at_s: float = 0.0
 
 
 @dataclass(slots=True)
 class Owned:
-    """One Kafka partition of ours."""
+    """A Kafka partition that we own and read."""
 
     source: TopicPartition
     converter: Converter
@@ -61,28 +61,28 @@ class Owned:
     flight: Flight | None = None
     caught_up: bool = False
     read_to: Position = Position(0)  # noqa: RUF009 - a number
-    """The end that reading has reached last; records need not lie right before it."""
+    """The last end that reading has reached; records need not lie right before it."""
     taken: Position = Position(0)  # noqa: RUF009
     """The position after what was read of it and is in the buffer, or on its way there."""
     wait: Wait | None = None
-    """What it waits for before it is read on (stage_writer/partitions/dependency_wait.py)."""
+    """What it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
     outlet: Outlet | None = None
-    """What its stream's topology has for Kafka topics, on its way there."""
+    """What its stream's topology has sent to Kafka topics, not yet delivered."""
     task: PartitionTask | None = None
-    """Of a stream with a topology: then ``converter`` is the task's own."""
+    """The task of a stream with a topology; ``converter`` is then the task's own."""
 
     def reach_end(self, position: Position) -> None:
         """Kafka has nothing before ``position`` that was not read."""
         if self.wait is None and position >= self.buffer.end:
             self.caught_up, self.read_to = True, position
             if not self.buffer.is_empty:
-                # What lies between has no records (transaction markers, aborted ones) and is covered too: left out, it
-                # would be a position that Kafka no longer has, once retention has taken it.
+                # The offsets between hold no records (transaction markers, aborted records) and are covered too:
+                # otherwise the chain would end at a position that Kafka no longer has once retention has removed it.
                 self.buffer.end = position
 
     def filling(self) -> Filling:
-        """What the flush decision looks at."""
+        """The input of the flush decision."""
         buffer, flight = self.buffer, self.flight
         held = 0 if flight is None else flight.job.memory_bytes
         return Filling(
@@ -100,7 +100,7 @@ class Owned:
 
 @dataclass(slots=True)
 class Unread:
-    """A partition of ours whose chain has to be read before anything else."""
+    """A partition of ours whose chain must be read first."""
 
     converter: Converter
     retry_at_s: float
@@ -110,7 +110,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """A task on its way back to where its chain ends."""
+    """A task that is being restored to its chain's end."""
 
     place: Place
     running: Running[PartitionTask]
@@ -118,25 +118,25 @@ class Restoring:
 
 @dataclass(slots=True)
 class Held:
-    """A partition of ours that cannot go on."""
+    """A partition of ours that cannot continue."""
 
     problem: str
     converter: Converter
     place: Place | None
-    """Where its chain ended then; None when it could not be read."""
+    """Where its chain ended at that time; None when it could not be read."""
     look_at_s: float
     remedy: str = ""
     reason: str = "kafka"
-    """In a word, for metrics."""
+    """A short label for metrics."""
     incompatible: Incompatible | None = None
-    """Where that is the reason."""
+    """The refused rows, where that is the reason."""
 
     @property
     def line(self) -> str:
-        """For people."""
+        """One line for operators."""
         return with_remedy(self.problem, self.remedy)
 
     def takes_rows_now(self, stage: Stage) -> bool:
-        """Whether the table that could not take its rows is another one by now, or was fixed."""
+        """Whether the table that could not accept its rows was replaced or fixed."""
         found = self.incompatible
         return found is not None and stage.incompatible(found.start, found.tables) is None

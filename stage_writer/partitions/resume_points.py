@@ -1,14 +1,14 @@
-"""Where reading of a Kafka partition begins: at its chain's end, or where a chain without a marker begins.
+"""Where reading of a Kafka partition starts: at its chain's end, or at the origin of a chain without a marker.
 
 Rules:
 
-1. The chain decides; the stream's ``start`` is asked only for a partition that has neither a marker nor a beginning.
-2. A ``start`` that is another place tomorrow (latest, a moment, an offset) is written down before anything is read.
-3. ``latest`` is for the records that were there when the stream began. A partition that is added to a topic later
-   begins at its first record. What tells them apart is partition 0: whoever begins a topic writes the beginnings of all
-   its partitions down, from the highest to the lowest, so that a partition without one is new if partition 0 has one.
-4. A chain's records are of one topic. Where the broker has another id for the topic's name than the chain, the topic
-   was deleted and created again, and nothing may be read into the chain.
+1. The chain decides; the stream's ``start`` is used only for a partition that has neither a marker nor an origin.
+2. A ``start`` that would be another position tomorrow (latest, a time, an offset) is recorded before anything is read.
+3. ``latest`` skips the records that existed when the stream started. A partition that is added to a topic later starts
+   at its first record. Partition 0 tells them apart: the writer that starts a topic records the origins of all its
+   partitions, from the highest to the lowest, so a partition without one is new if partition 0 has one.
+4. A chain's records are of one topic. Where the broker's id for the topic differs from the chain's, the topic was
+   deleted and recreated, and nothing may be read into the chain.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a partition is to be read from, and which chain its records go into."""
+    """Where to read a partition from, and the chain that its records go into."""
 
     tail: Tail | None
     position: Position
@@ -45,11 +45,11 @@ class Place:
 
     @property
     def state(self) -> StateFiles:
-        """That of the partition's task there; empty without one."""
+        """The state of the partition's task there; empty without a task."""
         return EMPTY_STATE if self.tail is None else self.tail.state
 
     def differs(self, held: Place) -> bool:
-        """Whether a chain ends elsewhere by now, or is another one."""
+        """Whether the chain now ends elsewhere, or is another one."""
         return self.position != held.position or self.lineage.generation != held.lineage.generation
 
 
@@ -57,17 +57,17 @@ Look = Place | MarkerError | StoreError | BrokerError
 
 
 class Places:
-    """Looks places up in the stage and in Kafka."""
+    """Finds places in the stage and in Kafka."""
 
     def __init__(self, source: RecordSource, stage: Stage) -> None:
         self._source = source
         self._stage = stage
 
     def of_all(self, wanted: Mapping[TopicPartition, Stream], workers: Workers) -> dict[TopicPartition, Look]:
-        """Where reading of each begins now, or why that cannot be said.
+        """Where reading of each partition starts now, or why that is unknown.
 
-        All are looked up side by side: one after the other, a thousand of them take longer on S3 than a group waits.
-        But for streams that begin at the end, whose beginnings have an order (rule 3).
+        All are looked up concurrently: a thousand lookups on S3, one after the other, take longer than a group waits.
+        Exception: streams that start at the end, whose origins are recorded in order (rule 3).
         """
         at_once = {source: stream for source, stream in wanted.items() if stream.start is not StartAt.LATEST}
         looks = dict(zip(at_once, workers.map(lambda one: self._look(*one), at_once.items()), strict=True))
@@ -75,10 +75,10 @@ class Places:
         return {**looks, **in_turn}
 
     def is_reached(self, source: TopicPartition, place: Place) -> bool:
-        """Whether Kafka has by now the position of a chain whose last marker is an empty one, perhaps ahead of Kafka.
+        """Whether Kafka has reached the position of a chain whose last marker is empty and may be ahead of Kafka.
 
-        Never of a chain that ends with records: a topic that ends before them may have lost some, and what comes next
-        has their offsets. Raises BrokerError.
+        Never true for a chain that ends with records: a topic that ends before them may have lost some, and its next
+        records have their offsets. Raises BrokerError.
         """
         if place.tail is None or not place.tail.is_bare or is_merged(source.topic):
             return False
@@ -92,7 +92,7 @@ class Places:
             return error
 
     def of(self, source: TopicPartition, stream: Stream) -> Place:
-        """Where reading of a partition begins now. Raises MarkerError, StoreError and BrokerError."""
+        """Where reading of a partition starts now. Raises MarkerError, StoreError and BrokerError."""
         tail = self._tail(source, stream)
         if tail is not None:
             require_inputs(source, tail.end)
@@ -108,7 +108,7 @@ class Places:
                 beginning = self._stage.beginning(source)
             if beginning is None:
                 return Place(None, position, Lineage())
-        # Somebody may have begun the chain, and staged, since it was looked at.
+        # Another writer may have started the chain, and staged, since it was read.
         tail = self._tail(source, stream)
         if tail is not None:
             require_inputs(source, tail.end)
@@ -124,7 +124,7 @@ class Places:
         return replace(tail, state=self._stage.state_at(source, tail))
 
     def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> Beginning | None:
-        """The beginning of a partition whose stream starts at the end; None for a partition that was added later."""
+        """The origin of a partition whose stream starts at the end; None for a partition that was added later."""
         first = TopicPartition(source.topic, Partition(0))
         if not self._has_chain(first):
             for place, end in sorted(self._source.end_positions([stream]).items(), reverse=True):
@@ -137,28 +137,28 @@ class Places:
 
 
 def _stays(start: Start, position: Position) -> bool:
-    """Whether a start is the same place tomorrow, so that it need not be written down."""
+    """Whether a start will be the same position tomorrow, so that it need not be recorded."""
     return start is StartAt.EARLIEST or position == 0
 
 
 def is_other(lineage: Lineage, topic_id: str | None) -> bool:
-    """Whether a topic is not the one of a chain (rule 4); False where one of the ids is unknown."""
+    """Whether a topic differs from a chain's topic (rule 4); False where either id is unknown."""
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
 
 
 def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
-    """The fault, where it is that Kafka has lost records: of a chain that has none it only ends before the place."""
+    """The fault, if Kafka has lost records: a chain without records merely has its position past Kafka's end."""
     has_none = place.tail is None or place.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
 
 
 def place_of(owned: Owned) -> Place:
-    """Where the chain of a partition ends that is read."""
+    """The end of a chain that was read."""
     return Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
 
 
 def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:
-    """What no code here raises on purpose; other partitions are not worse off for it."""
+    """An exception that no code here raises on purpose; other partitions are unaffected."""
     text = (str(error).splitlines() or [""])[0][:500]
     return PartitionFault(
         source,
@@ -169,7 +169,7 @@ def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:
 
 
 def other_topic(source: TopicPartition) -> PartitionFault:
-    """The topic of a chain is no more."""
+    """The topic of a chain no longer exists."""
     topic: Topic = source.topic
     return PartitionFault(
         source,

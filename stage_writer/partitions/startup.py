@@ -1,15 +1,15 @@
-"""Taking partitions up: from the group's word that one is ours, or another repair, to where it is read on.
+"""Starting partitions: from their assignment, or the next repair attempt, to the position they are read from.
 
 Rules:
 
-1. A partition waits here until its chain was read. A store that fails, or a Kafka that does not say where to begin, is
-   asked again with growing pauses, the place in the group kept.
-2. All that wait are looked up at once: there may be a thousand of one topic.
-3. Where a stream has a topology, the state of the partition's task is restored beside the loop, however long that
-   takes; then it is read on from the end of the chain that the state is of. If the chain has moved on meanwhile, the
-   next claim is lost.
-4. A partition that went while its task was being restored is not restored again before that has ended: two would share
-   what is kept on disk.
+1. A partition waits here until its chain was read. A failed store, or a Kafka that does not return the start position,
+   is tried again with growing pauses; the position in the group is kept.
+2. All waiting partitions are looked up at once: one topic may have a thousand.
+3. Where a stream has a topology, the state of the partition's task is restored in the background, without a time limit;
+   then reading continues from the end of the chain that the state is of. If the chain has moved on meanwhile, the next
+   claim is lost.
+4. A partition that was revoked while its task was being restored is not restored again before that has ended: the two
+   would share files on disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """It is read on from here."""
+    """Reading continues from here."""
 
     place: Place
     converter: Converter
@@ -48,7 +48,7 @@ class TakenUp:
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """It cannot go on; ``place`` is the one that is no good, None if unknown."""
+    """It cannot continue; ``place`` is the unusable one, None if unknown."""
 
     fault: PartitionFault
     converter: Converter
@@ -56,11 +56,11 @@ class Unfit:
 
 
 Found = TakenUp | Unfit | StoreError | BrokerError
-"""An error is of this moment: the partition still waits."""
+"""A transient error: the partition still waits."""
 
 
 class TakingUp:
-    """The partitions whose chain has to be read before anything else."""
+    """The partitions whose chain must be read first."""
 
     def __init__(
         self,
@@ -82,21 +82,21 @@ class TakingUp:
         self._log = log
         self.waiting: dict[TopicPartition, Unread] = {}
         self._left: dict[TopicPartition, Running[PartitionTask]] = {}
-        """Tasks that nobody waits for any more, and that are still being restored (rule 4)."""
+        """Abandoned tasks that are still being restored (rule 4)."""
 
     def add(self, source: TopicPartition, converter: Converter) -> None:
-        """Have it taken up."""
+        """Start this partition."""
         self.drop(source)
         self.waiting[source] = Unread(converter, self._clock.monotonic_s())
 
     def drop(self, source: TopicPartition) -> None:
-        """It is no longer to be taken up."""
+        """Do not start it after all."""
         unread = self.waiting.pop(source, None)
         if unread is not None and unread.restoring is not None:
             self._left[source] = unread.restoring.running
 
     def look(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
-        """What became of those whose time it is; of some of them only, or of all."""
+        """The outcome for those that are due; with arguments, for some of them or all."""
         now_s = self._clock.monotonic_s()
         asked = self.waiting if among is None else [source for source in among if source in self.waiting]
         self._close_left()
@@ -114,7 +114,7 @@ class TakingUp:
         return restored | {source: one for source, one in found.items() if one is not None}
 
     def _found(self, source: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Found | None:
-        """``ids`` are those of topics that were looked up just now; another one is looked up here."""
+        """``ids`` are the topics' ids looked up just now; a missing one is looked up here."""
         unread = self.waiting[source]
         try:
             topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
@@ -144,7 +144,7 @@ class TakingUp:
         return error
 
     def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, Found]:
-        """Those whose task is there now, or cannot be had."""
+        """Those whose task is restored, or cannot be."""
         found: dict[TopicPartition, Found] = {}
         for source in list(among):
             unread = self.waiting[source]
@@ -165,12 +165,12 @@ class TakingUp:
         for source, running in list(self._left.items()):
             if running.done():
                 del self._left[source]
-                with suppress(KafkaDeltaExpressError):  # nobody needs it
+                with suppress(KafkaDeltaExpressError):  # no longer needed
                     running.result().close()
 
 
 def _reason(error: MarkerError) -> str:
-    """The fault's short name, for metrics."""
+    """The fault's short label for metrics."""
     match error:
         case NewerFormatError():
             return "newer_marker"
@@ -181,7 +181,7 @@ def _reason(error: MarkerError) -> str:
 
 
 def topic_ids(source: RecordSource, topics: Collection[Topic], log: FilteringBoundLogger) -> Mapping[Topic, str | None]:
-    """The topics' ids; none while Kafka does not say."""
+    """The topics' ids; empty while Kafka does not return them."""
     try:
         return source.topic_ids(topics) if topics else {}
     except BrokerError as error:

@@ -1,11 +1,11 @@
-"""Has states that are in part in Kafka topics written to the stage before the topics forget them.
+"""Writes states that are partly in Kafka topics to the stage before the topics delete them.
 
 Rules:
 
-1. Where records come, flushes see to it (stage_writer/tasks/kept.py, rule 4). Here are partitions to which nothing new
-   comes: looked at every minute, and one after the other, beside the loop.
-2. What is written stands in for what the chain's last marker names; the chain stays as it is. A failure is told, and
-   tried again when the others have had their turn, a minute later: the topic keeps its messages for much longer.
+1. Where records arrive, flushes take care of this (stage_writer/tasks/kept.py, rule 4). This covers partitions without
+   new records: checked every minute, one after the other, in the background.
+2. The files replace what the chain's last marker names; the chain does not change. A failure is logged, and retried
+   after the other partitions, a minute later: the topic keeps its messages for much longer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """One under way."""
+    """A renewal in progress."""
 
     source: TopicPartition
     task: PartitionTask
@@ -40,7 +40,7 @@ class Renewed:
 
 
 class Renewing:
-    """One writer's."""
+    """One writer's renewals."""
 
     def __init__(self, stage: Stage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
         self._stage = stage
@@ -52,7 +52,7 @@ class Renewing:
         self._failed: set[TopicPartition] = set()
 
     def look(self, owned: Collection[Owned]) -> None:
-        """Begin the next one, if it is time, and see what became of the last."""
+        """Start the next renewal if one is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
         elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:

@@ -1,8 +1,8 @@
 """The ids of topics, looked up after a given moment.
 
-A flush asks for its topic's id after its last record was read (stage_writer/service.py, rule 6). Of a thousand flushes
-that begin together the first one's answer serves them all: an id that was looked up later than a record was read is
-that record's topic's, or another one, for ids never come back.
+A flush needs its topic's id as of after its last record was read (stage_writer/service.py, rule 6). Of a thousand
+flushes that start together, the first one's answer serves them all: an id that was looked up after a record was read is
+that record's topic's, or a different one, because ids are never reused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class KnowsTopics(Protocol):
-    """Such as a `stage_writer.ports.RecordSource`."""
+    """Looks up topic ids, such as a `stage_writer.ports.RecordSource`."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
 
 
 class TopicLook:
-    """Asked by flush jobs, in their own threads."""
+    """Called by flush jobs, in their own threads."""
 
     def __init__(self, source: KnowsTopics, clock: Clock) -> None:
         self._source = source
@@ -40,7 +40,7 @@ class TopicLook:
     def guard(
         self, source: TopicPartition, lineage: Lineage, read_until_s: float, is_ours: Callable[[], bool]
     ) -> ClaimGuard:
-        """What a job asks that flushes what was read of a partition until a moment of the monotonic clock."""
+        """The guard of a job that flushes what was read of a partition until a moment of the monotonic clock."""
 
         def guard() -> ClaimVerdict | OtherTopic:
             found = None if lineage.topic_id is None else self.since(source.topic, read_until_s)
@@ -51,7 +51,7 @@ class TopicLook:
         return guard
 
     def since(self, topic: Topic, moment_s: float) -> str | None:
-        """The topic's id, asked for later than a moment of the monotonic clock; None when it has none.
+        """The topic's id, looked up after a moment of the monotonic clock; None when it has none.
 
         Raises BrokerError.
         """

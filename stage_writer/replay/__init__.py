@@ -1,1 +1,1 @@
-"""``stage-writer replay``: rows converted again from Kafka, or from dead letters."""
+"""``stage-writer replay``: converts rows again from Kafka, or from dead letters."""

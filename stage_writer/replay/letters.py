@@ -2,13 +2,13 @@
 
 Rules:
 
-1. The dead-letter table holds a record's bytes as they were sent, its key and its timestamp, so that Kafka need not
-   have it any more. It holds no headers: a stream whose expressions ask for them is replayed from Kafka.
-2. A request is about offsets that are all in the export, and no other: nothing else of the table is touched.
-3. Each request costs the loader some commits, whatever it is about, so neighbouring runs of offsets share one. A
-   commit that is not about a whole range has its offsets in its condition, which Delta keeps in its log: some thousands
-   of them at most. A run that is longer than that stands alone.
-4. So many requests that their commits would take hours are refused, with what to do.
+1. The dead-letter table holds a record's bytes as they were sent, its key and its timestamp, so Kafka need not have it
+   any more. It holds no headers: a stream whose expressions use them is replayed from Kafka.
+2. A request covers only offsets that are in the export: nothing else of the table is touched.
+3. Each request costs the loader a few commits regardless of its size, so neighboring runs of offsets share one. A
+   commit for part of a range lists its offsets in its condition, which Delta keeps in its log: at most some thousands
+   of them. A longer run has its own request.
+4. Requests whose commits would take hours are refused, with a remedy.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _COLUMNS = (*_PLACE, "_kafka_timestamp", "key", "value")
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """An export, by place. It is a `stage_writer.replay.records.Records`."""
+    """An export, by position. It is a `stage_writer.replay.records.Records`."""
 
     table: pa.Table
     at_a_time: int
 
     @classmethod
     def read(cls, path: Path, at_a_time: int) -> Letters:
-        """Raises UsageError for what is no export."""
+        """Raises UsageError for a file that is not an export."""
         try:
             table = pq.read_table(path, columns=list(_COLUMNS))
         except (OSError, pa.ArrowException) as error:
@@ -73,7 +73,7 @@ class Letters:
         return [_range(source, runs) for source, runs in self._runs(topic)]
 
     def requests(self, topic: str) -> list[Range]:
-        """What the requests of a topic are about (rules 2 and 3). Raises UsageError (rule 4)."""
+        """The offsets of each request for a topic (rules 2 and 3). Raises UsageError (rule 4)."""
         found = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
         if len(found) > MOST_REQUESTS:
             msg = f"the dead letters of {topic!r} come to {len(found):,} requests, and each costs commits"
@@ -82,7 +82,7 @@ class Letters:
         return found
 
     def without_unfit(self, counted: Iterable[Replayed]) -> Letters:
-        """Those that fit now, by a dry run."""
+        """Only the letters that can be converted now, by a dry run."""
         keep = np.ones(len(self.table), np.bool_)
         topics, partitions, offsets = (self.table[name] for name in _PLACE)
         for one in counted:
@@ -100,7 +100,7 @@ class Letters:
             yield TopicPartition(Topic(topic), Partition(int(partition))), runs_of(offsets[partitions == partition])
 
     def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-        """The records of a range, in order: all that the export has in it."""
+        """The records of a range, in order: everything the export has of it."""
         offset = pc.field("_kafka_offset")
         mine = self.table.filter(
             (pc.field("_kafka_topic") == str(source.topic))
@@ -113,14 +113,14 @@ class Letters:
 
 
 def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
-    """The unbroken runs of some offsets, which rise and may be there twice."""
+    """The unbroken runs of sorted offsets, which may contain duplicates."""
     distinct = np.unique(offsets)
     parts = np.split(distinct, np.flatnonzero(np.diff(distinct) != 1) + 1) if len(distinct) else []
     return [Span(Position(int(run[0])), Position(int(run[-1]) + 1)) for run in parts]
 
 
 def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
-    """What of a dry run stays as it is."""
+    """The dead letters that a dry run could not convert."""
     return [
         replace(
             one,
@@ -136,7 +136,7 @@ def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
 
 
 def _shared(runs: Iterable[Span]) -> Iterator[list[Span]]:
-    """Neighbouring runs that are one request (rule 3)."""
+    """Neighboring runs that share one request (rule 3)."""
     together: list[Span] = []
     offsets = 0
     for run in runs:
@@ -154,7 +154,7 @@ def _range(source: TopicPartition, runs: list[Span]) -> Range:
 
 
 def _first_of_each_place(table: pa.Table) -> pa.Array:
-    """Which rows of a sorted table are not of the same record as the one before: a letter counts once."""
+    """Which rows of a sorted table are not of the same record as the previous row: a letter counts once."""
     first = np.ones(len(table), np.bool_)
     if len(table):
         same = [pc.equal(table[name][1:], table[name][:-1]).to_numpy() for name in _PLACE]

@@ -4,10 +4,10 @@ Rules:
 
 1. Records are converted as the service would convert them, by the settings as they are *now*: a fixed expression or
    column list fixes old rows.
-2. Nothing that a table shows is touched. Data files lie below the stage, and the request (common/stage/replacements.py)
-   is created after them, exclusively; the loader takes it up.
-3. A range that Kafka no longer has in whole is refused: what it lacks could only be deleted.
-4. Without ``--yes`` everything is done but writing, so that the numbers shown are those that would be staged.
+2. No table is touched. Data files lie below the stage, and the request (common/stage/replacements.py) is created after
+   them, exclusively; the loader picks it up.
+3. A range that Kafka no longer has completely is refused: the missing rows could only be deleted.
+4. Without ``--yes`` everything except writing is done, so the numbers shown are those that would be staged.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ Asked = Offsets | Moments
 
 
 class Records(Protocol):
-    """Where a replay gets records: Kafka, or an export of dead letters."""
+    """The source of a replay's records: Kafka, or an export of dead letters."""
 
     def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order."""
 
 
 class Kafka(Records, Protocol):
-    """What a replay asks of Kafka."""
+    """What a replay needs from Kafka."""
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic; none when there is no such topic."""
@@ -84,33 +84,33 @@ class Kafka(Records, Protocol):
         """The first position that Kafka still has, and the end."""
 
     def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        """The first record at or after a moment; ``high`` when there is none."""
+        """The first record at or after a time; ``high`` when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one request is about."""
+    """The range of one request."""
 
     source: TopicPartition
     span: Span
     only: tuple[Span, ...] = ()
-    """The runs of offsets that are meant, as in `Replacement.only`; none for all of the span."""
+    """The selected runs of offsets, as in `Replacement.only`; none for all of the span."""
 
     @property
     def words(self) -> str:
-        """The same for people."""
+        """The same as text."""
         few = f"{self.positions:,} offsets of " if self.only else ""
         return f"{self.source}  {few}{self.span}"
 
     @property
     def positions(self) -> int:
-        """How many are meant."""
+        """The number of selected positions."""
         return sum(run.positions for run in self.only) if self.only else self.span.positions
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What was made of one partition's range."""
+    """The result for one partition's range."""
 
     range: Range
     records: int
@@ -132,7 +132,7 @@ class Replayed:
 
 
 def asked_for(start: int | None, end: int | None, since: str | None, until: str | None) -> Asked:
-    """The range that a command line gives. Raises UsageError."""
+    """The range of a command line's options. Raises UsageError."""
     offsets, moments = (start, end), (since, until)
     if None not in offsets and moments == (None, None) and start is not None and end is not None and start < end:
         return Offsets(Position(start), Position(end))
@@ -175,7 +175,7 @@ def replayable(settings: Settings, topic: str) -> Stream:
 
 
 def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:
-    """The range of each partition; partitions that have nothing in it are left out. Raises UsageError (rule 3)."""
+    """The range of each partition, without empty ones. Raises UsageError (rule 3)."""
     sources = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
     if not sources:
         msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
@@ -198,14 +198,14 @@ def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> l
 
 
 def _require_whole(source: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
-    """Refuse a time range whose beginning Kafka may have deleted: its first record is not older than ``since``."""
+    """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
     if low > 0 and kafka.position_at(source, asked.since_ms, high) <= low:
         msg = f"Kafka has {source} from {low} on, and records since {asked.since_ms} ms may be older than that"
         raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
 
 
 def require_same_topic(source: TopicPartition, chain: str | None, broker: str | None) -> None:
-    """Refuse a topic that was recreated: its records are others than the table's. Raises UsageError."""
+    """Refuse a recreated topic: its records are not the table's. Raises UsageError."""
     if chain is not None and broker is not None and chain != broker:
         msg = f"the topic of {source} was recreated: its id is {broker}, and the staged records came from {chain}"
         raise UsageError(msg, "it has other records at these offsets; the old topic cannot be replayed")
@@ -213,7 +213,7 @@ def require_same_topic(source: TopicPartition, chain: str | None, broker: str | 
 
 @dataclass(slots=True)
 class Sums:
-    """What was read so far."""
+    """Counts of what was read so far."""
 
     records: int = 0
     tombstones: int = 0
@@ -223,7 +223,7 @@ class Sums:
     unfit: list[NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, staged: StagedRows, letters: int) -> None:
-        """One more batch; ``letters`` is the place of the dead letters among its tables."""
+        """Add one batch; ``letters`` is the index of the dead letters among its tables."""
         if staged.dead_letters:
             self.unfit.append(staged.rows[letters]["_kafka_offset"].to_numpy())
         self.records += staged.records
@@ -249,7 +249,7 @@ class Replay:
         writer: str,
         file_bytes: int,
     ) -> None:
-        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is about the Parquet held at a time."""
+        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is the approximate Parquet memory held at a time."""
         self._converter = converter
         self._records = records
         self._store = store
@@ -257,7 +257,7 @@ class Replay:
         self._unique = unique
         self._writer = writer
         self._file_bytes = file_bytes
-        # All columns lie in the files: where a row goes, the table's own partitioning decides when it is loaded.
+        # All columns are in the files: the table's own partitioning places the rows when they are loaded.
         self._formats = [replace(table, partition_by=()) for table in converter.formats]
         self._letters = next(at for at, found in enumerate(self._formats) if found.kind is TableKind.DEAD_LETTERS)
         self._routed: dict[str, TableFormat] = {}
@@ -321,7 +321,7 @@ class Replay:
                 files.setdefault(rows.table.url, []).append(_file(path, file))
 
     def _with_all_columns(self, staged: StagedRows) -> StagedRows:
-        """The same for the tables of routes, which come with their rows."""
+        """The same for the tables of routes, which appear with their rows."""
         for table, _ in staged.routed:
             self._routed.setdefault(table.url, replace(table, partition_by=()))
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
@@ -341,7 +341,7 @@ def _file(path: str, file: EncodedFile) -> ReplacementFile:
 
 
 def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
-    """What was done, or what would be."""
+    """What was done, or would be done."""
     if not replayed:
         return "There are no records in this range: nothing to replace."
     lines = []

@@ -1,1 +1,1 @@
-"""What touches the world: Kafka and the store."""
+"""Everything with side effects: Kafka and the store."""

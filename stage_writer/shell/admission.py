@@ -1,11 +1,12 @@
-"""Whether Kafka lets this process in, and what keeps it out.
+"""Whether Kafka accepts this process's credentials, and if not, why.
 
 Rules:
 
-1. Who was never let in, and is refused for `PATIENCE_S`, has a wrong secret, certificate or right, and ends with that
-   error: waiting would not fix it. Brokers that are only away are waited for.
-2. Who was let in once rides over refusals, as over brokers that are away: secrets are changed while services run.
-3. librdkafka complains at each attempt, many times in a second. The same words are logged once in `AGAIN_AFTER_S`.
+1. A process that was never accepted, and is refused for `PATIENCE_S`, has a wrong secret, certificate or permission,
+   and ends with that error: waiting would not fix it. It waits for brokers that are only unreachable.
+2. A process that was accepted once tolerates refusals, as it does unreachable brokers: secrets are rotated while
+   services run.
+3. librdkafka reports each failed attempt, many times per second. The same message is logged once per `AGAIN_AFTER_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ AGAIN_AFTER_S = 60.0
 
 
 class Admission:
-    """What librdkafka said of its connections; `hear` is its ``error_cb``."""
+    """librdkafka's reports about its connections; `hear` is its ``error_cb``."""
 
     def __init__(self, servers: str, clock: Clock, log: FilteringBoundLogger) -> None:
         self.heard = LastWord()
@@ -38,7 +39,7 @@ class Admission:
         self._logged: dict[str, float] = {}
 
     def hear(self, error: KafkaError) -> None:
-        """Note a complaint, and tell people why nothing comes."""
+        """Record an error, and log why nothing arrives."""
         now_s, text = self._clock.monotonic_s(), words(error)
         self.heard.hear(error)
         if self.heard.is_refusal and self._refused_at_s is None:
@@ -49,7 +50,7 @@ class Admission:
             self._log.warning("kafka", problem=text)
 
     def let_in(self) -> None:
-        """The group has given this process something."""
+        """The group has accepted this process."""
         self._is_in = True
 
     def require(self) -> None:

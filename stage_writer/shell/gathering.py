@@ -1,12 +1,12 @@
-"""librdkafka's messages into columns: one batch for each Kafka partition.
+"""librdkafka's messages as columns: one batch for each Kafka partition.
 
 Rules:
 
-1. What is asked of a message is asked in a loop of C's, once for all messages of a call: a call to Python for each of
-   them would cost as much as all that is done with them later.
-2. The columns are made once, and the batches are parts of them. librdkafka hands out one partition's messages in a row,
-   for the most part, so nothing is moved; where it did not, rows are brought together in Arrow. A batch's messages are
-   of one leader epoch.
+1. Each property of a message is read in a loop in C, once for all messages of a call: a call from Python for each would
+   cost as much as all later processing.
+2. The columns are made once, and the batches are slices of them. librdkafka returns one partition's messages in a row
+   for the most part, so nothing is moved; elsewhere, rows are gathered in Arrow. A batch's messages have one leader
+   epoch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _second = itemgetter(1)
 _LONG_RUN = 64
-"""Messages in a row, so many that a batch for each run costs less than to bring the partitions' together."""
+"""Consecutive messages of one partition, from which on a batch for each run is cheaper than gathering them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What librdkafka has to say instead of a message."""
+    """An event from librdkafka in place of a message."""
 
     topic: str | None
     partition: int
@@ -48,18 +48,18 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """What was taken from librdkafka together."""
+    """The result of one read from librdkafka."""
 
     batches: tuple[MessageBatch, ...]
-    """Of one partition there may be several, in its order."""
+    """There may be several for one partition, in its order."""
     problems: tuple[Problem, ...]
     count: int
-    """Of messages and problems."""
+    """The number of messages and problems."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Messages, whatever their partitions."""
+    """Columns of messages of any partitions."""
 
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
@@ -80,14 +80,14 @@ class _Columns:
         )
 
     def take(self, order: NDArray[np.intp]) -> _Columns:
-        """The same in another order."""
+        """The same messages in another order."""
         places = pa.array(order)
         headers = None if self.headers is None else tuple(self.headers[place] for place in order.tolist())
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]
         return _Columns(offsets, stamps, self.values.take(places), self.keys.take(places), headers)
 
     def batch(self, source: TopicPartition, start: int, end: int, leader_epoch: int | None = None) -> MessageBatch:
-        """Some of them, which are all of one partition."""
+        """A batch of some of them, all of one partition."""
         return MessageBatch(
             source,
             self.offsets[start:end],
@@ -100,10 +100,10 @@ class _Columns:
 
 
 def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
-    """Messages and problems, as `consume` gives them."""
+    """Messages and problems, as `consume` returns them."""
     count, problems = len(messages), list[Problem]()
     errors = list(map(Message.error, messages))
-    if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError is not to be compared with None
+    if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError cannot be compared with None
         problems = [
             Problem(message.topic(), message.partition(), message.offset(), error)
             for message, error in zip(messages, errors, strict=True)
@@ -114,7 +114,7 @@ def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
 
 
 def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[MessageBatch, ...]:
-    """The batches of messages, none of them an error. Batches are by partition, and each in the order that it came."""
+    """The batches of messages without errors, one per partition, in order of arrival."""
     if not messages:
         return ()
     count = len(messages)
@@ -133,7 +133,7 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
 
 
 def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
-    """The batches of messages that were taken as columns; of one partition there are several when its runs are long."""
+    """The batches of messages that were read as columns; several for one partition when its runs are long."""
     columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, None)
     sources = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
     if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
@@ -150,14 +150,14 @@ def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
 def _parted(
     columns: _Columns, keys: NDArray[np.int64], source_at: Callable[[int], tuple[TopicPartition, int | None]]
 ) -> tuple[MessageBatch, ...]:
-    """A batch for each key; ``source_at`` a place is the partition of the message there, and its leader epoch."""
+    """A batch for each key; ``source_at`` gives the partition and the leader epoch of the message at an index."""
     count = len(keys)
     order = np.argsort(keys, kind="stable")
     parted = keys[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(parted)) + 1))
     sources = [source_at(first) for first in order[starts].tolist()]
     sizes = np.diff(starts, append=count)
-    if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not in a row
+    if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not consecutive
         columns, order = columns.take(order), np.arange(count)
     return tuple(
         columns.batch(source, first, first + size, epoch)
@@ -166,7 +166,7 @@ def _parted(
 
 
 def batch_of(source: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
-    """Messages of one partition, none of them an error."""
+    """A batch of one partition's messages, none of them an error."""
     return _Columns.of(messages, with_headers=with_headers).batch(source, 0, len(messages))
 
 
@@ -181,5 +181,5 @@ def _headers(message: Message) -> Headers | None:
 
 def _binaries(values: list[bytes | None]) -> pa.BinaryArray | pa.LargeBinaryArray:
     column = pa.array(values, pa.binary())
-    # Arrow's 32-bit offsets end at 2 GiB; more comes in chunks.
+    # Arrow's 32-bit offsets end at 2 GiB; larger data is chunked.
     return column if isinstance(column, pa.Array) else column.cast(pa.large_binary()).combine_chunks()

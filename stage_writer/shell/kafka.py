@@ -2,20 +2,21 @@
 
 Rules:
 
-1. Kafka's offsets are never the truth: nothing is stored or committed but, when asked, positions for people's tools,
-   and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
-2. Cooperative rebalancing, ``read_committed`` and a prefetch that fits the memory bound, unless the settings say
-   otherwise. A partition that comes back to this member is read, even if it was paused when it went.
-3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and looked up
-   again now and then; librdkafka is told names only. A named topic that is not there is waited for, and said so.
-4. A topic that was deleted and created again under its name is read on by librdkafka, from the old one's position, as
-   if nothing had happened. So the service asks for the topics' ids (stage_writer/service.py, rule 6).
-5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because what is done
-   with a poll costs something by the call. A batch that was taken before a rebalance moved its partition, in the same
-   poll, is dropped: its next reading begins at the chain's end.
-6. Records that were read and that Kafka has lost since are noticed (stage_writer/shell/truncation.py).
-7. Where topics are read together (stage_writer/merging), partitions of one number have to come to one member: the range
-   assignor gives them so. It takes everything from everybody at each rebalance; static members keep what they have.
+1. Kafka's offsets are never the truth: nothing is stored or committed except, on request, positions for monitoring
+   tools, and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
+2. Cooperative rebalancing, ``read_committed`` and a prefetch within the memory bound, unless the settings differ. A
+   partition that comes back to this member is read, even if it was paused when it was revoked.
+3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and refreshed
+   periodically; librdkafka gets names only. The writer waits for a named topic that does not exist, and reports it.
+4. librdkafka continues to read a topic that was deleted and recreated, from the old one's position, as if nothing had
+   happened. So the service checks the topics' ids (stage_writer/service.py, rule 6).
+5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because the
+   processing of a poll has a fixed cost. A batch that was taken before a rebalance moved its partition, in the same
+   poll, is dropped: its next owner reads from the chain's end.
+6. Records that Kafka has lost after they were read are detected (stage_writer/shell/truncation.py).
+7. Where topics are read together (stage_writer/merging), partitions with the same number must go to one member, which
+   the range assignor guarantees. It revokes everything from every member at each rebalance; static members keep what
+   they have.
 """
 
 from __future__ import annotations
@@ -70,15 +71,15 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
 OVERDUE_S = 60.0
-_LEAST_FETCH_BYTES = 2**20  # librdkafka refuses less than its message.max.bytes
+_LEAST_FETCH_BYTES = 2**20  # librdkafka rejects a value below its message.max.bytes
 _SESSION_MS = 45_000
-_ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # over in a moment
+_ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # transient errors
 _ELECTION_PAUSE_S = 0.1
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _STATE = KafkaError._STATE  # noqa: SLF001
 _ALL_AWAY = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
-# librdkafka tells a truncation as a reset, and why in words.
+# librdkafka reports a truncation as a reset, with the reason in its text.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 _DIFFERS_AT = re.compile(r"broker end offset is (\d+)")
 _FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -98,10 +99,10 @@ class KafkaSource:
         native: Path | None = None,
         unread: UnreadTopics | None = None,
     ) -> None:
-        """Nothing is contacted before a method is called. Raises ConfigError for properties that librdkafka refuses.
+        """Contacts nothing before a method is called. Raises ConfigError for properties that librdkafka rejects.
 
-        ``co_partitioned``: one member gets the partitions of one number, of all topics. ``native`` is the compiled
-        library that takes messages without Python's objects, where there is one. ``unread`` is kept up to date.
+        ``co_partitioned``: one member gets the partitions with the same number, of all topics. ``native`` is the
+        compiled library that reads messages without Python objects, if available. ``unread`` is kept up to date.
         """
         self._unread = unread or UnreadTopics()
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
@@ -136,7 +137,7 @@ class KafkaSource:
         self._refresh_topics()
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait that long at most for messages, and serve the group."""
+        """Wait up to the given time for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
         self._admission.require()
@@ -146,7 +147,7 @@ class KafkaSource:
         while True:
             with self._errors("consume"):
                 portion = self._taken(timeout_s, polled_bytes)
-            moved = {_source(*place) for place in self._taker.moved}  # what was read of these is not to be taken
+            moved = {_source(*place) for place in self._taker.moved}  # what was read of these must be dropped
             before = [batch for batch in polled.batches if batch.source not in moved]
             fresh = self._sort(portion)
             batches = (*before, *fresh.batches)
@@ -158,11 +159,11 @@ class KafkaSource:
             timeout_s = 0.0
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """The records before the places that these are read from next."""
+        """The record before the position that each partition is read from next."""
         self._checks.expect(last)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
-        """Go on reading an assigned partition from another position."""
+        """Continue reading an assigned partition from another position."""
         self._seek(source, _kafka(source, *self._checks.begin(source, position)))
 
     def _seek(self, source: TopicPartition, place: KafkaPartition) -> None:
@@ -170,14 +171,14 @@ class KafkaSource:
             try:
                 self._consumer.seek(place)
             except KafkaException as error:
-                # After an out-of-range position librdkafka has stopped the partition, and only a new start helps.
+                # After an out-of-range position librdkafka has stopped the partition, and only a restart of it helps.
                 if error.args[0].code() != _STATE or not self._is_cooperative:
                     raise
                 self._consumer.incremental_unassign([_kafka(source)])
                 self._consumer.incremental_assign([place])
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
-        """Stop reading these; the place in the group is kept."""
+        """Stop reading these; their position in the group is kept."""
         self._paused.update(sources)
         with self._errors("pause"):
             self._consumer.pause([_kafka(source) for source in sources])
@@ -199,7 +200,7 @@ class KafkaSource:
         if isinstance(start, FromTimestamp):
             spec = OffsetSpec.for_timestamp(start.timestamp_ms)
         position = self._offsets({source: spec})[source]
-        # A moment after the last record has no offset: begin at the end.
+        # A time after the last record has no offset: start at the end.
         return position if position >= 0 else self._offsets({source: OffsetSpec.latest()})[source]
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
@@ -224,12 +225,12 @@ class KafkaSource:
         return self._offsets(dict.fromkeys(sources, latest), IsolationLevel.READ_UNCOMMITTED)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids. Safe to call from any thread."""
+        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
         with self._errors("describe topics"):
             return topic_ids(self._admin, topics, TIMEOUT_S)
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """Those of these partitions that nobody in the group has; None while the group is not at rest."""
+        """The partitions among these without an owner in the group; None while the group is rebalancing."""
         group = str(self._properties["group.id"])
         with self._errors(f"describe the group {group}"):
             found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
@@ -248,14 +249,14 @@ class KafkaSource:
         return None if described.state != ConsumerGroupState.STABLE else set(sources) - owned
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit positions to the group for people's lag tools; a failure is of no consequence."""
+        """Commit positions to the group, for lag monitoring tools only; a failure has no consequence."""
         if positions:
             with self._errors("report positions"):
                 offsets = [_kafka(source, position) for source, position in positions.items()]
                 self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def close(self) -> None:
-        """Leave the group; tells the listener what is revoked, in a thread for which this one waits."""
+        """Leave the group; the listener is called with what is revoked, in a thread that this call joins."""
         with self._errors("leave the group"):
             self._taker.close()
             if not close_within(self._consumer, self._revoke_timeout_s + CLOSE_WITHIN_S):
@@ -279,7 +280,7 @@ class KafkaSource:
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []
         stale: set[TopicPartition] = set()
-        """What follows of these, in this portion, is not to be taken."""
+        """Messages after these, in this portion, must be dropped."""
         for batch in portion.batches:
             source = batch.source
             found = None if source in stale else self._checks.take(batch)
@@ -303,14 +304,14 @@ class KafkaSource:
         return Polled(tuple(batches), ends, tuple(faults))
 
     def _is_end(self, source: TopicPartition, position: Position, faults: list[PartitionFault]) -> bool:
-        """Whether a partition was read to its end; one that ends before the place it is to be read from is a fault."""
+        """Whether a partition was read to its end; one that ends before its start position is a fault."""
         check = self._checks.open(source)
         if check is None:
             return True
         if position >= check.position:
             self._checks.passed(source)
             return True
-        # A leader that is new may not know yet how far it is; the end that it tells when asked is one.
+        # A new leader may not know its end yet; the end that it returns on request is reliable.
         try:
             end = self._offsets({source: OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED)[source]
         except BrokerError as error:
@@ -333,7 +334,7 @@ class KafkaSource:
         if error.fatal() or error.code() in _FATAL_GROUP:
             raise member_error(self._servers, str(self._properties["group.id"]), topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            # Not there yet, or no longer; librdkafka looks again.
+            # It does not exist yet, or no longer; librdkafka retries.
             self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())
             return []
         if topic is not None and partition >= 0:
@@ -342,7 +343,7 @@ class KafkaSource:
         return []
 
     def _out_of_range(self, source: TopicPartition, position: Position) -> list[PartitionFault]:
-        """What is wrong with a position that Kafka does not have; nothing where it is only the record before it."""
+        """The fault of a position that Kafka does not have; None if only the record before it is missing."""
         check = self._checks.open(source)
         position = position if check is None else check.position
         skip = f"{repair('skip', source)} --to"
@@ -358,14 +359,14 @@ class KafkaSource:
             remedy = f"put them back, or give them up with `{skip} {low} --yes`"
             return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
         if position <= high and check is not None:
-            self.seek(source, position)  # retention took the record that was to be compared
+            self.seek(source, position)  # retention removed the record that was to be compared
             return []
         return [ends_before(source, high, position)]
 
     def _overdue(self) -> tuple[PartitionFault, ...]:
-        """What is wrong with partitions of which the record that is read first does not come.
+        """The faults of partitions whose expected first record does not arrive.
 
-        Raises BrokerError where it is there (stage_writer/shell/truncation.py, rule 4).
+        Raises BrokerError where Kafka has it (stage_writer/shell/truncation.py, rule 4).
         """
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_at_s < OVERDUE_S:
@@ -375,7 +376,7 @@ class KafkaSource:
         try:
             ends = self._offsets(dict.fromkeys(overdue, OffsetSpec.latest())) if overdue else {}
         except BrokerError:
-            return ()  # the brokers are away
+            return ()  # no broker is reachable
         short = {source: end for source, end in ends.items() if end < overdue[source].position}
         stuck = min(overdue.keys() - short.keys(), default=None)
         if stuck is not None:
@@ -390,7 +391,7 @@ class KafkaSource:
         self._admission.hear(error)
 
     def _check_again(self) -> None:
-        """See whether brokers that were all away came back with the records that were read."""
+        """Check whether brokers that were all unreachable came back with the records that were read."""
         self._were_away = False
         for source, position in self._checks.again().items():
             try:
@@ -405,7 +406,7 @@ class KafkaSource:
         try:
             self._refresh_topics()
         except BrokerError as error:
-            # Brokers that are away for a while are no reason to drop what is buffered; names ride over that as well.
+            # Brokers that are unreachable for a while are no reason to drop buffers; topic names survive that as well.
             self._topics_at_s = self._clock.monotonic_s()
             self._log.warning("topics not looked up, trying again", problem=error.problem)
 
@@ -425,7 +426,7 @@ class KafkaSource:
                 )
 
     def _shared(self, names: Collection[str]) -> set[str]:
-        """The topics that several streams take, and that came while this runs: none reads them. Raises ConfigError."""
+        """Topics that appeared since startup and that several streams match: none reads them. Raises ConfigError."""
         if not self._topics:
             require_apart(self._streams, names)
         shared = shared_topics(self._streams, names)
@@ -441,7 +442,7 @@ class KafkaSource:
         listener = cast("GroupListener", self._listener)
         sources = [_source(found.topic, found.partition) for found in partitions]
         positions = listener.assigned(sources)
-        # librdkafka remembers that a partition was paused when it was taken from us.
+        # librdkafka remembers that a partition was paused when it was revoked.
         self.resume(sources)
         unread = [source for source in sources if source not in positions]
         begins = {**self._until_sought(unread), **positions}
@@ -454,10 +455,10 @@ class KafkaSource:
             self.pause(unread)
 
     def _until_sought(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Where partitions are assigned that are not to be read yet; they are sought before they are resumed.
+        """The assignment of partitions that must not be read yet; a seek precedes their resume.
 
-        A number in any case. While librdkafka looks up what a name like "the end" stands for, it forgets a seek, and
-        then it reads from the end, over all that lies before it. The end's number asks for nothing that is gone.
+        Always a number. While librdkafka resolves a logical offset such as "end", it forgets a seek, and would then
+        read from the end and skip everything before it. The end's number is always a valid position.
         """
         try:
             return self._offsets({source: OffsetSpec.latest() for source in sources}) if sources else {}
@@ -492,7 +493,7 @@ class KafkaSource:
     def _offsets(
         self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel | None = None
     ) -> dict[TopicPartition, Position]:
-        """Of what this consumer sees, or at another level."""
+        """End offsets visible to this consumer, or at another isolation level."""
         if level is None:
             committed = self._properties.get("isolation.level") == "read_committed"
             level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -518,35 +519,35 @@ class KafkaSource:
         try:
             yield
         except KafkaException as error:
-            if not self._topics:  # nothing is lost by it: librdkafka hands over what it has to say of its connections
+            if not self._topics:  # loses nothing: librdkafka delivers its connection events
                 self._consumer.poll(0)
             raise broker_error(what, self._servers, error.args[0], self._admission.heard, user_of=user_of) from error
 
 
 def is_cooperative(properties: Mapping[str, Option]) -> bool:
-    """Whether a rebalance takes from a member only what goes to another one; librdkafka has calls for each kind."""
+    """Whether a rebalance revokes only what moves to another member; librdkafka has different calls for each kind."""
     strategy = str(properties.get("partition.assignment.strategy", ""))
     return properties.get("group.protocol") == "consumer" or "cooperative" in strategy
 
 
 def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> dict[str, Option]:
-    """The consumer's properties: our defaults, the user's own, and what is not negotiable (rules 1, 2 and 7)."""
+    """The consumer's properties: our defaults, the user's own, and the fixed ones (rules 1, 2 and 7)."""
     shares = MemoryShares.of(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
         "isolation.level": "read_committed",
         "partition.assignment.strategy": "cooperative-sticky",
-        # How soon a topic or a partition that was added is seen; librdkafka's own are five minutes.
+        # How soon an added topic or partition is seen; librdkafka's default is five minutes.
         "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
-        # Of all partitions together: their queues are one. It may be passed by an answer of each broker.
+        # For all partitions together, which share one queue. One response per broker may exceed it.
         "queued.max.messages.kbytes": shares.prefetch // 1024,
         "queued.min.messages": shares.queued_messages,
         "fetch.max.bytes": max(shares.fetch, _LEAST_FETCH_BYTES),
-        # librdkafka's own is a second for which a full queue stops fetching: long enough to run dry.
+        # librdkafka's default stops fetching for a second when the queue is full: long enough to run dry.
         "fetch.queue.backoff.ms": 50,
     }
     if settings.kafka.get("group.protocol") == "consumer":
-        del defaults["partition.assignment.strategy"]  # there the broker assigns, and librdkafka refuses the property
+        del defaults["partition.assignment.strategy"]  # the broker assigns, and librdkafka rejects the property
     if co_partitioned:
         defaults |= _co_partitioned(settings.kafka)
     fixed: dict[str, Option] = {
@@ -560,7 +561,10 @@ def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> 
 
 
 def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
-    """What makes the group assign partitions of one number together (rule 7). Raises ConfigError for another wish."""
+    """Makes the group assign partitions with the same number together (rule 7).
+
+    Raises ConfigError for a conflicting setting.
+    """
     key = "group.remote.assignor" if given.get("group.protocol") == "consumer" else "partition.assignment.strategy"
     if given.get(key, "range") != "range":
         msg = f"kafka: {key} is {given[key]!r}, and a topology joins topics: partitions of one number belong together"
@@ -569,7 +573,7 @@ def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
 
 
 def session_s(kafka: Mapping[str, Option]) -> float:
-    """How long the group waits for a sign of life from a member."""
+    """The group's session timeout, in seconds."""
     return float(str(kafka.get("session.timeout.ms", _SESSION_MS))) / 1000
 
 

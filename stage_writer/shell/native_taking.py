@@ -1,10 +1,10 @@
-"""Messages out of librdkafka's queues in bounded portions, as `taking` has them, without an object for each.
+"""Reads messages from librdkafka's queues in bounded portions, like `taking`, without an object for each.
 
 Rules:
 
-1. Those of `stage_writer.shell.taking`. C ends a portion by its bytes; here it ends with the time.
-2. The group is served between two waits, so these are short. What was taken before it moved a partition, in the same
-   portion, is dropped, and ends the portion.
+1. Those of `stage_writer.shell.taking`. C ends a portion by its bytes; this module ends it by time.
+2. The group is served between two waits, so these are short. Messages of the same portion that were read before a
+   rebalance moved their partition are dropped, and the portion ends.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SERVED = 100
 
 
 class NativeTaker:
-    """Takes portions from one consumer."""
+    """Reads portions from one consumer."""
 
     def __init__(self, taking: NativeTaking, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:
-        """As a `Taker`."""
+        """Like `Taker`."""
         self._taking = taking
         self._consumer = consumer
         self._clock = clock
@@ -41,12 +41,12 @@ class NativeTaker:
         self._most_bytes = most_bytes
         self._forwarded_at_s = clock.monotonic_s()
         self._moved_now: set[tuple[str, int]] = set()
-        """While the group was served the last time."""
+        """Partitions that were assigned or revoked while the group was last served."""
         self.moved: set[tuple[str, int]] = set()
-        """Topics and partitions that came or went while the last portion was taken."""
+        """Topics and partitions that were assigned or revoked while the last portion was read."""
 
     def take(self, timeout_s: float, taken_bytes: int = 0) -> Portion:
-        """As `Taker.take`."""
+        """Like `Taker.take`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         most_bytes = self._most_bytes - taken_bytes
         strays: list[Message] = []
@@ -68,26 +68,27 @@ class NativeTaker:
                 return self._portion(strays)
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to come; called while the group is served."""
+        """These are about to be assigned; called while the group is served."""
         places = [(found.topic, found.partition) for found in partitions]
         self._moved_now |= set(places)
         self._taking.take_over(places)
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to go; called while the group is served."""
+        """These are about to be revoked; called while the group is served."""
         places = [(found.topic, found.partition) for found in partitions]
         self._moved_now |= set(places)
         self._taking.let_go(places)
 
     def close(self) -> None:
-        """Before the consumer is."""
+        """Call this before the consumer is closed."""
         self._taking.close()
 
     def _portion(
         self, strays: list[Message], stale: Collection[tuple[str, int]] = (), fresh: Sequence[Message] = ()
     ) -> Portion:
-        """What is held, without what is ``stale`` (rule 2); ``fresh`` is what came when that went."""
-        # What is no partition's comes by the consumer's own queue, and so does what was there before it was forwarded.
+        """What is held, without ``stale`` partitions (rule 2); ``fresh`` ones were assigned at the same time."""
+        # Events of no partition arrive by the consumer's own queue, and so does what was queued before it was
+        # forwarded.
         taken, other = self._taking.give(), portion_of(strays, with_headers=False)
         after = portion_of(fresh, with_headers=False)
         problems = [

@@ -1,7 +1,7 @@
 """Kafka for a replay: the records of a range, as the batches of the service.
 
-Rule: batches are those of the service (`stage_writer.shell.gathering`), so that a replay converts what a
-writer would have converted. How a range is read is in common/kafka/reader.py.
+Rule: batches are those of the service (`stage_writer.shell.gathering`), so a replay converts what a writer would have
+converted. See common/kafka/reader.py for how a range is read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReplayKafka(KafkaReader):
     """A `stage_writer.replay.records.Kafka`."""
 
     def __init__(self, settings: Settings, *, with_headers: bool) -> None:
-        """Raises ConfigError for properties that librdkafka refuses."""
+        """Raises ConfigError for properties that librdkafka rejects."""
         super().__init__(consumer_properties(settings), settings.writer.consume_records)
         self._with_headers = with_headers
 

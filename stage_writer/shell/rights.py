@@ -1,7 +1,7 @@
-"""What this user may do in Kafka, as the brokers say it: for ``stage-writer check``.
+"""This user's permissions in Kafka, as the brokers report them: for ``stage-writer check``.
 
-Rule: a writer needs READ on its topics and READ on its group (docs/security.md); in Kafka READ includes DESCRIBE. What
-a broker without an authorizer says is taken as everything.
+Rule: a writer needs READ on its topics and READ on its group (docs/security.md); in Kafka READ includes DESCRIBE. The
+answer of a broker without an authorizer counts as all permissions.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _errors(what: str, servers: str, user_of: str) -> Iterator[None]:
 
 
 def _of_a_group(admin: AdminClient, group: str) -> bool:
-    """A cluster that has had no group yet makes its place for groups now, which takes a moment."""
+    """A cluster without any groups creates its offsets topic now, which takes a moment."""
     deadline_s = time.monotonic() + _TIMEOUT_S
     while True:
         asked = admin.describe_consumer_groups([group], include_authorized_operations=True, request_timeout=_TIMEOUT_S)
@@ -84,6 +84,6 @@ def _may_read(answer: Future[TopicDescription] | Future[ConsumerGroupDescription
         if code in _DENIALS:
             return False
         if code == KafkaError.GROUP_ID_NOT_FOUND:
-            return True  # which says nothing of rights; newer brokers say so of a group that has never been
+            return True  # reports no permissions; newer brokers report this for a group that never existed
         raise
     return allowed is None or not allowed or AclOperation.READ in allowed

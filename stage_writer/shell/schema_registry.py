@@ -1,13 +1,13 @@
-"""The schema registry over HTTP, by confluent-kafka's client: what type a schema is.
+"""Types of schemas, from a schema registry over HTTP by confluent-kafka's client.
 
 Rules:
 
-1. What a schema is never changes, so each is asked for once. One that is not there may have been registered a moment
-   ago: it is asked for again a few times, and then not for a minute.
-2. It is asked in a thread beside the writer's loop, one at a time, and while it does not answer again with growing
-   pauses, for as long as somebody calls `knows`. Nothing is said of the messages meanwhile. A registry that is well
-   answers within the moment that the first question of a kind may take; one that is not has nobody wait for it.
-3. The client's package brings libraries that others need not have: it is imported when a stream asks for it.
+1. A schema never changes, so each is requested once. A missing one may have been registered a moment ago: it is
+   requested again a few times, and then not for a minute.
+2. Requests run in a background thread, one at a time, and are retried with growing pauses while the registry does not
+   answer, as long as `knows` is called. The messages wait meanwhile. A healthy registry answers within the short time
+   that the first request for an id may block; an unhealthy one blocks no caller.
+3. The client's package brings libraries that other streams do not need: it is imported when a stream uses a registry.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Client(Protocol):
 
 
 class SchemaRegistry:
-    """A `core.envelopes.framing.SchemaTypes`. Raises ConfigError for settings that the client does not take."""
+    """A `core.envelopes.framing.SchemaTypes`. Raises ConfigError for settings that the client rejects."""
 
     def __init__(
         self,
@@ -76,19 +76,19 @@ class SchemaRegistry:
         try:
             self._client.get_schema_types()
         except SchemaRegistryError as error:
-            if error.http_status_code != _NOT_FOUND:  # some registries do not have that question
+            if error.http_status_code != _NOT_FOUND:  # some registries do not have that endpoint
                 raise self._refusal(error) from error
-        except Exception as error:  # the client lets its HTTP library's own through
+        except Exception as error:  # the client lets its HTTP library's errors through
             raise self._refusal(error) from error
 
     def knows(self, ids: Sequence[int]) -> bool:
-        """Whether it has said of each what it is; see the port. Called by one thread."""
+        """Whether the type of each schema is known; see the port. Called by one thread."""
         if self._unknown(ids) and (began := self._ask(ids)) is not None and self._away is None:
             began.join(_A_MOMENT_S)
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[int]) -> RegistryError:
-        """Why it does not know these."""
+        """Why the types of these are unknown."""
         msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids))} is"
         return self._away or RegistryError(msg, "see whether the registry answers")
 
@@ -106,7 +106,7 @@ class SchemaRegistry:
         return {schema: self._types[schema] for schema in ids}
 
     def _unknown(self, ids: Sequence[int]) -> list[int]:
-        """Those that have to be asked for, also again (rule 1)."""
+        """The ids to request, repeated requests included (rule 1)."""
         now_s = self._clock.monotonic_s()
         return [
             schema
@@ -115,7 +115,7 @@ class SchemaRegistry:
         ]
 
     def _ask(self, ids: Sequence[int]) -> threading.Thread | None:
-        """Have them asked for, if it is time and nobody is asking (rule 2)."""
+        """Start requests, if they are due and none is running (rule 2)."""
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
             return None
         wanted = self._unknown(ids)
@@ -124,7 +124,7 @@ class SchemaRegistry:
         return self._asking
 
     def _ask_all(self, ids: Sequence[int]) -> None:
-        """In a thread of its own: find out, and write it down."""
+        """Request and record the types; runs in a thread of its own."""
         try:
             for schema in ids:
                 found = self._found(schema)
@@ -150,16 +150,16 @@ class SchemaRegistry:
         return None
 
     def _asked(self, schema: int) -> str | None:
-        """What the registry says now; None for what it does not have. Raises RegistryError."""
+        """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
         try:
-            return self._client.get_schema(schema).schema_type or "AVRO"  # that the registry need not name
+            return self._client.get_schema(schema).schema_type or "AVRO"  # the registry may omit the default
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None
             raise self._refusal(error) from error
-        except Exception as error:  # the client lets its HTTP library's own through
+        except Exception as error:  # the client lets its HTTP library's errors through
             raise self._refusal(error) from error
 
     def _refusal(self, error: Exception) -> RegistryError:

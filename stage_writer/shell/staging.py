@@ -2,25 +2,25 @@
 
 Rules:
 
-1. Data files first, each under a name of its own, and the state of a topology's task, in the stage or in a Kafka
-   topic; then the marker, by exclusive create. Who loses the claim leaves its
-   files where they are, for VACUUM: an earlier try of the same claim may have won without an answer, been loaded and
-   been settled, and then the table has those very files.
+1. Data files first, each under a name of its own, and the state of a topology's task, in the stage or in a Kafka topic;
+   then the marker, by exclusive create. A writer that loses the claim leaves its files in place, for VACUUM: an earlier
+   attempt at the same claim may have succeeded without a response, been loaded and been settled, and then the table has
+   those very files.
 2. A job may be run again after a StoreError or a BrokerError: what is encoded stays encoded, what is uploaded stays
-   uploaded, and the marker's bytes are the same, so that a claim whose answer was lost is recognised as our own.
+   uploaded, and the marker's bytes are the same, so a claim whose response was lost is recognized as our own.
 3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
-   flush went on from: markers are settled from the low end, so a late writer that takes a freed position finds its
+   flush continued from: markers are settled from the low end, so a late writer that takes a freed position finds its
    predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
-   before it, and what was settled may stand there again, by a request that arrives twice: so nothing may be above a
-   claim either, for the last marker is never settled. So no stray is ever continued, and the marker with the highest
-   start is always the chain's end. (model/ shows that less is not enough.)
-4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading begins again
-   at its new end. The copy of its very bytes below ``stray/`` tells such a marker from one that was settled; copies
-   that the loader makes of late claims have other names. A partition's only marker is never withdrawn where it has
-   no beginning, whatever lies there: it may be all that says where reading goes on.
-5. Markers of a lower generation than the partition's are passed over: they are of a topic that is no more.
-6. Right before a claim a guard is asked: after a pause that the group may not have borne, a job waits; and what may
-   come from a topic that was created again is not staged into the old one's chain.
+   before it, and a settled marker may reappear through a duplicated request: so nothing may be above a claim either,
+   because the last marker is never settled. So no stray is ever continued, and the marker with the highest start is
+   always the chain's end. (model/ shows that anything weaker fails.)
+4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading restarts at
+   its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
+   loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
+   even if there is a copy: it may be the only record of where reading continues.
+5. Markers of a lower generation than the partition's are ignored: they are of a topic that no longer exists.
+6. Right before a claim a guard is called: after a pause that may have cost the group membership, a job waits; and
+   records that may come from a recreated topic are not staged into the old one's chain.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ObjectStage:
     ) -> None:
         """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process.
 
-        Without ``compatibility`` no table is looked at before rows for it are staged.
+        Without ``compatibility`` no table is checked before rows for it are staged.
         """
         self._compatibility = compatibility
         self._store = store
@@ -134,11 +134,11 @@ class ObjectStage:
                 for item in self._store.list(folder_of(source))
                 if (name := MarkerName.parse(item.path))
             ]
-            # Of two objects for one position (a hand-typed name without padding) the one with content counts.
+            # Of two objects for one position (a hand-typed name without padding), the one with content counts.
             for name, _, path in sorted(found, reverse=True):
                 data = self._store.read(path)
                 if data is None:
-                    break  # an operator has just put it aside: look again
+                    break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data)
                 if not marker.is_older_than(generation):
                     tail = _tail(marker, path, digest_of(data), generation)
@@ -149,7 +149,7 @@ class ObjectStage:
         raise StoreError(msg, "wait for the repair that is under way")
 
     def _outboxes(self, found: Collection[tuple[MarkerName, bool, str]], below: MarkerName) -> tuple[str, ...]:
-        """What is not known to be delivered, where the last marker was made by hand and says nothing of it."""
+        """The chain's undelivered outboxes, where the last marker was made by hand and does not list them."""
         for name, _, path in sorted(found, reverse=True):
             data = self._store.read(path) if name < below else None
             marker = None if data is None else marker_from_bytes(name, data)
@@ -162,21 +162,21 @@ class ObjectStage:
         return state_at(self._store, source, tail)
 
     def beginning(self, source: TopicPartition) -> Beginning | None:
-        """Where a partition's chain begins while it has no marker."""
+        """The origin of a partition's chain while it has no marker."""
         path = begin_path(source)
         data = self._store.read(path)
         return None if data is None else beginning_from_bytes(path, data)
 
     def begin(self, source: TopicPartition, beginning: Beginning) -> None:
-        """Write down where a new chain begins; what is there already wins."""
+        """Record where a new chain starts; an existing record wins."""
         self._store.create(begin_path(source), beginning_to_bytes(beginning))
 
     def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
-        """Write down which partitions had nothing new, and which there were, in place of what was said before."""
+        """Record which partitions exist and which had nothing new, replacing the previous record."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
 
     def tell_news(self, app_id: str) -> None:
-        """Give the sign that a stream has new markers."""
+        """Signal that a stream has new markers."""
         self._store.write(news_path(app_id, self._writer), b"")
 
     def flush_job(
@@ -189,15 +189,15 @@ class ObjectStage:
         lineage: Lineage = _FIRST,
         guard: ClaimGuard = _always,
     ) -> Job:
-        """A job that seals the buffer as the marker after ``tail``, when the guard lets it."""
+        """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
         return Job(self, Flush(source, stream, buffer, tail, lineage), guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
-        """Why rows for these tables can never be loaded; None where they can be, or it is unknown."""
+        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
         found = None if self._compatibility is None else self._compatibility.find(tables)
         return None if found is None else Incompatible(start, tuple(tables), found.problem, found.remedy)
 
-    # What a job needs of the stage; jobs run in threads, and nothing here has a state.
+    # The stage as the jobs need it; jobs run in threads, and nothing here has state.
 
     def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
         """Name an encoded file."""
@@ -209,12 +209,12 @@ class ObjectStage:
         return NewFile(table, staged, file.data)
 
     def upload(self, file: NewFile) -> None:
-        """Write a data file below its table's root, or where it waits for Spark."""
+        """Write a data file below its table's root, or where files wait for Spark."""
         store = self._store if file.staged.is_mixed else self._tables(file.table.url)
         store.upload(file.staged.path, file.data)
 
     def write_state(self, flush: Flush, change: StateChange) -> MarkedState:
-        """Write what a flush has changed of its task's state."""
+        """Write a flush's changes to its task's state."""
 
         def name(kind: StateKind) -> StateFileName:
             return StateFileName(flush.source, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
@@ -222,7 +222,7 @@ class ObjectStage:
         return change.write(self.states.of(flush.stream), name)
 
     def write_outbox(self, flush: Flush) -> tuple[str, ...]:
-        """Write what a flush has for Kafka topics; what its marker has to name of its chain. Raises BrokerError."""
+        """Write a flush's records for Kafka topics. Returns the outboxes its marker must name. Raises BrokerError."""
         buffer, outlet = flush.buffer, flush.buffer.outlet
         if outlet is None:
             return () if flush.tail is None else flush.tail.outboxes
@@ -269,7 +269,7 @@ class ObjectStage:
         )
 
     def gained(self, app_id: str) -> StructType | None:
-        """The columns that a stream has gained, as the loader published them last; None while there are none."""
+        """The columns that a stream has gained, as last published by the loader; None if there are none."""
         found = latest(self._store, app_id)
         return None if found is None else found.columns
 
@@ -278,12 +278,12 @@ class ObjectStage:
         return not isinstance(self._store.create(name.path, data), AlreadyExists)
 
     def is_there(self, tail: Tail) -> bool:
-        """Whether a marker still exists, and is the one that it was."""
+        """Whether a marker still exists with the same bytes."""
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
     def is_last(self, name: MarkerName, generation: int) -> bool:
-        """Whether no marker of this generation, or a later one, is above this one."""
+        """Whether no marker of this or a later generation is above this one."""
         found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
         above = [other for other in found if other is not None and other > name]
         return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
@@ -293,17 +293,17 @@ class ObjectStage:
         return data is None or marker_from_bytes(name, data).is_older_than(generation)
 
     def is_alone(self, name: MarkerName) -> bool:
-        """Whether the partition has no marker but this one."""
+        """Whether the partition has no other marker."""
         found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
         return all(other in {None, name} for other in found)
 
     def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
-        """Take our claim back when ``tail``, now gone, was put aside (rule 4); whether it was."""
+        """Delete our claim if ``tail``, now gone, was put aside (rule 4); returns whether it was."""
         if not self._was_put_aside(tail):
             return False
         if self.is_alone(name) and self.beginning(name.topic_partition) is None:
             return False
-        if self._store.read(name.path) == data:  # else it is gone already, and the name may be another's
+        if self._store.read(name.path) == data:  # otherwise it is already gone, and the name may be another's
             self._store.delete([name.path])
         return True
 
@@ -319,7 +319,7 @@ class ObjectStage:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What one flush is of."""
+    """The identity of one flush."""
 
     source: TopicPartition
     stream: Stream
@@ -335,7 +335,7 @@ class NewFile:
     table: TableFormat
     staged: StagedFile
     data: Pieces
-    """Nothing once it is uploaded."""
+    """Empty once it is uploaded."""
 
 
 class Job:
@@ -354,13 +354,13 @@ class Job:
 
     @property
     def memory_bytes(self) -> int:
-        """What the buffer held when the flush began; what is left to upload, once that is encoded. And the state."""
+        """The buffer's memory when the flush started; after encoding, what is left to upload. Includes the state."""
         files, state = self._files, self._flush.buffer.state
         held = self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
         return held if state is None else held + state.memory_bytes
 
     def run(self) -> FlushOutcome:
-        """Encode, upload, ask, claim; the first two once, however often this is called (rule 2)."""
+        """Encode, upload, call the guard, claim; the first two once, even if this is called again (rule 2)."""
         buffer = self._flush.buffer
         refused = self._stage.incompatible(buffer.start, [rows.table for rows in buffer.tables if rows.arrow_bytes])
         if refused is not None and self._files is None:
@@ -420,9 +420,9 @@ class Job:
 
 
 def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
-    """A marker and its bytes; without its files' statistics where it would be too large to be read again.
+    """A marker and its bytes, without its files' statistics where it would be too large to read back.
 
-    Raises StoreError where that does not help: what nobody could read is not written.
+    Raises StoreError where that does not help: an unreadable marker is never written.
     """
     data = manifest_to_bytes(name.topic_partition, manifest)
     if beyond_bounds(data) is not None:
@@ -442,7 +442,7 @@ def _without_statistics(table: StagedTable) -> StagedTable:
 
 def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
     manifest = marker.manifest
-    # A newer one than the beginning's: somebody has lost the beginning.
+    # The manifest's generation is newer than the recorded origin's if the origin was lost.
     lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
     state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
     outboxes = () if manifest is None else manifest.outboxes

@@ -1,8 +1,8 @@
-"""Deletes the state files of a task that nobody needs any more; its owner does, after it has sealed a snapshot.
+"""Deletes a task's superseded state files; their owner does, after it has sealed a snapshot.
 
-Rules: core/superseded.py says which. It is done right after a marker was claimed, in the flush's own thread: whoever
-claims is the owner, and the newest file is as new as the flush, so that ages are the store's own. What fails is left
-for the next time.
+Rules: see core/superseded.py for which. It runs right after a marker was claimed, in the flush's own thread: the writer
+that claims is the owner, and the newest file is as new as the flush, so ages come from the store's clock. Failures are
+left for the next time.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class StateCleaning:
     """Cleans one stage."""
 
     def __init__(self, store: ObjectStore, keep_s: float) -> None:
-        """``keep_s`` is how long a file stays that nobody needs."""
+        """``keep_s`` is how long a superseded file stays, in seconds."""
         self._store = store
         self._keep_ms = int(keep_s * 1000)
 
     def clean(self, source: TopicPartition) -> int:
-        """Delete what is not needed of a partition's; how many files that were."""
+        """Delete a partition's superseded files. Returns how many."""
         with suppress(StoreError, MarkerError):
             found = self._superseded(source)
             self._store.delete(found)
@@ -39,7 +39,7 @@ class StateCleaning:
         return 0
 
     def _superseded(self, source: TopicPartition) -> list[str]:
-        # The files first: a marker that is settled while this looks makes the lowest one higher, and names no file that
+        # List the files first: a marker that is settled during the check raises the lowest one, and names no file that
         # was written after the list was made.
         files = list(self._store.list(state_folder(source)))
         markers = sorted(

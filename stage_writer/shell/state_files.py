@@ -2,13 +2,15 @@
 
 Rules:
 
-1. The state at a chain's end is what its last flush's marker names. Markers right above that were made by hand (an
-   empty one, a skip, a bootstrap) change nothing of it: their positions are no part of it. Above a gap it is unknown.
-2. A chain without any marker begins with an empty state, and so does one whose flushes never had any. Where there was
-   one and it is no longer known, nothing is guessed: the partition is held.
-3. Changes in a Kafka topic are read if they are needed: a stand-in of the state, where there is one, is as good.
-4. A topic that does not do any more takes no changes, and holds up nothing: they go to the stage. Who looks at topics
-   (stage_writer/changelog/watch.py) tells of it.
+1. The state at a chain's end is what its last flush's marker names. Markers right above it that were made by hand (an
+   empty one, a skip, a bootstrap) do not change the state: it does not cover their positions. Above a gap it is
+   unknown.
+2. A chain without any marker starts with an empty state, and so does one whose flushes never had any. Where there was a
+   state and it is no longer known, the partition is held.
+3. Changes in a Kafka topic are read only if needed: a renewed copy of the state in the stage is used instead where
+   there is one.
+4. An unsuitable topic gets no changes, and blocks nothing: they go to the stage. The periodic topic check
+   (stage_writer/changelog/watch.py) reports it.
 """
 
 from __future__ import annotations
@@ -41,19 +43,19 @@ class StageState:
     def __init__(
         self, store: ObjectStore, changelog: Changelog = NO_CHANGELOG, topic: Topic | None = None, app_id: str = ""
     ) -> None:
-        """Changes are written to ``topic``, or to the stage without one; they are read from wherever they are."""
+        """Writes changes to ``topic``, or to the stage without one; reads them from either."""
         self._store = store
         self._changelog = changelog
         self._topic = topic
         self._app_id = app_id
 
     def of(self, stream: Stream) -> StageState:
-        """Where a stream's flushes write to."""
+        """The destination of a stream's flushes."""
         topic = stream.state_changelog
         return self if topic is None else StageState(self._store, self._changelog, Topic(topic), stream.app_id)
 
     def write(self, name: StateFileName, data: Pieces) -> Change:
-        """Write a file; its name is nobody else's. Where it is."""
+        """Write a file under a unique name. Returns its path."""
         if self._topic is not None and name.kind is StateKind.CHANGES:
             with suppress(ConfigError):  # rule 4
                 return self._changelog.write(self._topic, self._app_id, name, data)
@@ -61,7 +63,7 @@ class StageState:
         return name.path
 
     def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
-        """What a state has on top of its snapshot. Raises StateError for what is not there."""
+        """The changes to a state since its snapshot. Raises StateError for missing ones."""
         if not state.in_topics:
             paths = [path for path in state.changes if isinstance(path, str)]
             for path, data in zip(paths, self._store.read_each(paths), strict=True):
@@ -78,7 +80,7 @@ class StageState:
                     raise self._gone(source, error) from error
 
     def _gone(self, source: TopicPartition, error: StateError) -> StateError:
-        """What a topic does not have any more, with the place to rewind to."""
+        """The error for changes that a topic no longer has, with the position to rewind to."""
         place = last_in_stage(self._store, source)
         where = "position 0 (`--to 0 --below-table`)"
         if place:
@@ -87,7 +89,7 @@ class StageState:
         return StateError(error.problem, remedy)
 
     def open(self, path: str) -> BinaryIO:
-        """A file that is read as it is needed. Raises StateError when it is not there."""
+        """Open a file that is read on demand. Raises StateError when it does not exist."""
         if self._store.stat(path) is None:
             raise _missing(path)
         return self._store.open(path)
@@ -100,7 +102,7 @@ def _required(path: str, data: bytes | None) -> bytes:
 
 
 def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None:
-    """The highest place of the chain whose state needs no topic; None where no marker knows one."""
+    """The highest position of the chain whose state needs no topic; None if no marker knows one."""
     there = {item.path for item in store.list(state_folder(source))}
     found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
     for name, path in sorted(found, reverse=True):
@@ -136,7 +138,7 @@ def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> S
 
 
 def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
-    """The markers from the end down to the first that was flushed, or that says what the state is; none below a gap."""
+    """The markers from the end down to the first one that was flushed or records the state; none below a gap."""
     found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
     above: Position | None = None
     for name, path in sorted(found, reverse=True):
@@ -144,12 +146,12 @@ def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generatio
             continue
         data = store.read(path)
         if data is None:
-            continue  # settled, with all below it; or put aside, and then the end is no end
+            continue  # settled, with all below it; or put aside, and then the end is not the end
         marker = marker_from_bytes(name, data)
         if marker.is_older_than(generation) or (above is not None and marker.span.end < above):
             return
         if above is not None and marker.span.end > above:
-            continue  # a stray: of what it covers another one was there first
+            continue  # a stray: another marker already covers its range
         above = marker.span.start
         yield marker
         if _is_flush(marker) or (marker.manifest is not None and marker.manifest.state is not None):
@@ -163,7 +165,7 @@ def _is_flush(marker: Marker) -> bool:
 def _require_none_lost(
     source: TopicPartition, there: set[str], lowest: Position, generation: int, *, flushed: bool
 ) -> None:
-    """Raises StateError when something was written for a flush below all that the chain still has."""
+    """Raises StateError if a state was written for a flush below the whole remaining chain."""
     names = [name for path in there if (name := StateFileName.parse(path))]
     if not any(name.start < lowest and name.generation == generation for name in names):
         return

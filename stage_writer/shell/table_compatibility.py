@@ -1,12 +1,12 @@
-"""Whether rows of a stream can ever be loaded into the tables that are there: asked before they are staged.
+"""Whether rows of a stream can ever be loaded into the existing tables: checked before they are staged.
 
 Rules:
 
-1. A table's log is read before the first flush that has rows for it, without a JVM. A table that takes them is not
-   looked at again by this process: from then on the loader, which looks at each load, says what has changed.
-2. What cannot be known stops nothing: a table that is not there yet, or whose log cannot be read. Staging loses
-   nothing, and the loader does not load what does not fit. It is looked at again after a while.
-3. Only what nobody can fix in the table is refused (common/tables/schema_compatibility.py).
+1. A table's log is read before the first flush that has rows for it, without a JVM. This process does not check a
+   compatible table again: from then on the loader, which checks at each load, reports what has changed.
+2. What is unknown blocks nothing: a table that does not exist yet, or whose log cannot be read. Staging loses nothing,
+   and the loader does not load incompatible rows. The table is checked again after a while.
+3. Only rows that no change to the table could make loadable are refused (common/tables/schema_compatibility.py).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import TableFormat
 
 LOOK_AGAIN_S = 600.0
-"""After nothing could be known."""
+"""After the check was inconclusive."""
 LOOK_AT_REFUSED_S = 20.0
-"""At a table that can never take what is staged, however many partitions wait for it."""
+"""For a table that can never accept what is staged, independent of how many partitions wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incompatibility:
-    """Why rows cannot be loaded into a table, ever, and what to do about it."""
+    """Why rows can never be loaded into a table, and the remedy."""
 
     problem: str
     remedy: str
 
 
 def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
-    """What of the rows for a table it can never take, as it is (rule 3). Raises SchemaError for an unknown type."""
+    """What the table, as it is, can never accept of its rows (rule 3). Raises SchemaError for an unknown type."""
     found, settings = list[str](), list[str]()
     is_added = not table.waits and appended_for(state) is None
     problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
@@ -66,17 +66,17 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
 
 
 class TableCompatibility:
-    """Looks at tables, each once while it takes what is staged. Safe to use from several threads."""
+    """Checks tables, each once if it accepts what is staged. Safe to use from several threads."""
 
     def __init__(self, open_table: Callable[[str], ObjectStore], clock: Clock, log: FilteringBoundLogger) -> None:
         self._open_table = open_table
         self._clock = clock
         self._log = log
         self._known: dict[tuple[str, str, tuple[str, ...]], tuple[float, Incompatibility | None]] = {}
-        """By what is staged: until when an answer holds, and the answer."""
+        """By what is staged: the result, and until when it is valid."""
 
     def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
-        """Why rows for some of these tables cannot be loaded, ever; None where they can be, or it is unknown."""
+        """Why rows for some of these tables can never be loaded; None where they can be, or where it is unknown."""
         return next((found for table in tables if (found := self._find(table)) is not None), None)
 
     def _find(self, table: TableFormat) -> Incompatibility | None:

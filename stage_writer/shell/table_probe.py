@@ -1,4 +1,4 @@
-"""The proof that a writer may write where its data files go: a missing bucket or right is told before any is staged."""
+"""Proof that a writer may write its data files: reports a missing bucket or permission before staging."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AT_ONCE = 16
 
 
 def prove_tables(settings: Settings, open_store: Callable[[str], ObjectStore]) -> int:
-    """Write to each table that gets data files from writers; how many there are.
+    """Write to each table whose data files writers write. Returns the number of tables.
 
-    Raises the ConfigError or StoreError of the first that cannot be written to. Rows of a table that Spark writes wait
-    below the stage, and writers need no right to such a table.
+    Raises the ConfigError or StoreError of the first one that is not writable. Rows for a table that only Spark can
+    write wait in the stage, and writers need no access to such a table.
     """
     tables = {
         comparable(url): (f"streams[{index}].{key.partition('.')[2]}", url)

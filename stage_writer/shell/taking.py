@@ -1,16 +1,17 @@
-"""Messages out of librdkafka's queue, in bounded portions.
+"""Reads messages from librdkafka's queue, in bounded portions.
 
 Rules:
 
 1. A portion ends with the time, with a number of messages, or with a number of bytes, whichever comes first. librdkafka
-   knows the first two only: a call that waits for ten thousand messages of 10 MB takes all that the brokers can send
-   meanwhile. So a call either waits for one message, or takes what is in the queue already; how much that may be is
-   judged by the size of the messages before.
-2. A call serves the group too. Messages that an earlier call of the same portion took of a partition that then went, or
-   came, are dropped: reading goes on elsewhere, and they would lie behind a gap. (Within a call librdkafka does that.)
-3. A message is counted with its key, its headers and what it costs by itself: a tombstone has no value, and a million
-   of them are not nothing.
-4. What was taken is not held here any longer than it is wanted: it may be most of a writer's memory.
+   supports only the first two: a call that waits for ten thousand messages of 10 MB reads everything the brokers can
+   send meanwhile. So a call either waits for one message, or takes what is already in the queue; how much that may be
+   is estimated from the size of the previous messages.
+2. A call serves the group too. Messages that an earlier call of the same portion took from a partition that was then
+   revoked or assigned are dropped: reading continues elsewhere, and they would lie behind a gap. (Within a call
+   librdkafka does that.)
+3. A message is counted with its key, its headers and its own overhead: a tombstone has no value, but a million of them
+   still take memory.
+4. Messages are not held here longer than needed: they may be most of a writer's memory.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
     from common.ports import Clock
 
 _FIRST_GUESS_BYTES = 64 * 1024
-"""Of a message, before one was seen."""
+"""The assumed size of a message before any was seen."""
 
 
 _MESSAGE_BYTES = 256
-"""What a message costs beside its bytes, as librdkafka's and as Python's."""
+"""A message's overhead in addition to its bytes, in librdkafka and in Python."""
 
 
 def size_of(message: Message) -> int:
@@ -41,24 +42,24 @@ def size_of(message: Message) -> int:
 
 
 class Taker:
-    """Takes portions from one consumer."""
+    """Reads portions from one consumer."""
 
     def __init__(self, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:
-        """``most`` messages at a time, and about ``most_bytes``, but one message always."""
+        """At most ``most`` messages at a time, and about ``most_bytes``, but always at least one message."""
         self._consumer = consumer
         self._clock = clock
         self._most = most
         self._most_bytes = most_bytes
         self._size_bytes = min(_FIRST_GUESS_BYTES, most_bytes)
-        """Of a message, as the last ones were."""
+        """Bytes per message, estimated from the previous ones."""
         self._taken: list[Message] = []
         self.moved: set[tuple[str, int]] = set()
-        """Topics and partitions that came or went while the last portion was taken."""
+        """Topics and partitions that were assigned or revoked while the last portion was read."""
 
     def take(self, timeout_s: float, taken_bytes: int = 0) -> list[Message]:
-        """The next portion, errors and ends of partitions included; it waits that long at most.
+        """The next portion, including errors and ends of partitions; waits up to the given time.
 
-        ``taken_bytes`` is what has been taken of the portion already.
+        ``taken_bytes`` is what the portion already holds.
         """
         deadline_s = self._clock.monotonic_s() + timeout_s
         self._taken, self.moved = [], set()
@@ -78,24 +79,24 @@ class Taker:
         return taken
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to come; called while the group is served (rule 2)."""
+        """These are about to be assigned; called while the group is served (rule 2)."""
         self.forget(partitions)
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to go; called while the group is served (rule 2)."""
+        """These are about to be revoked; called while the group is served (rule 2)."""
         self.forget(partitions)
 
     def close(self) -> None:
-        """Before the consumer is: nothing of it is held."""
+        """Call this before the consumer is closed: releases everything of it."""
 
     def forget(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These went, or came; called while the group is served (rule 2)."""
+        """These were revoked or assigned; called while the group is served (rule 2)."""
         gone = {(found.topic, found.partition) for found in partitions}
         self.moved |= gone
         self._taken = [message for message in self._taken if (message.topic(), message.partition()) not in gone]
 
     def _call(self, most: int, timeout_s: float) -> bool:
-        """Append what one call brings; whether it brought anything."""
+        """Append the result of one call; returns whether there was any."""
         found: list[Message] = self._consumer.consume(most, timeout_s)
         self._taken += found
         return bool(found)

@@ -2,19 +2,20 @@
 
 Rules:
 
-1. An unclean leader election, or a broker that is restored from a copy, takes records away that were read. Others get
-   their offsets, under the same topic id, and librdkafka reads on behind them as if nothing had happened.
-2. Reading begins with the last record that was read, which must have the same timestamp and leader epoch, and is then
-   passed over. That is done for every new position, and for all of them once all brokers were away: a cluster that was
-   restored as a whole counts its leader epochs on from its copy, so that they come again.
-3. librdkafka compares leader epochs with the broker's: when the one of a partition's leader rises, and of a position
-   that it is told to seek (seen in 2.16: not of one that a group's member is assigned). It also tells from which offset
-   on the records are others. So it is asked, by a seek, where rule 2 finds another record, or none.
-4. librdkafka takes a leader's epoch that is lower than the one it has seen for old news, and reads nothing more of the
-   partition. A record that is there and does not come for a while ends the process: the next one begins without it.
-5. Where that very record is gone (retention, compaction), only rule 3 tells. So a cluster that was restored from a copy
-   while no record of a partition is left, or with another record of the same millisecond and epoch in its place, is
-   believed; so is one that was replaced so quickly that the client saw at least one broker at any time.
+1. An unclean leader election, or a broker that is restored from a copy, removes records that were read. New records get
+   their offsets, under the same topic id, and librdkafka continues after them as if nothing had happened.
+2. Reading starts with the last record that was read, which must have the same timestamp and leader epoch, and is then
+   skipped. That is done for every new position, and for all of them after all brokers were unreachable: a cluster that
+   was restored as a whole continues its leader epochs from its copy, so they repeat.
+3. librdkafka compares leader epochs with the broker's: when a partition's leader epoch rises, and for a position that
+   it seeks (observed in 2.16: not for one that a group member is assigned). It also reports the offset from which the
+   records differ. So a seek triggers that comparison where rule 2 finds a different record, or none.
+4. librdkafka treats a leader epoch lower than the one it has seen as stale, and stops reading the partition. If a
+   record exists and does not arrive for a while, the process ends: the next one starts without that epoch.
+5. Where that record itself is gone (retention, compaction), only rule 3 detects a loss. So a cluster that was restored
+   from a copy while no record of a partition is left, or with another record of the same millisecond and epoch in its
+   place, is not detected; neither is one that was replaced so quickly that the client saw at least one broker at all
+   times.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ class Check:
 
     last: LastRecord
     position: Position
-    """Where reading goes on behind it."""
+    """Where reading continues after it."""
     asked: bool = False
-    """Whether librdkafka was asked to compare its leader epoch with the broker's (rule 3)."""
+    """Whether librdkafka was made to compare its leader epoch with the broker's (rule 3)."""
 
 
 class Doubt(Enum):
-    """What a batch says of the record that was expected, where it says nothing good."""
+    """Why a batch does not confirm the expected record."""
 
-    ASK = "ask"  # it is not there: librdkafka is to be asked
-    OTHER = "other"  # another one is in its place
+    ASK = "ask"  # it is missing: librdkafka must compare epochs
+    OTHER = "other"  # a different one is in its place
 
 
 class TruncationChecks:
-    """What is known of the records before each partition's position."""
+    """The known record before each partition's position."""
 
     def __init__(self) -> None:
         self._expected: dict[TopicPartition, LastRecord] = {}
@@ -65,11 +66,11 @@ class TruncationChecks:
         self._waiting: dict[TopicPartition, Check] = {}
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """The records before the places that these begin at next."""
+        """The record before the position that each of these starts at next."""
         self._expected |= last
 
     def begin(self, source: TopicPartition, position: Position) -> tuple[int, int | None]:
-        """From which offset to read instead of ``position``, and the leader epoch to give with it."""
+        """The offset to read from instead of ``position``, and the leader epoch to pass with it."""
         self.forget([source])
         last = self._expected.pop(source, None)
         if last is None or last.offset >= position:
@@ -88,30 +89,30 @@ class TruncationChecks:
         return self._open.get(source)
 
     def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, Check]:
-        """The checks that have waited since this was asked the last time, but for those of paused partitions."""
+        """The checks that have waited since the previous call, except those of paused partitions."""
         waiting = {source: check for source, check in self._open.items() if source not in paused}
         overdue = {source: check for source, check in waiting.items() if self._waiting.get(source) is check}
         self._waiting = waiting
         return overdue
 
     def last(self, source: TopicPartition) -> LastRecord | None:
-        """The last record that is known of a partition."""
+        """The last known record of a partition."""
         check = self._open.get(source)
         return self._last.get(source) if check is None else check.last
 
     def passed(self, source: TopicPartition) -> None:
-        """Nothing more is to be learned of the record that was expected."""
+        """The check of the expected record is over."""
         check = self._open.pop(source, None)
         if check is not None:
             self._last[source] = check.last
 
     def ask(self, source: TopicPartition) -> tuple[int, int | None]:
-        """From which offset to read once more, and the leader epoch to give with it."""
+        """The offset to read from once more, and the leader epoch to pass with it."""
         check = self._open[source] = replace(self._open[source], asked=True)
         return check.last.offset, check.last.leader_epoch
 
     def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
-        """The messages behind the record that was expected, or why they are none of ours."""
+        """The messages after the expected record, or why they cannot be used."""
         check = self._open.get(batch.source)
         if check is None or len(batch) == 0:
             return batch
@@ -128,25 +129,25 @@ class TruncationChecks:
         return batch.after(check.position)
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
-        """These were handed on."""
+        """These were passed on."""
         for batch in batches:
             if len(batch) and (last := batch.record_at(-1)) is not None:
                 self._last[batch.source] = last
 
     def again(self) -> dict[TopicPartition, Position]:
-        """Expect the last record of every partition once more; the positions to seek to."""
+        """Expect the last record of every partition once more; returns the positions to seek to."""
         self.expect(self._last)
         return {source: Position(last.offset + 1) for source, last in self._last.items()}
 
 
 def _is_same(found: LastRecord, last: LastRecord) -> bool:
-    """Whether two records at one offset may be the same; a leader epoch that one does not know says nothing."""
+    """Whether two records at one offset may be the same; an unknown leader epoch matches any."""
     known = found.leader_epoch is not None and last.leader_epoch is not None
     return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)
 
 
 def ends_before(source: TopicPartition, end: Position, position: Position) -> PartitionFault:
-    """Kafka ends before the place that a partition is to be read from."""
+    """The fault of a partition whose end in Kafka is before its position."""
     problem = (
         f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
         "is not the topic that was staged, or a hand-made marker is ahead of it"
@@ -159,7 +160,7 @@ def ends_before(source: TopicPartition, end: Position, position: Position) -> Pa
 
 
 def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
-    """Kafka has other records than those that were read; from which offset on, where that is known."""
+    """The fault of different records in Kafka than were read; from which offset on, where that is known."""
     what = "records" if last is None else f"the record at {last.offset}"
     since = "" if differs_at is None else f", and has other ones from {differs_at} on"
     problem = (

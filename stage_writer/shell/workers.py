@@ -1,4 +1,4 @@
-"""Threads: for flush jobs, which release the interpreter while they encode and upload, and for looks at the store."""
+"""Threads: for flush jobs, which release the GIL while they encode and upload, and for reads of the store."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ThreadWorkers:
         return self._pool.submit(job.run)
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
-        """Wait until one of them has ended, or the time is over."""
+        """Wait until any of them has finished, or the time is over."""
         wait(cast("Collection[Future[FlushOutcome]]", running), timeout_s, return_when=FIRST_COMPLETED)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """The function of each, in their order; apart from the flushes, which may take all threads for a while."""
+        """Apply the function to each item; uses separate threads, because flushes may occupy theirs for a while."""
         with ThreadPoolExecutor(_LOOKS, thread_name_prefix="look") as pool:
             return list(pool.map(function, items))
 
     def close(self) -> None:
-        """Take no more jobs; nobody waits for those that run."""
+        """Accept no more jobs; does not wait for running ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)

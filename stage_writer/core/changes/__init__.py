@@ -1,1 +1,1 @@
-"""Change events on their way to a table that has one row for each key: what a stream with `merge` does to its rows."""
+"""Change events for a table with one row for each key: what `merge` does to a stream's rows."""

@@ -1,12 +1,12 @@
-"""The rows that a stream with `merge` stages: what merging needs beside the table's columns, and tombstones as deletes.
+"""The rows that a stream with `merge` stages: the table's columns and those for merging, with tombstones as deletes.
 
 Rules:
 
-1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one is taken as
-   it comes, for a tombstone has nothing but its key.
-2. A tombstone is a row that deletes, with the key columns of its message key and nulls beside them. So each message of
-   such a stream is a row, a dead letter or a filtered one, in the order of offsets.
-3. The column for soft deletes says of each row what the table is to say of it.
+1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one applies in
+   order of arrival, because a tombstone has only its key.
+2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
+   of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
+3. The column for soft deletes has the value that the table is to show for each row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class Events:
     """Makes the staged rows: the last `Step` of such a stream.
 
-    Raises SchemaError for columns that cannot be merged by.
+    Raises SchemaError for columns that cannot be used to merge.
     """
 
     needs_headers = False
@@ -77,7 +77,7 @@ class Events:
         )
 
     def _without_nulls(self, rows: Rows) -> Rows:
-        """Without what rule 1 refuses."""
+        """The rows without those refused by rule 1."""
         for key in self._by.keys:
             if rows.table[key].null_count:
                 lost = rows.table[key].is_null().to_numpy()
@@ -92,7 +92,7 @@ class Events:
         return rows
 
     def _arranged(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:
-        """The columns in their order; those that nobody gave are made, or null."""
+        """The columns in order; missing ones are computed, or null."""
         topic, partition, offset = self._by.place
         makers = {
             topic: lambda: messages.topics(index),
@@ -111,7 +111,7 @@ class Events:
 
 
 def deletes_by_tombstones(stream: Stream) -> bool:
-    """Whether messages without value delete, and are no longer counted as tombstones."""
+    """Whether messages without a value delete, instead of being counted as tombstones."""
     return stream.merge is not None and stream.merge.tombstones == "delete"
 
 

@@ -1,12 +1,12 @@
-"""Key columns out of message keys: all that a tombstone says of the row that it deletes.
+"""Key columns from message keys: the only information in a tombstone about the row that it deletes.
 
 Rules:
 
-1. A message key is a JSON object with the key's fields, by their names in the record; where there is one key column it
-   may be the value alone. Connect's JSON with its schema, ``{"schema": …, "payload": …}``, is read as its payload, and
-   the frame of a schema registry is taken off.
-2. Values are read as the record's are: types, formats and lenience. A STRING key that is no JSON is the text itself.
-3. A key that does not give every key column is a reject with the reason: to guess would delete another row.
+1. A message key is a JSON object with the key's fields, by their names in the record; with one key column it may be the
+   value alone. Connect's JSON with its schema, ``{"schema": …, "payload": …}``, is read as its payload, and the frame
+   of a schema registry is taken off.
+2. Values are read as the record's are: types, formats and lenience. A STRING key that is not JSON is the text itself.
+3. A key that does not give every key column is a reject with the reason: a guess would delete another row.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What became of some message keys, each with the table's key columns or refused."""
+    """The result for some message keys: the table's key columns, or a refusal."""
 
     rows: pa.Table
     index: Index
-    """For each row the place of its message key; rising."""
+    """For each row the index of its message key; rising."""
     rejects: tuple[Reject, ...]
 
 
 class MessageKeys:
-    """Reads message keys. Not for two threads at a time. Raises SchemaError for types that no JSON value has."""
+    """Reads message keys. Not thread-safe. Raises SchemaError for types that have no JSON form."""
 
     def __init__(self, fields: Mapping[str, Field], reading: Reading, *, framed: bool) -> None:
-        """``fields`` are, by the name of each key column, the record's; ``reading`` is the record's."""
+        """``fields`` are the record's, by the name of each key column; ``reading`` is the record's."""
         named = StructType(tuple(Field(field.name, field.type, nullable=False) for field in fields.values()))
         self._schema = to_arrow_schema(StructType(tuple(Field(name, field.type) for name, field in fields.items())))
         self._framed = framed
@@ -117,7 +117,7 @@ class MessageKeys:
         return [(found, table), self._decoded(self._bare, texts, np.setdiff1d(places, found))]
 
     def _of_values(self, texts: pa.StringArray, places: Index) -> tuple[Index, pa.Table | None]:
-        """Values alone: made members of objects, and read as such."""
+        """Bare values: wrapped in objects, and read as their members."""
         if self._only is None or not len(places):
             return places, None
         name = json.dumps(self._only.name, ensure_ascii=False)
@@ -129,7 +129,7 @@ class MessageKeys:
 
 @dataclass(frozen=True, slots=True)
 class _Kinds:
-    """The places of message keys, by what they look like."""
+    """The indices of message keys, grouped by their form."""
 
     objects: Index
     connect: Index
@@ -138,7 +138,7 @@ class _Kinds:
 
 
 def _inside(table: pa.Table) -> pa.Table:
-    """What the only column, a struct, has inside."""
+    """The type inside the only column, a struct."""
     column = table.column(0)
     batches = [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks]
     return pa.Table.from_batches(batches, pa.schema(list(column.type)))

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. The expression sees the record's fields, the derived columns and ``kafka``, and is compared as text, so that a
-   BOOLEAN or a number will do. Any value but those of ``deletes``, null too, is an upsert.
-2. A record whose expression fails is a reject: it is unknown what it would have done.
+1. The expression sees the record's fields, the derived columns and ``kafka``, and is compared as text, so a BOOLEAN or
+   a number works. Any other value than those of ``deletes``, null included, is an upsert.
+2. A record whose expression fails is a reject: its effect is unknown.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SETTING = "merge.operation"
 
 
 class Operation:
-    """Adds the column that says whether an event deletes: a `Step`.
+    """Adds the column that marks deletes: a `Step`.
 
-    Raises ExpressionError for what is no expression over the columns.
+    Raises ExpressionError for an expression that is invalid for the columns.
     """
 
     def __init__(self, columns: StructType, operation: tuple[str, tuple[str, ...]] | None) -> None:
@@ -38,7 +38,7 @@ class Operation:
         self._evaluator = None
         if operation is not None:
             expression, deletes = operation
-            Evaluator(columns, {SETTING: expression})  # an error is to name what the user wrote
+            Evaluator(columns, {SETTING: expression})  # an error must name what the user wrote
             self._evaluator = Evaluator(columns, {SETTING: f"CAST((\n{expression}\n) AS VARCHAR)"})
             self._deletes = pa.array(deletes, pa.string())
 

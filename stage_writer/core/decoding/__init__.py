@@ -1,1 +1,1 @@
-"""Messages into rows: in bulk where that can be proved right, one at a time where not."""
+"""Messages into rows: in bulk where that is provably right, otherwise one at a time."""

@@ -1,6 +1,6 @@
 """Messages in blocks of bounded size, as texts; and spans of texts, as texts.
 
-Nothing is looked at message by message but what is not UTF-8.
+Only messages that are not UTF-8 are handled one by one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _text_or_nothing(message: bytes) -> bytes:
 
 
 def begin_as_objects(texts: pa.StringArray) -> Mask:
-    """Which messages begin with ``{``, after white space or at once."""
+    """Which messages start with ``{``, after optional white space."""
     _, offsets_buffer, data = texts.buffers()
     if data is None or data.size == 0:
         return np.zeros(len(texts), np.bool_)
@@ -74,7 +74,7 @@ def begin_as_objects(texts: pa.StringArray) -> Mask:
 
 
 def small_pieces(texts: pa.StringArray) -> Iterator[pa.StringArray]:
-    """The texts in pieces that stay in the processor's cache, where single texts allow it."""
+    """The texts in pieces that stay in the processor's cache, if single texts allow it."""
     offsets = offsets_of(texts)
     start = 0
     while start < len(texts):
@@ -85,7 +85,7 @@ def small_pieces(texts: pa.StringArray) -> Iterator[pa.StringArray]:
 
 
 def offsets_of(texts: pa.StringArray) -> Places:
-    """Where the texts begin in their buffer, and where the last one ends."""
+    """Where the texts start in their buffer, and where the last one ends."""
     return np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
 
 
@@ -95,7 +95,7 @@ def spans(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
 
 
 def cut(data: pa.Buffer, starts: Places, ends: Places) -> pa.StringArray:
-    """The whole text in pieces: what is before each span, the span, and in the end what is left."""
+    """The whole text in pieces: the part before each span, the span, and finally the rest."""
     bounds = np.empty(2 * len(starts) + 2, np.int32)
     bounds[0], bounds[-1] = 0, data.size
     bounds[1:-1:2], bounds[2:-1:2] = starts, ends

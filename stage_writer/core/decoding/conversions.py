@@ -1,13 +1,13 @@
-"""From what `pyarrow.json` reads without loss to the columns' types, whole arrays at a time.
+"""From the types that `pyarrow.json` reads without loss to the columns' types, whole arrays at a time.
 
 Rules:
 
-1. `reading_type` is the Arrow type under which no value of a Delta type can be changed in silence: integers as 64 bits,
-   FLOAT as a double, DECIMAL in 256 bits (Arrow scales one of 128 bits without looking for an overflow), dates, times
-   and binary as their text, times that are epochs as decimals, MAP as the list of its entries.
-2. `convert` never raises for a value. It gives the column in its type, and which entries are *suspect*: those are read
-   again by the strict decoder, so suspecting too much costs time, and suspecting too little would be a bug.
-3. A suspect entry's value is unspecified; whoever converts drops it.
+1. `reading_type` is the Arrow type under which no value of a Delta type can be changed silently: integers as 64 bits,
+   FLOAT as a double, DECIMAL in 256 bits (Arrow scales one of 128 bits without an overflow check), dates, times and
+   binary as their text, times that are epochs as decimals, MAP as the list of its entries.
+2. `convert` never raises for a value. It returns the column in its type, and which entries are *suspect*: those are
+   read again by the strict decoder, so a false suspicion only costs time, and a missed one would be a bug.
+3. A suspect entry's value is unspecified; the caller drops it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _TEXTS = (Primitive.BINARY, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
 _DECIMAL_DIGITS = 38
 KEY, VALUE = "key", "value"
-"""What the parts of a map's entry are called where maps are read as lists of entries."""
+"""The names of an entry's parts where maps are read as lists of entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Converted:
 
 
 def holds_map(data_type: DataType) -> bool:
-    """Whether a map is in the type, at any depth."""
+    """Whether the type contains a map, at any depth."""
     match data_type:
         case MapType():
             return True
@@ -68,7 +68,7 @@ def holds_map(data_type: DataType) -> bool:
 
 
 def holds_decimal(data_type: DataType, reading: Reading = STRICT) -> bool:
-    """Whether something in the type is read as a decimal, at any depth."""
+    """Whether anything in the type is read as a decimal, at any depth."""
     match data_type:
         case DecimalType():
             return True
@@ -83,7 +83,7 @@ def holds_decimal(data_type: DataType, reading: Reading = STRICT) -> bool:
 
 
 def reading_type(data_type: DataType, reading: Reading = STRICT) -> pa.DataType:  # noqa: PLR0911 - one for each kind
-    """The Arrow type to read a Delta type's JSON as, of which `rewriting` beside this has rewritten maps."""
+    """The Arrow type to read a Delta type's JSON as, after `rewriting` has rewritten maps."""
     match data_type:
         case Primitive.BYTE | Primitive.SHORT | Primitive.INTEGER:
             return pa.int64()
@@ -175,7 +175,7 @@ def _narrow(array: pa.Int64Array, data_type: Primitive) -> Converted:
 
 
 def _convert_decimal(array: pa.Decimal256Array, data_type: DecimalType) -> Converted:
-    # Arrow reads up to 38 digits, at any scale, and does not look whether the type's precision allows them.
+    # Arrow reads up to 38 digits, at any scale, without checking the type's precision.
     nines = "9" * data_type.precision
     split = data_type.precision - data_type.scale
     limit = pa.scalar(f"{nines[:split]}.{nines[split:]}").cast(array.type)
@@ -243,7 +243,7 @@ def _convert_map(array: pa.ListArray, data_type: MapType, reading: Reading) -> C
 
 
 def _repeated(parents: NDArray[np.int64], keys: pa.StringArray) -> Mask | None:
-    """Which entries have a key that another one of their map has too."""
+    """Which entries have a duplicate key in their map."""
     encoded = keys.dictionary_encode()
     codes = encoded.indices.to_numpy().astype(np.int64)
     pairs = parents * len(encoded.dictionary) + codes
@@ -253,7 +253,7 @@ def _repeated(parents: NDArray[np.int64], keys: pa.StringArray) -> Mask | None:
 
 
 def convert_struct(array: pa.StructArray, data_type: StructType, reading: Reading = STRICT) -> Converted:
-    """The same for structs; where the parent is null, so are its parts, and none is missed."""
+    """The same for structs; where the parent is null, so are its parts, and none counts as missing."""
     parts: list[pa.Array] = []
     suspects: Mask | None = None
     for field, part in zip(data_type, array.flatten(), strict=True):

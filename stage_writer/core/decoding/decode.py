@@ -6,21 +6,21 @@
 
 Rules:
 
-1. Good messages cost no Python object each. Whatever the bulk path cannot prove good is *suspect*, and goes to the
-   strict decoder, one message at a time, which alone refuses. So a fault of the bulk path can cost time, but no record,
-   as long as it takes nothing that the strict decoder would refuse or read otherwise; property tests hold it to that.
-2. Rows stay in the order of their messages, and `Decoded.row_index` says which message each row is from.
-3. A message that cannot be read together with its neighbours is searched by the parser's own report or by halving, down
-   to groups of 32: a bad message costs its own handling, not its batch's.
+1. Good messages cost no Python object each. Messages that the bulk path cannot prove good are *suspect*, and go one at
+   a time to the strict decoder, and only that refuses. So a fault of the bulk path can cost time, but no record, as
+   long as it accepts nothing that the strict decoder would refuse or read differently; property tests enforce that.
+2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
+3. A message that cannot be read together with its neighbours is found by the parser's own report or by halving, down to
+   groups of 32: a bad message costs its own handling, not its batch's.
 4. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
-5. NOT NULL is kept here, and said to nobody behind: where a struct is null its NOT NULL parts are null as well, which
-   Arrow's writers and casts refuse.
+5. NOT NULL is enforced here, and not declared downstream: where a struct is null its NOT NULL parts are null as well,
+   which Arrow's writers and casts refuse.
 
-6. The first pass (`stage_writer.core.decoding.first_pass`) takes nearly all messages where there is one. It is no part
-   of what is decided: without it the same becomes of each message. A few that it leaves are decoded strictly at once:
-   the bulk path costs as much by the call as some hundred of them.
+6. The first pass (`stage_writer.core.decoding.first_pass`) takes nearly all messages where there is one. It does not
+   affect the result: without it each message has the same outcome. If it leaves only a few, they are decoded strictly
+   at once: one call of the bulk path costs as much as some hundred of them.
 
-`stage_writer.core.decoding.documents` says how the reading is proved to be aligned, and what was measured.
+See `stage_writer.core.decoding.documents` for the proof that rows are aligned, and for measurements.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FEW_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What became of a batch's messages: each one's index is with the rows, the rejects or the tombstones, once."""
+    """The result of a batch: each message's index is with the rows, the rejects or the tombstones, once."""
 
     rows: pa.Table
     """The declared columns, nullable, with the Arrow types of `common.schema.to_arrow_schema`."""
@@ -78,27 +78,27 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some rows, as one struct array, and the places of their messages in the block."""
+    """Some rows, as one struct array, and the indices of their messages in the block."""
 
     rows: pa.StructArray
     places: Index
     is_closed: bool = False
-    """Whether the messages are known to have no unknown field."""
+    """Whether the messages are known to have no unknown fields."""
 
 
 class Decodes(Protocol):
-    """What makes rows of messages. Not for two threads at a time."""
+    """Makes rows of messages. Not thread-safe."""
 
     @property
     def columns(self) -> StructType:
         """The columns of the rows."""
 
     def decode(self, messages: Messages) -> Decoded:
-        """What becomes of the messages; one without value is a tombstone."""
+        """The result for the messages; one without a value is a tombstone."""
 
 
 class Decoder:
-    """Decodes batches into the declared columns. Not for two threads at a time.
+    """Decodes batches into the declared columns. Not thread-safe.
 
     Raises SchemaError for columns that no JSON value can be decoded into (VARIANT, MAP with other keys than STRING…).
     """
@@ -139,7 +139,7 @@ class Decoder:
         return self._columns
 
     def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
-        """What becomes of the messages that have these values; None is a tombstone."""
+        """The result for the messages with these values; None is a tombstone."""
         array = values if isinstance(values, pa.Array) else pa.array(values, pa.large_binary())
         nulls = array.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~nulls)
@@ -195,11 +195,11 @@ class Decoder:
         return piece, refused
 
     def _prove(self, texts: pa.StringArray) -> Mask:
-        """Which messages are one JSON object each, by themselves; what is not proved may still be one."""
+        """Which messages are one JSON object each, by themselves; an unproved one may still be one."""
         return proved_documents(texts, self._connection, self._doubts) & begin_as_objects(texts)
 
     def _read_in_bulk(self, texts: pa.StringArray, places: Index) -> list[_Piece]:
-        """The rows of all messages that can be read in bulk; the others are left."""
+        """The rows of all messages that can be read in bulk, and the remaining messages."""
         rows = Unreadable(None) if self._closed is None else self._closed.read(texts)
         if not isinstance(rows, Unreadable):
             return [replace(_good(rows, places), is_closed=True)]
@@ -251,7 +251,7 @@ class Decoder:
 
 
 def _rewritten(rewriter: Rewriter, texts: pa.StringArray, places: Index) -> tuple[pa.StringArray, Index]:
-    """The texts as the rewriter gives them, without those that it is not sure of."""
+    """The texts after rewriting, without those that it is not sure of."""
     if not rewriter:
         return texts, places
     found = rewriter.rewrite(texts)
@@ -289,7 +289,7 @@ def _with_rescued(piece: _Piece, left: pa.StringArray, rescuer: Rescuer) -> _Pie
 
 
 def _narrowed(start: int, end: int, row: int | None) -> list[tuple[int, int]]:
-    """The groups to try after ``[start, end)`` failed, at ``row`` of it if that is known; small ones are given up."""
+    """The groups to try after ``[start, end)`` failed, at ``row`` of it if that is known; small ones are not."""
     if end - start <= _SMALL_GROUP:
         return []
     if end - start > _SEARCH_GROUP:

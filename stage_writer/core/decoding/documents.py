@@ -1,11 +1,11 @@
 """Many JSON objects into columns at once, for messages that are each known to be one document.
 
-Why each message is proved alone before any are read together: `pyarrow.json` reads one run of text, and tells rows by
-parsing. Messages that are not each one document could shift the rows (``{"a":1`` beside ``,"b":2}``, or two documents
-in one message), also when each is wrapped with its offset (``{"a":1},"z":2`` closes the wrapper). DuckDB's `json_valid`
-(yyjson) looks at every message by itself. It is lenient in two points, trailing commas and NaN; Arrow's parser
-(RapidJSON) refuses the first, and messages with the second are found by `doubts_about`. So what both take is one
-JSON document, and the rows are aligned.
+Why each message is validated alone before any are read together: `pyarrow.json` reads one run of text, and finds rows
+by parsing. Messages that are not each one document could shift the rows (``{"a":1`` beside ``,"b":2}``, or two
+documents in one message), also when each is wrapped with its offset (``{"a":1},"z":2`` closes the wrapper). DuckDB's
+`json_valid` (yyjson) checks every message by itself. It is lenient in two points, trailing commas and NaN; Arrow's
+parser (RapidJSON) refuses the first, and messages with the second are found by `doubts_about`. So a message that both
+accept is one JSON document, and the rows are aligned.
 
 Measured on flat records of 240 bytes, messages per CPU-second: UTF-8 check 70 M, `json_valid` 9 M, joining 80 M,
 `pyarrow.json` 1.4 M; against DuckDB's typed reading 1.7 M (but it rounds and nulls), Python's parser 0.16 M.
@@ -45,16 +45,16 @@ _TYPE_NAMES = pa.array(["UBIGINT", "BIGINT", "DOUBLE", "VARCHAR", "BOOLEAN", "AR
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What a valid message must not hold to be read in bulk: any of these signs, when the pattern is there as well."""
+    """What a valid message must not contain to be read in bulk: any of these signs, if the pattern matches as well."""
 
     signs: tuple[str, ...]
     pattern: str
 
 
 def doubts_about(columns: StructType, reading: Reading = STRICT) -> Doubts:
-    """NaN and Infinity, which both parsers take; and for decimals, what Arrow would read wrongly.
+    """NaN and Infinity, which both parsers accept; and for decimals, forms that Arrow would misread.
 
-    Arrow scales a decimal by a table that ends at 10^76, and reads beyond it for 1e-87 or a string like that.
+    Arrow scales a decimal by a table that ends at 10^76, and reads past its end for 1e-87 or a string like that.
     """
     if not holds_decimal(columns, reading):
         return Doubts(("NaN", "Inf"), _CONSTANT)
@@ -64,13 +64,13 @@ def doubts_about(columns: StructType, reading: Reading = STRICT) -> Doubts:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The messages cannot be read together. ``row`` is the one at fault, where the parser says so."""
+    """The messages cannot be read together. ``row`` is the one at fault, if the parser reports it."""
 
     row: int | None
 
 
 def proved_documents(texts: pa.StringArray, connection: duckdb.DuckDBPyConnection, doubts: Doubts) -> Mask:
-    """Which messages are surely one JSON document each, and safe to be read together. Of the others, most are not."""
+    """Which messages are certainly one JSON document each, and safe to read together. Most of the others are not."""
     signs = " OR ".join(f"contains(message, {sql_text(sign)})" for sign in doubts.signs)
     proofs = f"json_valid(message) AS valid, {signs} AS doubtful"
     table = connection.from_arrow(pa.table({"message": texts})).project(proofs).to_arrow_table().combine_chunks()
@@ -85,9 +85,9 @@ def proved_documents(texts: pa.StringArray, connection: duckdb.DuckDBPyConnectio
 
 
 class DocumentReader:
-    """Reads JSON objects into the columns of a struct; maps as `stage_writer.core.decoding.rewriting` writes them.
+    """Reads JSON objects into the columns of a struct; maps as rewritten by `stage_writer.core.decoding.rewriting`.
 
-    With ``unknown_fields="error"`` a field that is no column, at any depth, makes the messages unreadable.
+    With ``unknown_fields="error"`` a field without a column, at any depth, makes the messages unreadable.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class DocumentReader:
         self._kinds = _expected_kinds(columns, "", reading)
 
     def read(self, texts: pa.StringArray) -> Converted | Unreadable:
-        """The columns of messages of which each is one object, as one struct array; or where they cannot be read."""
+        """The columns of messages that are one object each, as one struct array; or the reason they are unreadable."""
         if len(texts) == 0:
             return Converted(pa.array([], self._row_type), None)
         text = _joined(texts)
@@ -124,9 +124,9 @@ class DocumentReader:
         return convert_struct(struct, self._columns, self._reading)
 
     def unexpected(self, texts: pa.StringArray) -> Mask:
-        """Which messages have a value of another kind than its column's, a field twice at the top, or a trailing comma.
+        """Which messages have a value of the wrong kind, a duplicate field at the top level, or a trailing comma.
 
-        Such a message costs the reading of all its neighbours; this finds nearly all of them at once.
+        Such a message costs the reading of all its neighbors; this finds nearly all of them at once.
         """
         pointers = "[" + ", ".join(sql_text(kind.pointer) for kind in self._kinds) + "]"
         relation = self._connection.from_arrow(pa.table({"message": texts}))
@@ -144,9 +144,9 @@ class DocumentReader:
 
 
 def _joined(texts: pa.StringArray) -> pa.Buffer:
-    """All messages in one run of text, each in a line of its own.
+    """All messages in one run of text, each on its own line.
 
-    A line end inside of a message is white space, since JSON strings hold none, and becomes a space.
+    A line end inside a message is white space, since JSON strings hold none, and becomes a space.
     """
     offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
     text = texts.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0])
@@ -159,7 +159,7 @@ def _joined(texts: pa.StringArray) -> pa.Buffer:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Which of DuckDB's JSON types may stand at a pointer.
+    """Which of DuckDB's JSON types are allowed at a pointer.
 
     ``allowed`` has one entry for each of `_TYPE_NAMES`, then one for other names, then one for absence.
     """

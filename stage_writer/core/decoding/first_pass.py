@@ -1,10 +1,10 @@
-"""The port of a reader that takes what is ordinary about a block of messages, in one pass, before the decoder does.
+"""The port of a reader that takes the ordinary messages of a block, in one pass, before the decoder runs.
 
 Rules:
 
 1. What it takes is the row that the strict decoder would give, formats and NOT NULL included. It takes nothing that the
-   strict decoder refuses; what it does not take says nothing about the message.
-2. There may be none, for a schema or on a machine: then the decoder does all by itself.
+   strict decoder refuses; leaving a message proves nothing about it.
+2. It may be missing, for a schema or on a machine: then the decoder does all the work.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ class Taken:
     """The messages of a block that a first pass took."""
 
     rows: pa.StructArray
-    """Those taken, in the order of their messages."""
+    """The rows taken, in the order of their messages."""
     is_taken: NDArray[np.bool_]
     """For each message of the block."""
     has_unknown: NDArray[np.bool_]
-    """For each row: whether its message has fields, at any depth, that are no columns."""
+    """For each row: whether its message has fields, at any depth, that have no columns."""
 
 
 class FirstPass(Protocol):
-    """Reads blocks into the columns it was made for. Not for two threads at a time."""
+    """Reads blocks into the columns it was made for. Not thread-safe."""
 
     def read(self, block: pa.BinaryArray) -> Taken:
-        """What it takes of the messages; none of them is null."""
+        """The messages that it takes; none of the input is null."""
 
 
 class MakeFirstPass(Protocol):
     """Makes first passes."""
 
     def __call__(self, columns: StructType, reading: Reading) -> FirstPass | None:
-        """One for these columns, or None where there is none (rule 2)."""
+        """A first pass for these columns, or None if there is none (rule 2)."""
 
 
 def no_first_pass(columns: StructType, reading: Reading) -> FirstPass | None:  # noqa: ARG001 - a port's arguments
-    """A `MakeFirstPass` without any."""
+    """A `MakeFirstPass` that makes none."""
     return None

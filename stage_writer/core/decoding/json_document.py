@@ -1,12 +1,13 @@
-"""One JSON document, read so that nothing of it is lost: the strict decoder's parser.
+"""A lossless parser of one JSON document, used by the strict decoder.
 
 Rules:
 
-1. The grammar is RFC 8259 and nothing more: no NaN, no trailing commas, no byte order mark, no control characters in
-   strings, no half of a surrogate pair, and exactly one document.
-2. Numbers keep their text, objects keep their pairs in order, also those with one key twice.
-3. There is no limit of depth. Python's own parser recurses; what is too deep for it goes to a loop of our own.
-4. Who needs the very text of a value asks for a *sourced* document, whose strings, arrays and objects know it.
+1. The grammar is exactly RFC 8259: no NaN, no trailing commas, no byte order mark, no control characters in strings, no
+   unpaired surrogates, and exactly one document.
+2. Numbers keep their text; objects keep their pairs in order, duplicate keys included.
+3. There is no depth limit. Python's own parser recurses; documents too deep for it go to a loop of our own.
+4. A caller that needs the exact text of a value requests a *sourced* document, whose strings, arrays and objects keep
+   it.
 """
 
 from __future__ import annotations
@@ -40,24 +41,24 @@ class Source:
 
     @property
     def text(self) -> str:
-        """The value as it was written."""
+        """The value's text as written."""
         return self.document[self.start : self.end]
 
 
 class SourcedText(str):  # noqa: SLOT000 - of few, and for a moment
-    """A string that knows its source."""
+    """A string with its source."""
 
     source: Source
 
 
 class SourcedArray(list["Json"]):
-    """An array that knows its source."""
+    """An array with its source."""
 
     source: Source
 
 
 class SourcedObject(Object):
-    """An object that knows its source."""
+    """An object with its source."""
 
     source: Source
 
@@ -72,7 +73,7 @@ _WORDS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False),
 
 
 class NotOneDocumentError(ValueError):
-    """The text is not exactly one JSON document. The message says where."""
+    """The text is not exactly one JSON document. The message gives the place."""
 
 
 def _refuse_constant(text: str) -> NoReturn:
@@ -86,7 +87,7 @@ _DECODER = json.JSONDecoder(
 
 
 def parse_document(text: str, *, sourced: bool = False) -> Json:
-    """The one document that ``text`` is. Raises NotOneDocumentError."""
+    """Parse ``text`` as exactly one document. Raises NotOneDocumentError."""
     try:
         if not sourced and SURROGATE_ESCAPE.search(text) is None:
             document: Json = _DECODER.decode(text)
@@ -103,7 +104,7 @@ def parse_document(text: str, *, sourced: bool = False) -> Json:
 
 
 def json_text(value: Json) -> str:
-    """A value of a sourced document as it was written. Raises TypeError for one that does not know."""
+    """A value's text in a sourced document. Raises TypeError for a value without a source."""
     match value:
         case None:
             return "null"
@@ -119,7 +120,7 @@ def json_text(value: Json) -> str:
 
 
 class _Loop:
-    """The same grammar without recursion, which also looks at every string for halves of surrogate pairs."""
+    """The same grammar without recursion; also checks every string for unpaired surrogates."""
 
     def __init__(self, text: str, *, sourced: bool) -> None:
         self._text = text

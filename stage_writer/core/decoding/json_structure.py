@@ -1,15 +1,15 @@
-"""Where the values of many JSON documents stand in their text, without a loop over documents.
+"""Finds the values of many JSON documents in their text, without a loop over documents.
 
-The signs that make up JSON's structure are found in one look at all bytes; which of them stand in strings, how deep
-each one lies, and what it delimits, follows by counting. Rules:
+JSON's structural characters are found in one pass over all bytes; which of them are inside strings, their depth, and
+what they delimit follows by counting. Rules:
 
-1. The text is of documents that are proved to be JSON, each an object, end to end. Of others nothing true is said.
-2. Values are spans of bytes, white space around them taken off. Nothing is decoded and nothing is rewritten, so a
+1. The text consists of documents proved to be JSON, each an object, end to end. For others the result is meaningless.
+2. Values are spans of bytes, without the white space around them. Nothing is decoded and nothing is rewritten, so a
    value's text is what was sent.
-3. What cannot be told so is said, by the places in the text: names with escapes, commas before a closing bracket (which
-   the proof lets pass), and values with more than `_MOST_SPACES` around them.
+3. What cannot be found this way is reported, by its place in the text: names with escapes, commas before a closing
+   bracket (which the proof lets pass), and values with more than `_MOST_SPACES` around them.
 
-Measured: 3 to 5 ns a byte, by how much of it is structure.
+Measured: 3 to 5 ns per byte, depending on the share of structural characters.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Structure:
         places = np.flatnonzero(kinds != 0)
         kinds = kinds[places]
         quotes = kinds == _QUOTE
-        # Whether a number is odd is the same in eight bits.
+        # Parity is the same in eight bits.
         outside = np.flatnonzero((np.cumsum(quotes, dtype=np.uint8) & 1 == 0) & ~quotes)
         self._quotes = places[np.flatnonzero(quotes)]
         self._places, self._kinds = places[outside], kinds[outside]
@@ -81,11 +81,11 @@ class Structure:
         self._doubtful: list[Places] = [doubtful] if len(doubtful) else []
 
     def doubtful(self) -> Places:
-        """Places of documents of which something could not be told (rule 3), as far as it was asked for."""
+        """Places of documents with uncertain parts (rule 3), among what was requested."""
         return np.concatenate([np.zeros(0, np.int64), *self._doubtful])
 
     def members(self, level: int, containers: Places | None = None) -> Values:
-        """The members of the objects at a level (1 is a document's own), or of those that begin at ``containers``."""
+        """The members of the objects at a level (1 is the document), or of those that start at ``containers``."""
         places, kinds, inside = self._at(level, containers)
         colons = np.flatnonzero((kinds == _COLON) & inside)
         starts, ends = self._trimmed(places[colons] + 1, places[colons + 1])
@@ -97,17 +97,17 @@ class Structure:
         return Values(starts, ends, *names)
 
     def closings(self, level: int, containers: Places) -> Places:
-        """Where the containers at a level that begin at ``containers`` end."""
+        """Where the containers at a level that start at ``containers`` end."""
         places, kinds, inside = self._at(level, containers)
         return places[np.flatnonzero((kinds == _CLOSE) & inside)]
 
     def doubt(self, places: Places) -> None:
-        """Count the documents at these places to the doubtful ones."""
+        """Mark the documents at these places as doubtful."""
         if len(places):
             self._doubtful.append(places)
 
     def elements(self, level: int, containers: Places) -> Values:
-        """The elements of the arrays at a level that begin at ``containers``."""
+        """The elements of the arrays at a level that start at ``containers``."""
         places, kinds, inside = self._at(level, containers)
         begins = np.flatnonzero(((kinds == _OPEN_ARRAY) | (kinds == _COMMA)) & inside)
         starts, ends = self._trimmed(places[begins] + 1, places[begins + 1])
@@ -124,12 +124,12 @@ class Structure:
         return members.take(found)
 
     def beginning_with(self, values: Values, sign: str) -> Places:
-        """Where the values begin that begin with that sign."""
+        """The values that start with that character."""
         found: Places = values.starts[self.text[values.starts] == ord(sign)]
         return found
 
     def _at(self, level: int, containers: Places | None) -> tuple[Places, Bytes, Mask]:
-        """The signs of a level, of one container after the other, and which of them are of the wanted containers."""
+        """The characters of a level, one container after the other, and which are in the given containers."""
         found = np.flatnonzero(self._levels == level)
         places, kinds = self._places[found], self._kinds[found]
         if containers is None:
@@ -164,7 +164,7 @@ class Structure:
 
 
 def _escaped(backslashes: Places, size: int) -> Places:
-    """The places behind backslashes that are not themselves behind one."""
+    """The places after backslashes that are not themselves escaped."""
     order = np.arange(len(backslashes))
     begins = np.diff(backslashes, prepend=-2) != 1
     first = np.maximum.accumulate(np.where(begins, order, 0))

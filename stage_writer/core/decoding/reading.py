@@ -1,6 +1,6 @@
 """How JSON values are read into columns: the formats that a stream names, and whether it is lenient.
 
-Rule: a `Reading` is that of one value and all that it holds; `at` gives the part for what lies one step inside of it.
+Rule: a `Reading` is for one value and its content; `at` gives the reading one level inside it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class Reading:
 
     @property
     def epoch_decimals(self) -> int | None:
-        """For a time that is written as an epoch: how many decimals its number may have."""
+        """For a time that is written as an epoch: the number of decimals of its unit."""
         return None if self.format is None else EPOCH_DECIMALS.get(self.format)
 
     @property
     def rewritten(self) -> Reading:
-        """The reading of texts that `rewriting` beside this has seen: JSON texts are strings, all is strict."""
+        """The reading of texts that `rewriting` has rewritten: JSON texts are strings, and everything is strict."""
         return Reading(_without_json(self.forms))
 
     @property
     def holds_json(self) -> bool:
-        """Whether some value is kept as its JSON text."""
+        """Whether any value is kept as its JSON text."""
         return _holds_json(self.forms)
 
 

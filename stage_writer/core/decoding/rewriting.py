@@ -1,12 +1,13 @@
-"""Values that a column does not take as they are written, written so that it does, in the text of many documents.
+"""Rewrites values, in the text of many documents, into a form that their column accepts.
 
-Two uses. So that all columns can be read together, a MAP's object becomes the list of its entries (`pyarrow.json` reads
-no object of any names), and a STRING of the format `json` gets its value's text as a JSON string. And what lenient
-reading takes is given the form that strict reading wants (`stage_writer.core.decoding.strict`, rules 8 and 9). Rules:
+Two uses. So that all columns can be read together, a MAP's object becomes the list of its entries (`pyarrow.json`
+cannot read an object with arbitrary names), and a STRING of the format `json` gets its value's text as a JSON string.
+And values that only lenient reading accepts get the form that strict reading requires
+(`stage_writer.core.decoding.strict`, rules 8 and 9). Rules:
 
-1. Only values at the columns' paths are changed; each means to the strict reader what it means to the one that is
-   asked for, or is left as it was. What is left is refused by the strict reader or read one message at a time.
-2. Documents of which the structure says too little are told (`sure` is false): they are read one at a time.
+1. Only values at the columns' paths are changed; each means the same to the strict reader as the original does to the
+   requested one, or is left unchanged. Unchanged values are refused by the strict reader or read one message at a time.
+2. Documents whose structure is not certain are marked (`sure` is false): they are read one at a time.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class _Edit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to do with a value and what it holds."""
+    """What to do with a value and its content."""
 
     edit: _Edit | None = None
     fields: tuple[tuple[bytes, _Plan], ...] = ()
@@ -69,7 +70,7 @@ class _Plan:
 
     @property
     def opening(self) -> str:
-        """How a value begins that the plan looks into."""
+        """The first character of a value that the plan descends into."""
         return "{" if self.fields or self.is_map else "["
 
 
@@ -112,7 +113,7 @@ _PATTERNS = {_Edit.WHOLE: _WHOLE, _Edit.NUMBER: _NUMBER, _Edit.TRUTH: _TRUTH}
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The documents, and which of them are surely as they should be; None when all are."""
+    """The documents, and which of them are certainly right; None when all are."""
 
     texts: pa.StringArray
     sure: Mask | None
@@ -128,7 +129,7 @@ class Rewriter:
         return self._root is not None
 
     def rewrite(self, texts: pa.StringArray) -> Rewritten:
-        """The documents, each of which is proved to be one JSON object."""
+        """The documents, each proved to be one JSON object."""
         if self._root is None or len(texts) == 0:
             return Rewritten(texts, None)
         found = [self._rewrite_piece(piece, self._root) for piece in small_pieces(texts)]
@@ -155,7 +156,7 @@ class Rewriter:
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """Spans of the text, and what to put in their places."""
+    """Spans of the text, and their replacements."""
 
     starts: Places
     ends: Places
@@ -163,7 +164,7 @@ class _Replaced:
 
 
 def _edits(structure: Structure, data: pa.Buffer, root: _Plan) -> Iterator[_Replaced]:
-    """What to replace. Containers of one plan are all of one depth, which is the depth of the plan."""
+    """The replacements. Containers of one plan all have the same depth, which is the depth of the plan."""
     todo: list[tuple[_Plan, int, Places | None]] = [(root, 1, None)]
     while todo:
         plan, level, containers = todo.pop()
@@ -181,7 +182,7 @@ def _edits(structure: Structure, data: pa.Buffer, root: _Plan) -> Iterator[_Repl
 
 
 def _entries(structure: Structure, level: int, maps: Places) -> Iterator[_Replaced]:
-    """What makes lists of entries of the objects that begin at ``maps``."""
+    """Turns the objects that start at ``maps`` into lists of entries."""
     members, ends = structure.members(level, maps), structure.closings(level, maps)
     names = members.name_starts - 1
     yield _put(maps, maps + 1, "[")
@@ -232,7 +233,7 @@ def _replaced(structure: Structure, data: pa.Buffer, values: Values, edit: _Edit
 
 
 def _quoted(texts: pa.StringArray) -> pa.StringArray:
-    """Each text as a JSON string. Of control characters JSON's texts hold but white space."""
+    """Each text as a JSON string. JSON's texts hold no other control characters than white space."""
     for sign, escape in _ESCAPES:
         texts = pc.replace_substring(texts, sign, escape)
     return pc.binary_join_element_wise('"', texts, '"', "")
@@ -242,7 +243,7 @@ def _applied(data: pa.Buffer, offsets: Places, edits: list[_Replaced]) -> pa.Str
     """The documents with all replacements made."""
     starts = np.concatenate([edit.starts for edit in edits])
     ends = np.concatenate([edit.ends for edit in edits])
-    order = np.lexsort((ends, starts))  # what is put in comes before what is replaced there
+    order = np.lexsort((ends, starts))  # insertions come before replacements at the same place
     starts, ends = starts[order], ends[order]
     new = pa.concat_arrays([edit.texts for edit in edits]).take(pa.array(order))
     pieces = cut(data, starts, ends)

@@ -1,24 +1,24 @@
-"""One message, strictly: the reference that says what each JSON value means for each type.
+"""One message, strictly: the reference for the meaning of each JSON value for each type.
 
-The bulk decoder gives here whatever it cannot prove good, so this module alone decides who is refused and why, and the
-property tests hold the bulk decoder to it. Rules:
+The bulk decoder passes on everything it cannot prove good, so only this module decides which messages are refused and
+why, and property tests compare the bulk decoder with it. Rules:
 
 1. A record becomes its row exactly as sent, or is refused. Nothing is rounded, coerced, nulled or dropped.
-2. Fields are found by name, case and all. A field that is not declared is ignored. One that is declared and absent, or
-   explicitly null, is null; refused where NOT NULL is declared.
-3. Integers are written without point and exponent (`1.0` and `1e2` are refused). DOUBLE takes the nearest double,
-   FLOAT the nearest float of that double; what would be infinite is refused.
+2. Fields are found by exact, case-sensitive name. A field that is not declared is ignored. One that is declared and
+   absent, or explicitly null, is null; refused where NOT NULL is declared.
+3. Integers are written without point and exponent (`1.0` and `1e2` are refused). DOUBLE takes the nearest double, FLOAT
+   the nearest float of that double; what would be infinite is refused.
 4. DECIMAL takes a number, or a string that is a plain number, whose value it holds exactly: zeros at the end do not
    count.
 5. DATE is ``YYYY-MM-DD``. TIMESTAMP is ``YYYY-MM-DD``, ``T`` or a space, ``hh:mm:ss``, up to nine decimals, and ``Z``,
    ``±hh:mm`` or ``±hhmm``; none of these means UTC. TIMESTAMP_NTZ is the same without a zone. Decimals after the sixth
-   must be zeros. Years are 0001 to 9999, in UTC.
-   An epoch (`formats`) is a number of seconds, milliseconds or microseconds since 1970 in UTC, or a string that is a
-   plain number, as for DECIMAL; down to microseconds, and zeros behind them.
+   must be zeros. Years are 0001 to 9999, in UTC. An epoch (`formats`) is a number of seconds, milliseconds or
+   microseconds since 1970 in UTC, or a string that is a plain number, as for DECIMAL; down to microseconds, and zeros
+   behind them.
 6. BINARY is a string of base64: the standard alphabet, padded, canonical. Or of hex digits in pairs, where asked for.
-7. MAP takes an object, STRUCT too; a declared field or a key given twice is refused at any depth.
-8. A STRING of the format `json` takes any value, and is its JSON text as it was sent; null is null.
-9. Lenient reading (`coerce`) takes besides: for numbers and BOOLEAN a string that is one in JSON, for integers a number
+7. MAP and STRUCT take an object; a declared field or a key given twice is refused at any depth.
+8. A STRING of the format `json` accepts any value, and is its JSON text as it was sent; null is null.
+9. Lenient reading (`coerce`) also accepts: for numbers and BOOLEAN a string that is one in JSON, for integers a number
    with point or exponent that is whole, for STRING any value's JSON text as it was sent. Nothing else, and exactly.
 """
 
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Row = dict[str, object]
-"""A row as `pyarrow.array` takes it, with the columns' Arrow types."""
+"""A row as `pyarrow.array` accepts it, with the columns' Arrow types."""
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _MAX_INTEGER_DIGITS = 20
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _DECIMAL = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?)([0-9]+))?")
-_MAX_EXPONENT_DIGITS = 18  # beyond them no message is long enough to make up for it
+_MAX_EXPONENT_DIGITS = 18  # larger ones would need a longer message than possible to compensate
 _DATE = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _TIMESTAMP = re.compile(
     r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
@@ -105,7 +105,7 @@ class StrictDecoder:
 
 
 def document_of(message: bytes, *, sourced: bool) -> Object | Refusal:
-    """The one object that the message is, or why it is none."""
+    """The one object in the message, or why there is none."""
     try:
         text = message.decode()
     except UnicodeDecodeError as error:
@@ -122,7 +122,7 @@ def document_of(message: bytes, *, sourced: bool) -> Object | Refusal:
 
 
 def check_decodable(columns: StructType) -> None:
-    """Raises SchemaError for a column that no JSON value can be decoded into without breaking a promise."""
+    """Raises SchemaError for a column that no JSON value can be decoded into without loss."""
     for field in columns:
         if CHAR_VARCHAR_KEY in json.loads(field.metadata_json):
             msg = f"the column `{field.name}` is a CHAR or VARCHAR, whose length would have to be enforced"
@@ -158,7 +158,7 @@ def _check_type(data_type: DataType, path: str) -> None:
 
 
 class _RefusedError(Exception):
-    """How a converter deep inside of a value says that the record is refused."""
+    """Raised by a converter deep inside a value to refuse the record."""
 
     def __init__(self, error_class: ErrorClass, path: str, problem: str) -> None:
         super().__init__(problem)
@@ -228,7 +228,7 @@ def _leniently(understand: Callable[[Json], Json], convert: Converter) -> Conver
 
 
 def _number(value: Json) -> Json:
-    """A string that is a number in JSON as that number."""
+    """A string that is a JSON number, as that number."""
     return Number(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
@@ -248,7 +248,7 @@ def _truth(value: Json) -> Json:
 
 
 def _as_text(value: Json) -> Json:
-    """What is no string as its JSON text."""
+    """A value that is not a string as its JSON text."""
     return value if isinstance(value, str) and not isinstance(value, Number) else json_text(value)
 
 
@@ -398,7 +398,7 @@ class _Exact:
 
 
 def _exact(text: str) -> _Exact | None:
-    """The number that a text is; None when it is no plain number."""
+    """The number in a text; None when it is not a plain number."""
     match = _DECIMAL.fullmatch(text)
     if match is None or not (match[2] or match[3]):
         return None
@@ -413,7 +413,7 @@ def _exact(text: str) -> _Exact | None:
 
 
 def _exact_value(value: Json, path: str, data_type: DecimalType, name: str) -> Decimal:
-    """The value, when a decimal of the type holds it."""
+    """The value, if a decimal of the type holds it exactly."""
     if not isinstance(value, str):
         _wrong_type(value, path, name)
     exact = _exact(value)

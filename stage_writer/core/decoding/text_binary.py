@@ -1,8 +1,8 @@
 """Binary values from their base64 or hex, whole arrays at a time.
 
-The forms are those of `strict` beside this, rule 6: the standard alphabet, padded, canonical; or two hex digits a
-byte. Arrow has neither, and DuckDB's raise for the whole array; so all values are laid end to end, as one run of groups
-of four or two signs, and read by table and arithmetic.
+The forms are those of `strict`, rule 6: the standard alphabet, padded, canonical; or two hex digits a byte. Arrow has
+neither, and DuckDB's functions raise for the whole array; so all values are concatenated into groups of four or two
+characters, and decoded by table and arithmetic.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HEX_DIGITS = _hex_digits()
 
 
 def from_hex(texts: pa.StringArray) -> tuple[pa.BinaryArray, Mask]:
-    """The bytes that the texts stand for, and which texts are no pairs of hex digits (their bytes are unspecified)."""
+    """The bytes of the texts, and which texts are not pairs of hex digits (their bytes are unspecified)."""
     even = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 1), 0)
     uneven = ~pc.fill_null(even, fill_value=True).to_numpy(zero_copy_only=False)
     flat = pc.fill_null(pc.if_else(even, texts, None), "")
@@ -58,12 +58,12 @@ def from_hex(texts: pa.StringArray) -> tuple[pa.BinaryArray, Mask]:
 
 
 def _joined(flat: pa.StringArray) -> pa.Buffer:
-    """All of the texts, end to end."""
+    """All of the texts, concatenated."""
     return pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat), "")[0].as_buffer()
 
 
 def from_base64(texts: pa.StringArray) -> tuple[pa.BinaryArray, Mask]:
-    """The bytes that the texts stand for, and which texts are not such base64 (their bytes are unspecified)."""
+    """The bytes of the texts, and which texts are not such base64 (their bytes are unspecified)."""
     even = pc.equal(pc.bit_wise_and(pc.binary_length(texts), 3), 0)
     uneven = ~pc.fill_null(even, fill_value=True).to_numpy(zero_copy_only=False)
     flat = pc.fill_null(pc.if_else(even, texts, None), "")
@@ -94,8 +94,8 @@ def _from_quads(flat: pa.StringArray) -> tuple[pa.BinaryArray, Mask]:
 
 
 def _wrong_quads(quads: NDArray[np.uint8], pads: NDArray[np.int64], last: Mask) -> Mask:
-    """Signs outside of the alphabet, padding before the end, and bits that would be lost."""
-    two = 2  # signs of padding
+    """Characters outside of the alphabet, padding before the end, and bits that would be lost."""
+    two = 2  # padding characters
     wrong = (quads[:, :two] >= _PADDING).any(axis=1) | (quads[:, 3] > _PADDING)
     wrong |= ((quads[:, two] >= _PADDING) & (pads < two)) | ((pads > 0) & ~last)
     wrong |= (pads == 1) & ((quads[:, two] & 3) != 0)

@@ -1,8 +1,7 @@
 """Dates and timestamps from their text, whole arrays at a time, by arithmetic on a matrix of bytes.
 
-Why not Arrow's or DuckDB's casts: the first raises for the whole array when one text is wrong, the second takes forms
-that are refused here, and rounds. The forms are those of `strict` beside this, rules 5; what does not have them
-is marked, never raised.
+Why not Arrow's or DuckDB's casts: the first raises for the whole array when one text is wrong, the second accepts forms
+that are refused here, and rounds. The forms are those of `strict`, rule 5; other texts are marked, never raised.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _ROWS_AT_A_TIME = 16_384  # the matrices stay in the processor's cache
 
 
 def dates(texts: pa.StringArray) -> tuple[pa.Array, Mask]:
-    """The texts as ``date32``, and which of them have not the form ``YYYY-MM-DD`` or are no day."""
+    """The texts as ``date32``, and which of them do not have the form ``YYYY-MM-DD`` or are not valid dates."""
     days, wrong = _in_pieces(texts, _DATE_LENGTH, _days_of_texts)
     return _with_nulls(days.astype(np.int32), texts, pa.date32()), wrong
 
@@ -71,7 +70,7 @@ def _in_pieces(texts: pa.StringArray, width: int, read: Reader) -> tuple[Numbers
 
 
 def _matrix(texts: pa.StringArray, width: int) -> tuple[Bytes, Numbers]:
-    """The texts' first ``width`` bytes as rows, filled up with zeros, and the texts' lengths."""
+    """The texts' first ``width`` bytes as rows, padded with zeros, and the texts' lengths."""
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     lengths = np.diff(offsets)
@@ -80,7 +79,7 @@ def _matrix(texts: pa.StringArray, width: int) -> tuple[Bytes, Numbers]:
         return np.zeros((len(texts), width), np.uint8), lengths
     data = np.frombuffer(data_buffer, np.uint8)
     longest = int(lengths.max())
-    if int(lengths.min()) == longest:  # one writer's times mostly are of one length: no need to gather them
+    if int(lengths.min()) == longest:  # times of one producer mostly have the same length: no need to gather them
         even = data[offsets[0] : offsets[-1]].reshape(len(texts), longest)[:, :width]
         return np.pad(even, ((0, 0), (0, width - even.shape[1]))), lengths
     places = np.minimum(offsets[:-1, None] + columns, len(data) - 1)
@@ -90,7 +89,7 @@ def _matrix(texts: pa.StringArray, width: int) -> tuple[Bytes, Numbers]:
 
 
 def _number(digits: Bytes) -> Numbers:
-    """The number that each row of digits (0 to 9) is."""
+    """The number in each row of digits (0 to 9)."""
     value = np.zeros(len(digits), np.int64)
     for column in range(digits.shape[1]):
         value = value * 10 + digits[:, column]
@@ -98,7 +97,7 @@ def _number(digits: Bytes) -> Numbers:
 
 
 def _digits(matrix: Bytes) -> Bytes:
-    return matrix - np.uint8(ord("0"))  # what is no digit becomes more than 9
+    return matrix - np.uint8(ord("0"))  # other characters become more than 9
 
 
 def _days_of_texts(matrix: Bytes, lengths: Numbers) -> tuple[Numbers, Mask]:
@@ -107,7 +106,7 @@ def _days_of_texts(matrix: Bytes, lengths: Numbers) -> tuple[Numbers, Mask]:
 
 
 def _days(matrix: Bytes) -> tuple[Numbers, Mask]:
-    """Days since 1970-01-01 of the first ten bytes, and which of them are no day of the years 1 to 9999."""
+    """Days since 1970-01-01 of the first ten bytes, and which of them are not valid dates in the years 1 to 9999."""
     digits = _digits(matrix[:, :_DATE_LENGTH])
     wrong = (matrix[:, 4] != ord("-")) | (matrix[:, 7] != ord("-"))
     for column in (0, 1, 2, 3, 5, 6, 8, 9):
@@ -117,7 +116,7 @@ def _days(matrix: Bytes) -> tuple[Numbers, Mask]:
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     longest = _MONTH_DAYS[np.where(wrong, 0, month)] + (leap & (month == _FEBRUARY))
     wrong |= (day < 1) | (day > longest)
-    # Years that begin in March, so that the leap day is the last one of its year.
+    # Years start in March here, so that the leap day is the last day of its year.
     shifted = year - (month <= _FEBRUARY)
     day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
     days = shifted * 365 + shifted // 4 - shifted // 100 + shifted // 400 + day_of_year - 719_468
@@ -125,7 +124,7 @@ def _days(matrix: Bytes) -> tuple[Numbers, Mask]:
 
 
 def _seconds_of_day(matrix: Bytes) -> tuple[Numbers, Mask]:
-    """Seconds since midnight of the bytes 10 to 18, and which of them are no time of day."""
+    """Seconds since midnight of the bytes 10 to 18, and which of them are not valid times of day."""
     digits = _digits(matrix)
     separator = matrix[:, 10]
     wrong = (separator != ord("T")) & (separator != ord("t")) & (separator != ord(" "))
@@ -138,7 +137,7 @@ def _seconds_of_day(matrix: Bytes) -> tuple[Numbers, Mask]:
 
 
 def _fraction(matrix: Bytes) -> tuple[Numbers, Numbers, Mask]:
-    """Microseconds after the point, how many bytes point and decimals take, and which of them are wrong."""
+    """Microseconds after the point, how many bytes the point and the decimals take, and which of them are wrong."""
     point = matrix[:, _TIME_LENGTH] == ord(".")
     if not point.any():
         nothing = np.zeros(len(matrix), np.int64)
@@ -179,7 +178,7 @@ def _zoned_microseconds(matrix: Bytes, lengths: Numbers) -> tuple[Numbers, Mask]
 
 
 def _until_zone(matrix: Bytes) -> tuple[Numbers, Numbers, Mask]:
-    """Microseconds as if in UTC, where the zone would begin, and what is wrong before it."""
+    """Microseconds as if in UTC, where the zone would start, and what is wrong before it."""
     days, wrong = _days(matrix)
     seconds, no_time = _seconds_of_day(matrix)
     microseconds, taken, bad_fraction = _fraction(matrix)
@@ -188,7 +187,7 @@ def _until_zone(matrix: Bytes) -> tuple[Numbers, Numbers, Mask]:
 
 
 def _offset_seconds(matrix: Bytes, start: Numbers, left: Numbers) -> tuple[Numbers, Mask]:
-    """The seconds that ``±hh:mm`` or ``±hhmm`` at ``start`` stand for, and which of them are wrong."""
+    """The seconds of ``±hh:mm`` or ``±hhmm`` at ``start``, and which of them are wrong."""
     rows = np.arange(len(matrix))
     colon = left == len("+hh:mm")
     last = matrix.shape[1] - 1

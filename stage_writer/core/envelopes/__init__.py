@@ -1,1 +1,1 @@
-"""What messages are wrapped in: frames of a schema registry, and change events."""
+"""Wrappers of messages: schema registry frames, and change events."""

@@ -1,17 +1,16 @@
-"""Debezium's change events: the image of the row becomes the record, and what happened to it the column `_cdc`.
+"""Debezium's change events: the image of the row becomes the record, and the change itself the column `_cdc`.
 
 Rules:
 
-1. An event is the message, or what its `payload` is (Connect's JSON with its schema); an object with a `payload` and
-   no `op` is of the second kind.
+1. An event is the message, or its `payload` (Connect's JSON with its schema); an object with a `payload` and no `op` is
+   of the second kind.
 2. The record is `after` for the ops c, r and u, and `before` for d. It is read like any record: formats, lenience and
-   unknown fields are of its fields. The other image is not looked at. `_cdc` is made of ``op``, ``ts_ms`` and
-   ``source``.
-3. An event with another op, or without its image, is refused: it is no change of a row (t, a truncated table; m, a
-   message). So is one that gives any of its parts, or its payload, twice.
-4. Where the parts of events stand is found for many at once (`decoding.json_structure`), what it is not sure
-   of is opened one at a time. A long schema before the payload, which one message has from another, is read once:
-   messages that begin with the very same bytes are JSON exactly if what is behind them is.
+   unknown fields apply to its fields. The other image is ignored. `_cdc` is made of ``op``, ``ts_ms`` and ``source``.
+3. An event with another op, or without its image, is refused: it is not a row change (t, a truncated table; m, a
+   message). So is one with a duplicate part or payload.
+4. The parts of events are found for many at once (`decoding.json_structure`); uncertain events are opened one at a
+   time. A long schema before the payload, repeated in each message, is read once: messages that start with identical
+   bytes are JSON exactly if the rest is.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _NO_DOUBTS = doubts_about(StructType(()))
 
 
 class EventDecoder:
-    """Decodes the rows' images by a decoder, and adds `_cdc`. Not for two threads at a time."""
+    """Decodes the rows' images with a decoder, and adds `_cdc`. Not thread-safe."""
 
     def __init__(self, inner: Decodes, first_pass: MakeFirstPass = no_first_pass) -> None:
         self._inner = inner
@@ -90,7 +89,7 @@ class EventDecoder:
         return self._columns
 
     def decode(self, messages: Messages) -> Decoded:
-        """What becomes of the messages."""
+        """The result for the messages."""
         opened = self._opener.opened(messages.values)
         decoded = self._inner.decode(replace(messages, values=opened.images))
         about = self._about.decode(opened.abouts)
@@ -131,7 +130,7 @@ def _column(table: pa.Table, name: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The rows' images, and what the events say about them, as JSON objects; null where there is none."""
+    """The rows' images, and the events' other fields, as JSON objects; null where there is none."""
 
     images: pa.LargeBinaryArray
     abouts: pa.LargeBinaryArray
@@ -139,14 +138,14 @@ class Opened:
 
 
 class Opener:
-    """Finds the parts of events. Not for two threads at a time."""
+    """Finds the parts of events. Not thread-safe."""
 
     def __init__(self) -> None:
         self._connection = connect()
         self._prefixes: list[str] = []
 
     def opened(self, values: pa.BinaryArray | pa.LargeBinaryArray) -> Opened:
-        """The parts of the messages that have these values."""
+        """The parts of the messages with these values."""
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~nulls)
         found: list[pa.Table] = []
@@ -173,7 +172,7 @@ class Opener:
         return Opened(_column(parts, "image"), _column(parts, "about"), tuple(rejects))
 
     def _open_block(self, block: pa.BinaryArray) -> Iterator[tuple[pa.Table, Numbers]]:
-        """Images and abouts, and the places of their messages in the block, for those that can be told in bulk."""
+        """Images and other fields, and the indices of their messages in the block, if certain in bulk."""
         texts = self._without_schemas(texts_of(block))
         proved = proved_documents(texts, self._connection, _NO_DOUBTS) & begin_as_objects(texts)
         places = np.flatnonzero(proved)
@@ -187,7 +186,7 @@ class Opener:
             start += len(piece)
 
     def _without_schemas(self, texts: pa.StringArray) -> pa.StringArray:
-        """The messages with a schema that is known by heart without it (rule 4)."""
+        """The messages with a schema that was read before, without it (rule 4)."""
         left = pc.starts_with(texts, _SCHEMA_FIRST)
         for prefix in self._prefixes:
             texts, left = _without(texts, left, prefix)
@@ -202,7 +201,7 @@ class Opener:
         return texts
 
     def _prefix_of(self, text: str) -> str | None:
-        """What comes before the payload, in a message that begins with its schema."""
+        """The part before the payload, in a message that starts with its schema."""
         array = pa.array([text])
         if not proved_documents(array, self._connection, _NO_DOUBTS)[0]:
             return None
@@ -238,7 +237,7 @@ def _texts_table(images: pa.StringArray | list[str], abouts: pa.StringArray | li
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """For each document one of its members, and how often it has such a one."""
+    """For each document one of its members, and how often it occurs."""
 
     starts: Numbers
     ends: Numbers
@@ -251,7 +250,7 @@ class _One:
         return mask
 
     def texts(self, data: pa.Buffer, chosen: Numbers) -> pa.StringArray:
-        """The values of some documents; null where there is none."""
+        """The values in some documents; null where there is none."""
         starts = self.starts[chosen]
         there = np.flatnonzero(self.count[chosen])
         found = spans(data, starts[there], self.ends[chosen][there])
@@ -264,7 +263,7 @@ class _One:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of some documents, where they are sure."""
+    """The parts of some documents, where they are certain."""
 
     image: _One
     about: tuple[_One, ...]
@@ -272,7 +271,7 @@ class _Parts:
 
     @classmethod
     def of(cls, structure: Structure, offsets: Numbers) -> _Parts:
-        """The parts of the documents that begin at ``offsets``."""
+        """The parts of the documents that start at ``offsets``."""
         top = _Members(structure, structure.members(1), offsets)
         op_at_top, payload = top.one("op"), top.one("payload")
         is_wrapped = payload.once & (structure.text[payload.starts] == ord("{")) & (op_at_top.count == 0)
@@ -289,7 +288,7 @@ class _Parts:
         return cls(image, tuple(parts[name] for name in _ABOUT_PARTS), sure)
 
     def about_texts(self, data: pa.Buffer, chosen: Numbers) -> pa.StringArray:
-        """For some documents an object of the parts that are no images."""
+        """For some documents an object of the parts other than images."""
         values = (pc.fill_null(part.texts(data, chosen), "null") for part in self.about)
         return _about(*values)
 
@@ -300,14 +299,14 @@ def _about(op: pa.StringArray, ts_ms: pa.StringArray, source: pa.StringArray) ->
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Members of documents that begin at ``offsets``."""
+    """Members of documents that start at ``offsets``."""
 
     structure: Structure
     values: Values
     offsets: Numbers
 
     def one(self, name: str) -> _One:
-        """The member of that name of each document."""
+        """The member with that name of each document."""
         named = self.structure.named(self.values, name.encode())
         owners = np.searchsorted(self.offsets, named.starts, side="right") - 1
         starts, ends = np.zeros((2, len(self.offsets) - 1), np.int64)
@@ -322,7 +321,7 @@ def _chosen(mask: Mask, yes: _One, no: _One) -> _One:
 
 
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal:
-    """The image of one message and what is said about it, or why it has none: what the bulk has to agree with."""
+    """The image of one message and its other fields, or why it has none: the reference for the bulk code."""
     document = document_of(message, sourced=True)
     if isinstance(document, Refusal):
         return document

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. The frames are looked at all at once; only their distinct ids, which are few, are looked up.
-2. A message without frame, and one whose schema is not there or is no JSON Schema, is refused. The schema itself is not
-   looked into: the stream's columns say what a record has to be.
-3. While the registry has not said what a schema is, nothing is said of any message: they wait (`FramedDecoder.waits`).
+1. The frames are read all at once; only their distinct ids, which are few, are looked up.
+2. A message without a frame is refused, and so is one whose schema is missing or is not a JSON Schema. The schema
+   itself is not read: the stream's columns define what a record has to be.
+3. While the registry has not returned a schema's type, its messages are not decoded: they wait (`FramedDecoder.waits`).
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _JSON = "JSON"
 
 
 class SchemaTypes(Protocol):
-    """The schema registry, as far as it is asked."""
+    """The schema registry, as it is used here."""
 
     def knows(self, ids: Sequence[int]) -> bool:
-        """Whether it has said of each of these what it is, or that it is not there; at once, or nearly.
+        """Whether the type of each of these, or that it does not exist, is known; returns nearly immediately.
 
-        What it has not said is asked for meanwhile, again and again as long as this is called.
+        Unknown ones are requested in the background, and again as long as this is called.
         """
 
     def missing(self, ids: Sequence[int]) -> RegistryError:
-        """Why it does not know these."""
+        """Why the types of these are unknown."""
 
     def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
-        """The type of each schema (``JSON``, ``AVRO``, ``PROTOBUF``); None for one that is not there.
+        """The type of each schema (``JSON``, ``AVRO``, ``PROTOBUF``); None for a missing schema.
 
-        Waits for those that it does not know. Raises RegistryError when the registry does not say.
+        Waits for unknown ones. Raises RegistryError when the registry does not answer.
         """
 
 
@@ -72,7 +72,7 @@ class SchemaWait:
 
 
 class FramedDecoder:
-    """Takes the frames off and gives the rest to a decoder."""
+    """Removes the frames and passes the rest to a decoder."""
 
     def __init__(self, inner: Decodes, schemas: SchemaTypes) -> None:
         self._inner = inner
@@ -84,14 +84,14 @@ class FramedDecoder:
         return self._inner.columns
 
     def waits(self, messages: pa.BinaryArray | pa.LargeBinaryArray) -> SchemaWait | None:
-        """What the registry has to say before these can be decoded (rule 3)."""
+        """The registry's answers that are needed before these can be decoded (rule 3)."""
         values, offsets = _with_offsets(messages)
         framed, ids = _frames(values, offsets)
         wanted = np.unique(ids[framed]).tolist()
         return None if not wanted or self._schemas.knows(wanted) else SchemaWait(tuple(wanted), self._schemas)
 
     def decode(self, messages: Messages) -> Decoded:
-        """What becomes of the messages."""
+        """The result for the messages."""
         values, offsets = _with_offsets(messages.values)
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         framed, ids = _frames(values, offsets)
@@ -125,12 +125,12 @@ def _frames(values: pa.LargeBinaryArray, offsets: Numbers) -> tuple[Mask, Number
 
 
 def body_of(message: bytes) -> bytes | None:
-    """What is behind the frame of one message; None where it has none."""
+    """The message without its frame; None if it has no frame."""
     return message[_FRAME_BYTES:] if len(message) >= _FRAME_BYTES and message[0] == 0 else None
 
 
 def _bodies(values: pa.LargeBinaryArray, offsets: Numbers, fit: Mask) -> pa.LargeBinaryArray:
-    """What is behind the frames; null for the others."""
+    """The messages without their frames; null for those without one."""
     bounds = np.empty(2 * len(values) + 1, np.int64)
     bounds[::2] = offsets
     bounds[1::2] = np.where(fit, offsets[:-1] + _FRAME_BYTES, offsets[:-1])

@@ -1,6 +1,6 @@
-"""What a stream's messages are wrapped in, from the outside: frame, envelope, and what makes columns of the record.
+"""The layers of a stream's messages, from the outside: frame, envelope, and the decoder of the record.
 
-Each is a decoder around the next one, so that a stream without one of them pays nothing for it.
+Each is a decoder around the next one, so a stream without one of them pays nothing for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """Decodes messages that are records."""
+    """Decodes messages that are plain records."""
 
     def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
         self._decoder = decoder
@@ -38,16 +38,16 @@ class Records:
         return self._decoder.columns
 
     def decode(self, messages: Messages) -> Decoded:
-        """What becomes of the messages."""
+        """The result for the messages."""
         return self._decoder.decode(messages.values)
 
 
 def decoder_of(
     stream: Stream, schemas: SchemaTypes | None, gained: Way = (), first_pass: MakeFirstPass = no_first_pass
 ) -> Decodes:
-    """What makes rows of a stream's messages, also in columns that it has ``gained``.
+    """The decoder of a stream's messages, including columns that it has ``gained``.
 
-    Raises SchemaError and ExpressionError for one that cannot work.
+    Raises SchemaError and ExpressionError for an invalid stream.
     """
     columns = stream.schema_of_columns
     rescue_column = stream.rescue_column if stream.rescues else None

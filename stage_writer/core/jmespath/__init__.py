@@ -1,1 +1,1 @@
-"""Columns filled by JMESPath, as kafka-delta-ingest fills them."""
+"""Columns filled by JMESPath, as in kafka-delta-ingest."""

@@ -1,13 +1,13 @@
-"""Decoding with `jmespath`: rows whose columns are filled by expressions, as kafka-delta-ingest's transforms do.
+"""Decoding with `jmespath`: rows whose columns are filled by expressions, like kafka-delta-ingest's transforms.
 
 Rules:
 
-1. `stage_writer.core.jmespath.rewriting` and the decoder decide what a message becomes: it is rewritten with its values
-   and decoded. That costs tens of microseconds per message.
-2. Where every expression of a stream is plain (`stage_writer.core.jmespath.expressions`), the fields that they ask for
-   are decoded with the others, and the columns are filled in Arrow. A message that this cannot prove good goes the
-   way of rule 1, which alone refuses; so both ways end alike.
-3. Plain expressions go the way of rule 1 as well if the types of their field and of their column differ, or where
+1. `stage_writer.core.jmespath.rewriting` and the decoder define the result for a message: it is rewritten with its
+   values and decoded. That costs tens of microseconds per message.
+2. Where every expression of a stream is plain (`stage_writer.core.jmespath.expressions`), the fields that they use are
+   decoded with the others, and the columns are filled in Arrow. A message that this cannot prove good is processed by
+   rule 1, and only that refuses; so both paths give the same result.
+3. Plain expressions are processed by rule 1 as well if the types of their field and of their column differ, or where
    `formats`, `coerce`, a NOT NULL column or a rescue column would see another record.
 """
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 
 class JmesPathDecoder:
-    """Decodes messages into columns of which expressions fill some. Not for two threads at a time.
+    """Decodes messages into columns, some of which expressions fill. Not thread-safe.
 
-    Raises ExpressionError for an expression that does not fit the columns.
+    Raises ExpressionError for an expression that is incompatible with the columns.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class JmesPathDecoder:
         in_bulk: bool = True,
         first_pass: MakeFirstPass = no_first_pass,
     ) -> None:
-        """``expressions`` by the columns that they fill; without ``in_bulk`` all messages go the way of rule 1."""
+        """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1."""
         self._assignments = assignments_of(columns, expressions)
         for assignment in self._assignments:
             _require_own_form(assignment, reading)
@@ -85,7 +85,7 @@ class JmesPathDecoder:
         return self._filler is not None
 
     def decode(self, messages: Messages) -> Decoded:
-        """What becomes of the messages."""
+        """The result for the messages."""
         if self._filler is None:
             return self._one_by_one(messages, np.arange(len(messages)))
         filled, doubtful = self._filler.decode(messages)
@@ -111,7 +111,7 @@ class JmesPathDecoder:
 
 
 def _require_own_form(assignment: Assignment, reading: Reading) -> None:
-    """What Kafka says is written in one form, whatever `formats` says of the record's values."""
+    """Kafka's own values have one form, independent of `formats` for the record's values."""
     for step in assignment.goal.steps:
         reading = reading.at(step)
     if isinstance(assignment.plain, OfMessage) and reading.format is not None:
@@ -120,13 +120,13 @@ def _require_own_form(assignment: Assignment, reading: Reading) -> None:
 
 
 class _About:
-    """What expressions may ask about messages."""
+    """The message properties available to expressions."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
     def of(self, index: int) -> Mapping[str, object]:
-        """About one message (see `OF_MESSAGE`), moments in milliseconds."""
+        """The properties of one message (see `OF_MESSAGE`), times in milliseconds."""
         messages = self._messages
         batch = messages.batches[int(np.searchsorted(messages.starts, index, side="right")) - 1]
         stamp = int(messages.timestamps_ms[index])
@@ -147,7 +147,7 @@ class _Fill:
 
 
 def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pass: MakeFirstPass) -> _Filler | None:
-    """None where an expression is not plain, or does not fit (rule 3)."""
+    """None where an expression is not plain, or is incompatible (rule 3)."""
     fills = [_Fill(one.plain, one.goal) for one in assignments if one.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
         return None
@@ -182,7 +182,7 @@ def _is_required(columns: StructType, steps: Steps) -> bool:
 def _with_field(
     struct: StructType, steps: Steps, prefix: Steps, wanted: DataType, added: list[Steps]
 ) -> StructType | None:
-    """The struct with a field of some type at a path; None if it has another one there. What is new is ``added``."""
+    """The struct with a field of some type at a path; None if the path has another type. New parts are ``added``."""
     name, rest = steps[0], steps[1:]
     path = (*prefix, name)
     found = struct.field(name)
@@ -204,14 +204,14 @@ class _Filler:
     """Fills columns in Arrow (rule 2)."""
 
     def __init__(self, columns: StructType, decoder: Decoder, plan: Parts | None, fills: Sequence[_Fill]) -> None:
-        """The ``decoder`` reads these and the fields that expressions ask for, which ``plan`` leaves out again."""
+        """The ``decoder`` reads these and the fields used by expressions, which ``plan`` leaves out again."""
         self._decoder = decoder
         self._schema = to_arrow_schema(columns)
         self._plan = plan
         self._fills = fills
 
     def decode(self, messages: Messages) -> tuple[Decoded, Index]:
-        """The rows of what is proved good, and the messages that are not."""
+        """The rows of messages that are proved good, and the other messages."""
         decoded = self._decoder.decode(messages.values)
         wide = {name: decoded.rows.column(name).combine_chunks() for name in decoded.rows.column_names}
         good = np.ones(len(decoded.row_index), np.bool_)
@@ -219,7 +219,7 @@ class _Filler:
         for fill in self._fills:
             value = _value(fill, wide, decoded.row_index, messages)
             if isinstance(fill.plain, Substring):
-                good &= value.is_valid().to_numpy(zero_copy_only=False)  # of null it has no value
+                good &= value.is_valid().to_numpy(zero_copy_only=False)  # null has no value
             values.append(value)
         for fill, value in zip(self._fills, values, strict=True):
             name = fill.goal.steps[0]
@@ -266,12 +266,12 @@ def _of_messages(name: str, data_type: DataType, index: Index, messages: Message
     if name == "kafka.offset":
         return pa.array(messages.offsets[index])
     stamps = messages.timestamps_ms[index]
-    unit = 1_000_000 if data_type is Primitive.LONG else 1000  # nanoseconds there, as kafka-delta-ingest has it
+    unit = 1_000_000 if data_type is Primitive.LONG else 1000  # nanoseconds there, as in kafka-delta-ingest
     return pa.array(stamps * unit, pa.int64(), mask=stamps == NO_TIMESTAMP).view(arrow_type)
 
 
 def _filled(array: pa.Array, steps: Steps, value: pa.Array) -> pa.Array:
-    """An array with a value put in at a path within its structs, where there is one."""
+    """An array with a value put in at a path within its structs, where the path exists."""
     if not steps:
         return value if value.null_count == 0 else pc.coalesce(value, array)
     fields = list(array.type)
@@ -283,7 +283,7 @@ def _filled(array: pa.Array, steps: Steps, value: pa.Array) -> pa.Array:
 
 
 def _joined(one: Decoded, other: Decoded) -> Decoded:
-    """What became of some messages, and of others, together in their order."""
+    """The results of some messages and of others, merged in order."""
     index = np.concatenate([one.row_index, other.row_index])
     order = np.argsort(index, kind="stable")
     table = pa.concat_tables([one.rows, other.rows])

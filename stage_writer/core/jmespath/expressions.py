@@ -1,11 +1,11 @@
-"""JMESPath as kafka-delta-ingest has it: what an expression of `jmespath` may be, and its value for one record.
+"""JMESPath as in kafka-delta-ingest: which expressions `jmespath` allows, and their value for one record.
 
 Rules:
 
 1. The language is that of jmespath.org with the functions ``substr(text, skip, take)``, ``epoch_seconds_to_iso8601``
    and ``epoch_micros_to_iso8601``. An expression that is ``kafka.topic``, ``kafka.partition``, ``kafka.offset`` or
-   ``kafka.timestamp`` and nothing else is about the message, as it is there.
-2. Expressions and where their values go are checked at construction. That a record has a field nobody can know.
+   ``kafka.timestamp`` and nothing else is about the message, as in kafka-delta-ingest.
+2. Expressions and their targets are checked at construction. Whether a record has a field cannot be known then.
 3. Three kinds are *plain*: a path of fields, ``substr`` of one with two numbers, and those about the message. They can
    be evaluated on whole batches (`stage_writer.core.jmespath.decoder`).
 """
@@ -37,7 +37,7 @@ OF_MESSAGE = {
     "kafka.offset": (Primitive.LONG,),
     "kafka.timestamp": (Primitive.TIMESTAMP, Primitive.LONG),
 }
-"""What can be asked about the message, and the types that a column for it can have."""
+"""The message properties that expressions can use, and the types that a column for each can have."""
 _FAILURES = (JMESPathError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
@@ -59,7 +59,7 @@ class Substring:
 
 @dataclass(frozen=True, slots=True)
 class OfMessage:
-    """What Kafka says of the message: a key of `OF_MESSAGE`."""
+    """A property of the message in Kafka: a key of `OF_MESSAGE`."""
 
     name: str
 
@@ -69,7 +69,7 @@ Plain = Path | Substring | OfMessage
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a value goes."""
+    """The target of a value."""
 
     steps: Steps
     type: DataType
@@ -84,11 +84,11 @@ class Assignment:
     text: str
     goal: Goal
     plain: Plain | None
-    """None for what has to be evaluated record by record."""
+    """None for an expression that has to be evaluated record by record."""
     compiled: jmespath.parser.ParsedResult
 
     def value(self, record: object) -> object:
-        """Its value for a record, of JSON's types. Raises FailedExpressionError."""
+        """Its value for a record, in JSON's types. Raises FailedExpressionError."""
         try:
             return self.compiled.search(record, _OPTIONS)
         except _FAILURES as error:
@@ -97,7 +97,7 @@ class Assignment:
 
 
 class FailedExpressionError(Exception):
-    """An expression has no value for a record. The message says why."""
+    """An expression has no value for a record. The message gives the reason."""
 
 
 def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[Assignment, ...]:
@@ -210,7 +210,7 @@ def _nodes(node: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
 
 
 class _Functions(functions.Functions):
-    """Those of kafka-delta-ingest beside JMESPath's own."""
+    """The functions of kafka-delta-ingest, in addition to JMESPath's own."""
 
     @functions.signature({"types": ["string"]}, {"types": ["number"]}, {"types": ["number"]})
     def _func_substr(self, text: str, skip: float, take: float) -> str:
@@ -227,7 +227,7 @@ class _Functions(functions.Functions):
 
 
 def iso8601(micros: int) -> str:
-    """A moment in UTC, with as many decimals as it needs: none, three or six. Raises OverflowError."""
+    """A time in UTC, with as many decimals as it needs: none, three or six. Raises OverflowError."""
     moment = dt.datetime(1970, 1, 1) + dt.timedelta(microseconds=micros)  # noqa: DTZ001 - UTC, said by the Z
     fraction = "milliseconds" if moment.microsecond % 1000 == 0 else "microseconds"
     return f"{moment.isoformat(timespec=fraction if moment.microsecond else 'seconds')}Z"

@@ -1,12 +1,12 @@
-"""One message with the values of its `jmespath` expressions put in: what kafka-delta-ingest does to a record.
+"""One message with the values of its `jmespath` expressions put in: as kafka-delta-ingest does.
 
 Rules:
 
-1. All expressions see the record as it was sent. A value goes to its column, over what the record has there; a null
-   goes nowhere, and leaves what is there.
-2. What no expression fills stays as it was written: digits, and where somebody asks for it the very text.
-3. An expression sees numbers as JMESPath does, as integers and doubles. One that a double would change has no value for
-   functions, but can be copied.
+1. All expressions see the record as it was sent. A value replaces the record's value in its column; a null changes
+   nothing.
+2. Everything else stays as it was written: digits, and on request the exact text.
+3. An expression sees numbers as JMESPath does, as integers and doubles. A number that a double would change has no
+   value for functions, but can be copied.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TOO_DEEP = "jmespath: the message is nested too deeply"
 
 
 class _Text(str):
-    """A value that is written already."""
+    """A value that is already in its written form."""
 
     __slots__ = ()
 
@@ -49,14 +49,14 @@ class MessageRewriter:
     """Puts the values of expressions into messages, one at a time."""
 
     def __init__(self, assignments: Sequence[Assignment], *, sourced: bool) -> None:
-        """With ``sourced`` values that are not filled keep the very text."""
+        """With ``sourced`` values that are not filled keep their exact text."""
         self._assignments = assignments
         self._sourced = sourced
 
     def rewritten(self, message: bytes, about: Mapping[str, object]) -> bytes | Refusal:
-        """The message with its values; as it is, when it is no JSON object.
+        """The message with its values; unchanged if it is not a JSON object.
 
-        ``about`` has the keys of `OF_MESSAGE`, with moments in milliseconds.
+        ``about`` has the keys of `OF_MESSAGE`, with times in milliseconds.
         """
         try:
             document = parse_document(message.decode(), sourced=self._sourced)
@@ -81,7 +81,7 @@ class MessageRewriter:
 
 
 def _of_message(assignment: Assignment, about: Mapping[str, object]) -> object:
-    """What Kafka says, as its column reads it; a moment in a BIGINT in nanoseconds, as kafka-delta-ingest has it."""
+    """Kafka's value as its column reads it; a time in a BIGINT is in nanoseconds, as in kafka-delta-ingest."""
     value = about[assignment.text.strip()]
     if assignment.text.strip() != "kafka.timestamp" or not isinstance(value, int):
         return value
@@ -117,7 +117,7 @@ def _number(text: Number) -> object:
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two numbers have the same digits, wherever their points and exponents are."""
+    """Whether two numbers have the same digits, regardless of their points and exponents."""
     return _digits(one) == _digits(other)
 
 
@@ -136,7 +136,7 @@ def _put(record: Object, steps: tuple[str, ...], value: _Text) -> None:
     if rest:
         inner = record[places[-1]][1] if places else None
         if isinstance(inner, Object):
-            changed = Object(inner)  # without a source, for it is another one now
+            changed = Object(inner)  # without a source, because its content has changed
             record[places[-1]] = (name, changed)
             _put(changed, tuple(rest), value)
             return
@@ -169,7 +169,7 @@ def _shown(value: Json) -> str:
 
 
 def _member(value: Json) -> str:
-    """An object within the record is as it was, or has lost its source in `_put`."""
+    """An object within the record is unchanged, or has lost its source in `_put`."""
     return json_text(value) if isinstance(value, SourcedObject) else _shown(value)
 
 

@@ -1,1 +1,1 @@
-"""Rows into Parquet files in memory, by partition value, with the statistics that Delta keeps."""
+"""Rows into Parquet files in memory, by partition value, with Delta's statistics."""

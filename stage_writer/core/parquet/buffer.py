@@ -1,20 +1,19 @@
-"""A buffer: what one Kafka partition has gathered since its last flush, on its way to Parquet.
+"""A buffer: the rows of one Kafka partition since its last flush, on their way to Parquet.
 
 Rules:
 
-1. Its span begins where the chain ends and covers every position up to the last message taken in, holes included.
-2. Rows wait as Arrow until a row group is full, then they are encoded; so the size in Parquet is known for the most
-   part, and estimated for the rest from what was encoded so far, or from the last flush before anything was.
-3. `Buffer.encode` and `Buffer.finish` do the heavy work, hold no lock, and touch nothing but the buffer: they may run
-   in a thread of their own, as long as nobody else uses this buffer meanwhile.
+1. Its span starts where the chain ends and covers every position up to the last message added, gaps included.
+2. Rows wait as Arrow until a row group is full, then they are encoded; so the size in Parquet is mostly known, and
+   estimated for the rest from what was encoded so far, or from the last flush if nothing was.
+3. `Buffer.encode` and `Buffer.finish` do the heavy work, hold no lock, and touch only the buffer: they may run in a
+   thread of their own, as long as no other thread uses this buffer meanwhile.
 4. A file for each partition value, up to a number of values, and in all tables together as many as one marker may name
-   (`FileBudget`). Rows that would pass it go, whole and in offset order, to
-   one file with the partition columns inside, for Spark to cluster: thousands of tiny files would cost memory here and
-   every reader later.
-5. What is held is counted as it is: many small pieces cost many times their bytes, so they are joined as they come, and
-   what a piece or an open file costs by itself is counted too.
-6. Rows have exactly their table's columns, which is asserted where they enter. A buffer keeps its columns; those that a
-   stream gains come with a new one.
+   (`FileBudget`). Rows that would exceed it go, complete and in offset order, to one file that includes the partition
+   columns, for Spark to cluster: thousands of tiny files would cost memory here, and time for every reader later.
+5. Memory is counted as used: many small pieces cost many times their bytes, so they are joined as they arrive, and the
+   overhead of a piece or an open file is counted too.
+6. Rows have exactly their table's columns, which is checked when they are added. A buffer keeps its columns; those that
+   a stream gains come with a new one.
 """
 
 from __future__ import annotations
@@ -50,25 +49,25 @@ if TYPE_CHECKING:
     from stage_writer.ports import StateChange
 
 FIRST_GUESS = 0.25
-"""Parquet bytes for each Arrow byte, until something was encoded."""
+"""Parquet bytes per Arrow byte, until something was encoded."""
 _JOINED_PIECES = 8
-"""So many pieces of about one size become one."""
+"""This many pieces of similar size are joined into one."""
 _PIECE_COLUMN_BYTES = 1024
-"""What a column of a piece costs beside its bytes; measured."""
+"""A column's overhead per piece, in addition to its bytes; measured."""
 _LARGE_PIECE_BYTES = 4 * 2**20
-"""Pieces that come to more are not copied to be joined; few of them fill a row group."""
+"""Larger pieces are not copied to be joined; few of them fill a row group."""
 _FILE_COLUMN_BYTES = 6 * 1024
-"""What a column of an open Parquet file costs; measured."""
+"""The memory of a column of an open Parquet file; measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filing:
-    """How rows are put into files."""
+    """How rows are distributed over files."""
 
     row_group_bytes: int = 64 * 2**20
     """Arrow bytes after which waiting rows are encoded."""
     max_values: int = 100
-    """Most partition values that get a file of their own in one flush (rule 4)."""
+    """The most partition values with a file of their own in one flush (rule 4)."""
 
 
 MOST_FILES = 10_000
@@ -77,17 +76,17 @@ _MOST_VALUE_BYTES = 16 * 2**20
 
 @dataclass(slots=True)
 class FileBudget:
-    """How many files with partition values of their own one flush may still begin.
+    """How many more files with partition values of their own one flush may start.
 
-    All of them are named in one marker, which has bounds (common/stage/stored.py, rule 3), and whose text may take six
-    bytes for one of a value.
+    All of them are named in one marker, whose size is limited (common/stage/stored.py, rule 3), and whose text may take
+    six bytes for one byte of a value.
     """
 
     files: int = MOST_FILES
     value_bytes: int = _MOST_VALUE_BYTES // 6
 
     def has_room(self, files: Collection[Values]) -> bool:
-        """Whether these fit, and then they are taken."""
+        """Whether there is room for these; if so, reserves it."""
         value_bytes = sum(len(value.encode()) for values in files for value in values if value)
         if len(files) > self.files or value_bytes > self.value_bytes:
             return False
@@ -100,7 +99,7 @@ class EncodedFile:
     """A whole Parquet file in memory."""
 
     values: Values | None
-    """Its rows' partition values, as Delta serialises them; None when they differ, and are in the file (rule 4)."""
+    """Its rows' partition values, as Delta serializes them; None when they differ, and are in the file (rule 4)."""
     data: Pieces
     rows: int
     statistics: str
@@ -118,15 +117,15 @@ class TableFormat:
     """The rows' columns, partition columns included."""
     partition_by: tuple[str, ...]
     waits: bool = False
-    """Whether its files wait for Spark below the stage: all rows in one, whatever their partition values."""
+    """Whether its files wait for Spark below the stage: all rows in one file, regardless of their partition values."""
     merge: MergeBy | None = None
-    """How its rows change the table's; they have columns for that (changes.py). None where they are added."""
+    """How its rows change the table's; they have columns for that (changes.py). None to append."""
     place: Place | None = None
-    """Columns of its rows that are none of the table's (common/stage/row_places.py)."""
+    """Columns of its rows that the table does not have (common/stage/row_places.py)."""
 
 
 class _Sink:
-    """Where a Parquet file grows: piece by piece, so that nothing is copied when it does."""
+    """The memory that a Parquet file is written to: in pieces, so growing copies nothing."""
 
     closed = False
 
@@ -143,10 +142,10 @@ class _Sink:
         return self.size_bytes
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
-        """Nothing is to be let go."""
+        """Nothing to release."""
 
 
 class _OpenFile:
@@ -190,12 +189,12 @@ class _OpenFile:
 
 
 class _Waiting:
-    """Rows that wait as Arrow, in the order in which they came (rule 5)."""
+    """Rows that wait as Arrow, in order of arrival (rule 5)."""
 
     def __init__(self, columns: int) -> None:
         self._piece_bytes = columns * _PIECE_COLUMN_BYTES
         self._levels: list[list[pa.Table]] = []
-        """Pieces by size, the largest and oldest last; each level's in order."""
+        """Pieces by size, the largest and oldest last; each level in order."""
         self.rows_bytes = 0
         self._pieces = 0
 
@@ -237,9 +236,9 @@ class TableRows:
         guess: float = FIRST_GUESS,
         budget: FileBudget | None = None,
     ) -> None:
-        """``guess`` is the Parquet bytes for each Arrow byte, until something was encoded.
+        """``guess`` is the expected number of Parquet bytes per Arrow byte, until something was encoded.
 
-        ``budget`` is that of all tables of the flush.
+        ``budget`` is shared by all tables of the flush.
         """
         self._budget = FileBudget() if budget is None else budget
         self._table = table
@@ -261,12 +260,12 @@ class TableRows:
 
     @property
     def arrow_bytes(self) -> int:
-        """All that was taken in."""
+        """The size of everything added."""
         return self._waiting.rows_bytes + self._encoded_from_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """Arrow that waits, and Parquet that is held."""
+        """Waiting Arrow, and Parquet in memory."""
         files = len(self._open) + (self._mixed is not None)
         return self._waiting.memory_bytes + self._encoded_bytes + files * self._columns * _FILE_COLUMN_BYTES
 
@@ -278,7 +277,7 @@ class TableRows:
         return encoded + int(self._waiting.rows_bytes * ratio)
 
     def add(self, rows: pa.Table) -> None:
-        """Take rows in. Raises ValueError when their schema is not the table's: a file would have none (rule 6)."""
+        """Add rows. Raises ValueError when their schema is not the table's: a file would be incomplete (rule 6)."""
         if not rows.schema.equals(self._table.arrow_schema):
             given, wanted = (
                 {f"{one.name}: {one.type}" for one in found} for found in (rows.schema, self._table.arrow_schema)
@@ -293,7 +292,7 @@ class TableRows:
             self.encode()
 
     def encode(self) -> None:
-        """Encode what waits: one row group in the file of each partition value, or in the one for all."""
+        """Encode what waits: one row group in the file of each partition value, or in the common file."""
         waiting_bytes = self._waiting.rows_bytes
         rows = self._waiting.take()
         if rows is None:
@@ -313,12 +312,12 @@ class TableRows:
         self._encoded_bytes = sum(file.size_bytes for file in files)
 
     def _may_open(self, values: Collection[Values]) -> bool:
-        """Whether there is a file for each of these, or may be one (rule 4)."""
+        """Whether there is a file for each of these, or room for one (rule 4)."""
         fresh = [one for one in values if one not in self._open]
         return len(self._open) + len(fresh) <= self._filing.max_values and self._budget.has_room(fresh)
 
     def finish(self) -> tuple[EncodedFile, ...]:
-        """Close the files; the object is of no further use."""
+        """Close the files; the object must not be used after that."""
         self.encode()
         files = [self._open[values].close(values) for values in self._open]
         if self._mixed is not None:
@@ -329,13 +328,13 @@ class TableRows:
 
 @dataclass(slots=True)
 class Buffer:
-    """Everything gathered for one flush of one Kafka partition."""
+    """Everything collected for one flush of one Kafka partition."""
 
     start: Position
     end: Position
     tables: tuple[TableRows, ...]
     first_record_at_s: float | None = None
-    """When its first message was taken in, on the monotonic clock; None while it is empty."""
+    """When its first message was added, on the monotonic clock; None while it is empty."""
     records: int = 0
     tombstones: int = 0
     filtered: int = 0
@@ -347,9 +346,9 @@ class Buffer:
     offered: StructType = NO_COLUMNS
     """What the table could gain."""
     sample: FieldCensus | None = None
-    """Which fields some of its records have; None where none was looked at."""
+    """The fields of some of its records; None where none were sampled."""
     state: StateChange | None = None
-    """What its messages have changed in their task's state, once it is flushed."""
+    """The changes of its messages to their task's state, once it is flushed."""
     outgoing: list[pa.Table] = field(default_factory=list)
     """Records for Kafka topics (stage_writer/outbox/records.py)."""
     outlet: Outlet | None = None
@@ -368,34 +367,34 @@ class Buffer:
         filing: Filing = Filing(),
         guess: float = FIRST_GUESS,
     ) -> Buffer:
-        """An empty buffer whose span begins at ``start``; ``guess`` as in `TableRows`."""
+        """An empty buffer whose span starts at ``start``; ``guess`` as in `TableRows`."""
         budget = FileBudget()
         tables = tuple(TableRows(table, filing, guess, budget) for table in formats)
         return cls(start, start, tables, _filing=filing, _guess=guess, _budget=budget)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to seal. A span of nothing but tombstones is something."""
+        """Whether there is nothing to seal. A span of only tombstones is not empty."""
         return self.records == 0
 
     @property
     def memory_bytes(self) -> int:
-        """What it holds in memory."""
+        """The memory it holds."""
         outgoing_bytes: int = sum(some.nbytes for some in self.outgoing)
         return sum(table.memory_bytes for table in self.tables) + outgoing_bytes
 
     @property
     def arrow_bytes(self) -> int:
-        """All that was taken in, as Arrow."""
+        """The size of everything added, in Arrow."""
         return sum(table.arrow_bytes for table in self.tables)
 
     @property
     def parquet_bytes(self) -> int:
-        """About what a flush would write."""
+        """The approximate size of what a flush would write."""
         return sum(table.parquet_bytes for table in self.tables)
 
     def add(self, staged: StagedRows, now_s: float) -> None:
-        """Take a converted batch in."""
+        """Add a converted batch."""
         if self.first_record_at_s is None:
             self.first_record_at_s = now_s
         self.end = staged.end
@@ -420,7 +419,7 @@ class Buffer:
             self._routed_to(table_format).add(rows)
 
     def add_sample(self, found: FieldCensus | None) -> None:
-        """Take in which fields some of a batch's records have; what is given is the buffer's from now on."""
+        """Add the fields of some of a batch's records; the argument belongs to the buffer from now on."""
         if self.sample is None:
             self.sample = found
         elif found is not None:
@@ -445,9 +444,9 @@ class StagedRows:
     rows: tuple[pa.Table, ...]
     """One for each of the converter's formats, in their order."""
     offered: StructType = NO_COLUMNS
-    """What the stream's table could gain, by the rows' rescue column."""
+    """What the stream's table could gain, from the rows' rescue column."""
     filtered_offsets: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The messages that a condition left out. Rising."""
+    """The messages that a condition filtered. Rising."""
     exploded: int = 0
     """Rows beyond the first one of their message."""
     routed: tuple[tuple[TableFormat, pa.Table], ...] = ()
@@ -457,23 +456,23 @@ class StagedRows:
 
     @property
     def is_piece(self) -> bool:
-        """Whether these are rows of a record of which more follow: then nothing else is told of it yet."""
+        """Whether these are rows of a record with more to follow: then nothing else about it is recorded yet."""
         return self.records == 0
 
     def as_piece(self, batch: MessageBatch) -> StagedRows:
-        """Rows of the only message of ``batch``, of which more follow."""
+        """Rows of the only message of ``batch``, with more to follow."""
         first = Position(int(batch.offsets[0]))
         rows = sum(len(rows) for rows in (self.rows[0], *(rows for _, rows in self.routed)))
         return StagedRows(first, 0, 0, {}, None, self.rows, exploded=rows, routed=self.routed)
 
     @property
     def filtered(self) -> int:
-        """How many messages a condition left out."""
+        """How many messages a condition filtered."""
         return len(self.filtered_offsets)
 
 
 def leaves(schema: pa.Schema) -> int:
-    """How many columns it comes to in a file."""
+    """The number of leaf columns in a file."""
     return sum(_leaves_of(field.type) for field in schema)
 
 

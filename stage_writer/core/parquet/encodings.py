@@ -1,14 +1,14 @@
-"""How each Parquet column is encoded, from a look at the first rows of its file.
+"""How each Parquet column is encoded, based on the first rows of its file.
 
 Rules:
 
-1. A dictionary only where values repeat. Of ids and free text it would hold every value once, until Parquet gives it up
-   in the middle of the row group: half of what encoding cost, and larger files.
-2. Offsets and timestamps of Kafka rise slowly, so they are written as differences (``DELTA_BINARY_PACKED``, which
-   Spark, Trino, DuckDB and Arrow read).
-3. No statistics of values of a megabyte. Parquet would not write them into the file, but it copies the lowest and the
+1. A dictionary only where values repeat. For ids and free text it would hold every value once, until Parquet abandons
+   it in the middle of the row group: that was half of the encoding cost, with larger files.
+2. Kafka's offsets and timestamps rise slowly, so they are written as differences (``DELTA_BINARY_PACKED``, which Spark,
+   Trino, DuckDB and Arrow read).
+3. No statistics for values of a megabyte. Parquet would not write them into the file, but it copies the lowest and the
    highest value of a page, of a column chunk and of the footer, several times each: 60 MB for one message of 10.
-4. The look takes no more memory than a poll does: fewer rows where they are long.
+4. The sample takes no more memory than a poll does: fewer rows where they are long.
 
 Measured on records of 224 bytes, 21,000 rows: 0.17 µs and 14 bytes a row, against 0.31 µs and 30 bytes with a
 dictionary for every column.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 _SAMPLED_ROWS = 1024
 _SAMPLED_BYTES = 4 * 2**20
 _LONG_BYTES = 2**20
-"""Of a value; Parquet's own limit for the dictionary of a whole row group."""
+"""The size of a value; Parquet's own limit for the dictionary of a whole row group."""
 _RISING = frozenset(KAFKA_COLUMNS[2:])
 
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What Parquet's writer is told; columns are given by their path in Parquet, with dots."""
+    """The options of Parquet's writer; columns are given by their path in Parquet, with dots."""
 
     with_dictionary: tuple[str, ...]
     by_difference: tuple[str, ...]
@@ -65,7 +65,7 @@ def all_leaves(rows: pa.Table) -> tuple[str, ...]:
 
 
 def _sampled(rows: pa.Table) -> int:
-    """How many rows to look at (rule 4)."""
+    """How many rows to sample (rule 4)."""
     row_bytes = int(rows.nbytes) // max(1, len(rows))
     return min(_SAMPLED_ROWS, max(1, _SAMPLED_BYTES // max(1, row_bytes)))
 
@@ -98,6 +98,6 @@ def _is_long(leaf: pa.Array) -> bool:
 
 def _repeats(leaf: pa.Array) -> bool:
     if pa.types.is_boolean(leaf.type):
-        return False  # a bit each already
+        return False  # one bit each already
     distinct: int = pc.count_distinct(leaf, mode="all").as_py()
     return 2 * distinct <= len(leaf)

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Values are serialised as Delta's protocol says: null and an empty string are null, a timestamp is ISO 8601 in UTC.
-2. Rows keep their order inside of a group.
-3. Types that have no faithful text (floating point, binary, nested) cannot partition a table.
+1. Values are serialized as Delta's protocol says: null and an empty string are null, a timestamp is ISO 8601 in UTC.
+2. Rows keep their order inside a group.
+3. Types without a lossless text form (floating point, binary, nested) cannot partition a table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Groups:
     __slots__ = ("_columns", "_group_of_row", "_values")
 
     def __init__(self, columns: Sequence[str], values: list[Values], group_of_row: Index | None) -> None:
-        """``values`` by group; no ``group_of_row`` when there is one group."""
+        """``values`` by group; ``group_of_row`` is absent when there is one group."""
         self._columns = columns
         self._values = values
         self._group_of_row = group_of_row
@@ -73,13 +73,13 @@ class Groups:
     def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:
         """The rows by group, without the partition columns; groups in order of their values' text.
 
-        One group is copied at a time, for whoever lets go of one before the next.
+        One group is copied at a time, so a caller can release one before the next.
         """
         data = rows.drop_columns(list(self._columns)) if self._columns else rows
         if self._group_of_row is None:
             yield self._values[0], data
             return
-        data = data.combine_chunks()  # once; each `take` would do it for itself
+        data = data.combine_chunks()  # once; each `take` would do this again
         order = np.argsort(self._group_of_row, kind="stable")
         ends = np.cumsum(np.bincount(self._group_of_row))
         for values, index in sorted(((values, index) for index, values in enumerate(self._values)), key=_null_first):

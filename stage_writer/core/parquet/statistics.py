@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A bound is never tighter than the data: strings are cut to 32 characters with a tie-breaker above, timestamps are
-   cut to milliseconds downwards and upwards (the last of the year 9999 keeps its microseconds). What has no faithful
+1. A bound is never tighter than the data: strings are cut to 32 characters with a tie-breaker above, timestamps are cut
+   to milliseconds downwards and upwards (the last of the year 9999 keeps its microseconds). A value without an exact
    bound has none.
-2. Parquet passes over NaN, Spark holds it for the greatest value: a floating-point column that holds one has no bounds.
+2. Parquet ignores NaN, Spark treats it as the greatest value: a floating-point column that holds one has no bounds.
 3. As in Delta: the first 32 leaf columns, none below an array or a map, no bounds for boolean and binary. The offset
    column is always among them, because `delta-loader verify` reads it.
 """
@@ -39,7 +39,7 @@ class _Leaf:
     path: Path
     arrow_type: pa.DataType
     column: int
-    """Its number among Parquet's leaf columns."""
+    """A leaf column's index among Parquet's leaf columns."""
 
 
 def delta_statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[Path]) -> str:
@@ -100,11 +100,11 @@ def _bounds(chunks: list[pq.ColumnChunkMetaData], arrow_type: pa.DataType) -> tu
     for chunk in chunks:
         if not chunk.is_stats_set or not chunk.statistics.has_min_max:
             if _counts_nulls(chunk) and chunk.statistics.num_values == 0:
-                continue  # all null: no bound to keep
+                continue  # all null: no bounds
             return None, None
         try:
             lowest, highest = chunk.statistics.min, chunk.statistics.max
-        except (OverflowError, ValueError):  # a moment or day beyond the years 1 to 9999, which Python has not
+        except (OverflowError, ValueError):  # a time or date outside the years 1 to 9999, which Python does not support
             return None, None
         low = lowest if low is None else min(low, lowest)
         high = highest if high is None else max(high, highest)
@@ -135,13 +135,13 @@ def _high(value: object, arrow_type: pa.DataType) -> object:
 
 
 def _plain(value: object, arrow_type: pa.DataType) -> object:
-    """Numbers and dates as they are; None for a type that Delta keeps no bounds of."""
+    """Numbers and dates unchanged; None for a type without bounds in Delta."""
     if pa.types.is_boolean(arrow_type) or isinstance(value, bytes):
         return None
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, float):
-        return value if value - value == 0 else None  # infinity has no JSON
+        return value if value - value == 0 else None  # infinity has no JSON form
     return value
 
 
@@ -164,7 +164,7 @@ def _put(tree: _Tree, path: Path, value: object) -> None:
 
 
 def _to_json(value: object) -> str:
-    # json cannot write a Decimal as the number that it is.
+    # json cannot write a Decimal as an exact number.
     if isinstance(value, dict):
         return (
             "{"

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. An expression sees the declared fields and ``kafka`` (`evaluation` beside this), and no other derived column.
+1. An expression sees the declared fields and ``kafka`` (see `evaluation`), and no other derived column.
 2. The derived columns come after the others, in the order of the settings, with the types of their expressions.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Deriver:
     """Adds derived columns: a `Step`.
 
-    Raises ExpressionError for an expression that does not fit the columns, or a name that a column has already.
+    Raises ExpressionError for an expression that is incompatible with the columns, or a name that is already taken.
     """
 
     def __init__(self, columns: StructType, derive: Mapping[str, str]) -> None:

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. An expression sees the columns that it was bound to and ``kafka``: topic, partition, offset, timestamp (with zone,
+1. An expression sees the columns that it is bound to and ``kafka``: topic, partition, offset, timestamp (with zone,
    UTC; null where Kafka has none), key (bytes), key_text (null where the key is not UTF-8), headers (a map from name to
-   bytes; of headers with one name the last counts).
-2. Expressions are checked at construction (`expressions` beside this) and bound to the columns' types, which
-   gives their own types. For another type, cast in the expression.
-3. A record whose expression fails is refused with the class ``expression_failed``; its neighbours are not touched. Null
-   is a value and no failure. A moment outside of the years 1 to 9999 is a failure.
+   bytes; of several headers with one name the last one counts).
+2. Expressions are checked at construction (see `expressions`) and bound to the columns' types, which determines their
+   own types. For another type, cast in the expression.
+3. A record whose expression fails is refused with the class ``expression_failed``; its neighbors are unaffected. Null
+   is a value, not a failure. A time outside the years 1 to 9999 is a failure.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class Evaluated:
 
 
 class Evaluator:
-    """Evaluates expressions over rows. Not for two threads at a time.
+    """Evaluates expressions over rows. Not thread-safe.
 
-    Raises ExpressionError for an expression that does not fit the columns.
+    Raises ExpressionError for an expression that is incompatible with the columns.
     """
 
     def __init__(self, columns: StructType, expressions: Mapping[str, str]) -> None:
-        """``expressions`` by the setting that each is from, such as ``derive.date``, for errors to name it."""
+        """``expressions`` by the setting that each is from, such as ``derive.date``, so that errors can name it."""
         self._settings = ", ".join(expressions)
         self._connection = connect()
         checker = ExpressionChecker(self._connection, columns.names)
@@ -95,16 +95,16 @@ class Evaluator:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether an expression asks for ``kafka.headers``."""
+        """Whether an expression uses ``kafka.headers``."""
         return "headers" in self._kafka_parts
 
     @property
     def needs_kafka(self) -> bool:
-        """Whether an expression asks for any part of ``kafka``."""
+        """Whether an expression uses any part of ``kafka``."""
         return bool(self._kafka_parts)
 
     def evaluate(self, rows: Rows, messages: Messages) -> Evaluated:
-        """The values for all rows but those that fail, which become rejects."""
+        """The values for all rows except those that fail, which become rejects."""
         source = rows.table
         if self._kafka_parts:
             source = source.append_column(KAFKA, _kafka_column(self._kafka_parts, rows.index, messages))
@@ -135,13 +135,13 @@ class Evaluator:
             raise refused(expression.setting, expression.text, problem, "cast it, for instance to VARCHAR") from error
 
     def _evaluate(self, source: pa.Table) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
-        """The columns of the rows that do not fail, and why the others do, by their place in ``source``."""
+        """The columns of the rows that do not fail, and why the others do, by their index in ``source``."""
         columns = self._values(source)
         if isinstance(columns, list):
             return columns, {}
         failing = self._failing(source)
         columns = self._values(source.filter(pa.array(~failing)))
-        if isinstance(columns, str):  # a failure that TRY does not see
+        if isinstance(columns, str):  # a failure that TRY does not catch
             failing = self._failing_by_halves(source)
             columns = self._values(source.filter(pa.array(~failing)))
         if isinstance(columns, str):
@@ -150,7 +150,7 @@ class Evaluator:
         return columns, self._reasons(source, np.flatnonzero(failing).tolist())
 
     def _values(self, source: pa.Table) -> list[pa.ChunkedArray] | str:
-        """The values; or what failed, when any row did."""
+        """The values; or the failure, when any row failed."""
         try:
             table = self._connection.from_arrow(source).project(self._projection).to_arrow_table()
         except duckdb.Error as error:
@@ -166,7 +166,7 @@ class Evaluator:
     def _failing(self, source: pa.Table) -> Mask:
         """The rows that fail, found all at once by DuckDB's TRY.
 
-        One TRY to a query: of two, DuckDB takes what they share out of both, and fails.
+        One TRY per query: with two, DuckDB extracts their common part from both, and fails.
         """
         failing = np.zeros(len(source), np.bool_)
         for expression, arrow_type in zip(self._expressions, self._arrow_types, strict=True):
@@ -176,7 +176,7 @@ class Evaluator:
                 if pa.types.is_temporal(arrow_type):
                     failing |= _beyond_calendar(self._one_column(source, f"TRY(\n{expression.text}\n)"))
             except duckdb.Error:
-                continue  # found by halves
+                continue  # found by halving
         return failing
 
     def _failing_by_halves(self, source: pa.Table) -> Mask:
@@ -194,7 +194,7 @@ class Evaluator:
         return failing
 
     def _reasons(self, source: pa.Table, failing: Sequence[int]) -> dict[int, str]:
-        """Why each row fails: exactly for the first ones, since to ask for one row costs as much as for thousands."""
+        """Why each row fails: exactly for the first ones, since a query for one row costs as much as for thousands."""
         names = ", ".join(f"{expression.setting}: {expression.text.strip()}" for expression in self._expressions)
         general = f"an expression failed for this record ({names})"
         exact = {row: self._why(source.slice(row, 1)) for row in failing[:_EXPLAINED_ONE_BY_ONE]}
@@ -220,7 +220,7 @@ def _first_line(error: duckdb.Error) -> str:
 
 
 def _beyond_calendar(column: pa.ChunkedArray) -> Mask:
-    """Which dates and timestamps are infinite, or in years that Delta's readers do not take."""
+    """Which dates and timestamps are infinite, or in years that Delta's readers do not support."""
     if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
         return np.zeros(len(column), np.bool_)
     days = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())

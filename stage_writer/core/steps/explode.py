@@ -1,13 +1,13 @@
-"""Several rows of one record: the `explode` column of a stream, each element of which becomes a row.
+"""Several rows from one record: each element of the stream's `explode` column becomes a row.
 
 Rules:
 
 1. The rows of one record follow one another, in the order of the elements, and share the record's other columns.
-2. A record whose array is null or empty has one row, with null there: as in Spark's ``explode_outer``, no record goes
-   without a trace. So the column may be null, whatever its elements are declared to be.
-3. Rows are made in blocks, so that no block's columns pass what Arrow's 32-bit offsets hold.
-4. A record of a thousand bytes may become ten thousand rows of a thousand bytes each. What rows will come to is known
-   before they are made (`Exploder.sizes`), so that a batch can be worked off in slices (`slicing` beside this).
+2. A record whose array is null or empty has one row, with null there: as in Spark's ``explode_outer``, no record
+   disappears. So the column may be null, even if its elements are NOT NULL.
+3. Rows are made in blocks, so that no block's columns exceed Arrow's 32-bit offsets.
+4. A record of a thousand bytes may become ten thousand rows of a thousand bytes each. The rows' size is known before
+   they are made (`Exploder.sizes`), so a batch can be processed in slices (see `slicing`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLOCK_BYTES = 256 << 20
 
 
 class Exploder:
-    """Makes a row of each element of a column: a `Step`. Raises SchemaError for what is no ARRAY column."""
+    """Makes a row of each element of a column: a `Step`. Raises SchemaError if the column is not an ARRAY."""
 
     needs_headers = False
 
@@ -54,7 +54,7 @@ class Exploder:
             return rows.with_table(self._with(rows.table, pa.chunked_array([], self._field.type)))
         column = rows.table.column(self._place).combine_chunks()
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
-        elements = column.flatten()  # without those behind null lists
+        elements = column.flatten()  # without those of null lists
         others = rows.table.remove_column(self._place)
         sizes = self.sizes(rows)
         starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -66,7 +66,7 @@ class Exploder:
         return replace(rows, table=pa.concat_tables(parts), index=index)
 
     def sizes(self, rows: Rows) -> Index:
-        """What the rows of each row will come to, in bytes."""
+        """The size of the rows that each row becomes, in bytes."""
         column = rows.table.column(self._place)
         lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
         others = row_bytes(rows.table.remove_column(self._place))
@@ -74,7 +74,7 @@ class Exploder:
         return np.asarray(np.maximum(lengths, 1) * others + (np.concatenate(own) if own else 0), np.int64)
 
     def pieces(self, rows: Rows, size_bytes: int, most_bytes: int) -> Iterator[Rows]:
-        """One row as several with some of its elements each, so that none becomes more than ``most_bytes``."""
+        """One row as several, each with some of its elements and at most ``most_bytes``."""
         column = rows.table.column(self._place).combine_chunks()
         elements = column.flatten()
         step = max(1, len(elements) * most_bytes // size_bytes)
@@ -85,11 +85,11 @@ class Exploder:
             yield rows.with_table(rows.table.set_column(self._place, field, array))
 
     def _blocks(self, sizes: Index) -> Iterator[tuple[int, int]]:
-        """Runs of rows that become no more than a block each; one row may be more (rule 3)."""
+        """Runs of rows of at most one block each; a single row may exceed it (rule 3)."""
         return runs(sizes, self._block_bytes)
 
     def _exploded(self, others: pa.Table, elements: pa.Array, starts: Index) -> pa.Table:
-        """The rows of some records; ``starts`` says where the elements of each begin, and where the last ones end."""
+        """The rows of some records; ``starts`` gives where the elements of each start, and where the last ones end."""
         lengths = np.diff(starts)
         counts = np.maximum(lengths, 1)
         ends = np.cumsum(counts)
@@ -106,7 +106,7 @@ class Exploder:
 
 
 def runs(sizes: Index, most_bytes: int) -> Iterator[tuple[int, int]]:
-    """Runs that come to no more than so much each; one of a single row may be more."""
+    """Runs of at most the given size; a run of a single row may exceed it."""
     ends, first = np.cumsum(sizes), 0
     while first < len(sizes):
         before = int(ends[first - 1]) if first else 0

@@ -1,8 +1,8 @@
-"""What a setting's expression may be: SQL that gives one value for each record, and always the same one.
+"""Which expressions settings allow: SQL that gives one value for each record, and always the same one.
 
 Rules:
 
-1. The text is parsed by DuckDB, and its tree is checked node by node against what is allowed; what is not known is
+1. The text is parsed by DuckDB, and its tree is checked node by node against what is allowed; unknown nodes are
    refused. So there are no subqueries, windows, aggregates, stars, parameters, and no second expression or clause.
 2. No function whose value changes from call to call (`random`, `now`, `uuid`…): a record that is read twice, after a
    crash, must give the same row.
@@ -45,13 +45,13 @@ _STABLE = "use what does not change when a record is read again, for instance ka
 
 @dataclass(frozen=True, slots=True)
 class CheckedExpression:
-    """An expression that may be evaluated, and which parts of ``kafka`` it asks for."""
+    """A valid expression, and which parts of ``kafka`` it uses."""
 
     setting: str
     """The key that it is from, such as ``derive.date``."""
     text: str
     kafka_parts: frozenset[str]
-    """`*` is among them when it takes ``kafka`` as a whole."""
+    """Includes `*` when it uses ``kafka`` as a whole."""
 
 
 class ExpressionChecker:
@@ -69,7 +69,7 @@ class ExpressionChecker:
         self._macros = {name: definition for name, kind, _, definition in rows if kind == "macro"}
 
     def check(self, setting: str, text: str) -> CheckedExpression:
-        """The expression of a setting, such as ``derive.date``. Raises ExpressionError for what it may not be."""
+        """The expression of a setting, such as ``derive.date``. Raises ExpressionError for an invalid one."""
         tree = self._parsed(setting, text)
         lambdas = set(_lambda_names(tree))
         parts: set[str] = set()
@@ -131,7 +131,7 @@ class ExpressionChecker:
 
 
 def refused(setting: str, text: str, problem: str, remedy: str) -> ExpressionError:
-    """The error that names the setting, the expression, and what is wrong with it."""
+    """The error that names the setting, the expression, and the problem."""
     return ExpressionError(f"{setting}: {text.strip()}: {problem}", remedy)
 
 

@@ -1,10 +1,10 @@
-"""The table's columns out of the record's: what `drop` leaves out, under the names of `rename` and `field_names`.
+"""The table's columns from the record's: without those of `drop`, under the names of `rename` and `field_names`.
 
 Rules:
 
-1. The plan (`common.schema.naming`) is carried out on the arrays: a column is taken or left, a struct is put together
-   again from the parts that stay. No value is looked at or copied.
-2. A value that is null stays null, also where nothing but nulls was kept of it.
+1. The plan (`common.schema.naming`) is carried out on the arrays: a column is kept or left out, a struct is rebuilt
+   from the parts that remain. No value is read or copied.
+2. A value that is null stays null, even where only nulls were kept of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Names:
     needs_headers = False
 
     def __init__(self, columns: StructType, plan: Parts) -> None:
-        """``columns`` are those that the plan makes."""
+        """``columns`` are the result of the plan."""
         self.columns = columns
         self._plan = plan
         self._schema = to_arrow_schema(columns)
@@ -43,7 +43,7 @@ class Names:
 
 
 def remade(array: pa.Array, target: pa.DataType, plan: Plan | None) -> pa.Array:
-    """An array as the plan makes it; ``target`` is its type then."""
+    """An array as the plan makes it; ``target`` is its type after that."""
     match plan:
         case None:
             return array
@@ -61,7 +61,7 @@ def remade(array: pa.Array, target: pa.DataType, plan: Plan | None) -> pa.Array:
                 inside = pa.StructArray.from_arrays([array.keys, items], fields=fields)
             else:
                 inside = remade(array.values, target.value_type, inner)
-            # The buffers are of the whole array, of which this one may be a slice.
+            # The buffers belong to the whole array, of which this one may be a slice.
             buffers = array.buffers()[:2]
             return pa.Array.from_buffers(target, len(array), buffers, array.null_count, array.offset, [inside])
         case _:

@@ -1,4 +1,4 @@
-"""Says of each row of which record it is, for a stream whose table does not: see `common.stage.row_places`."""
+"""Adds each row's position in Kafka, for a stream whose table does not have it: see `common.stage.row_places`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Places:
         self.columns = columns.with_fields(place_fields(place))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with their place in Kafka."""
+        """The rows with their position in Kafka."""
         table = rows.table
         for name, column in zip(self._place, kafka_columns_of(messages, rows.index)[:3], strict=True):
             table = table.append_column(name, column)

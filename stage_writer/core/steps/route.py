@@ -2,11 +2,11 @@
 
 Rules:
 
-1. The expression sees the declared fields, the derived columns and ``kafka`` (`evaluation` beside this), and
-   gives text. It is asked once for each record, before that is exploded: all its rows go to one table.
-2. A record whose route is one of `routes` goes to that table. One whose route is null, or none of them, goes to the
-   stream's own table; with ``unrouted: dead_letters`` it is a reject. One whose route fails always is.
-3. Rows are parted with one sort over a batch, and a table without rows costs nothing: there may be hundreds.
+1. The expression sees the declared fields, the derived columns and ``kafka`` (see `evaluation`), and gives text. It is
+   evaluated once for each record, before that is exploded: all its rows go to one table.
+2. A record whose route is one of `routes` goes to that table. A record whose route is null, or not in `routes`, goes to
+   the stream's main table; with ``unrouted: dead_letters`` it is a reject. A record whose route fails always is.
+3. Rows are split with one sort over a batch, and a table without rows costs nothing: there may be hundreds.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 SETTING = "route"
 OWN = 0
-"""The number of the stream's own table; the others have the numbers of `Stream.row_tables`."""
+"""The number of the stream's main table; the others have the numbers of `Stream.row_tables`."""
 _SHOWN_CHARACTERS = 100
 
 
 class Router:
-    """Notes for each message the table that its rows go to: a `Step`.
+    """Records for each message the table that its rows go to: a `Step`.
 
-    Raises ExpressionError for what does not give text.
+    Raises ExpressionError for an expression that does not give text.
     """
 
     def __init__(self, columns: StructType, stream: Stream) -> None:
@@ -64,7 +64,7 @@ class Router:
         self._refuses = stream.unrouted == "dead_letters"
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows, with the tables of their messages noted (rule 2)."""
+        """The rows, with the tables of their messages recorded (rule 2)."""
         evaluated = self._evaluator.evaluate(rows, messages)
         rows, (routes,) = evaluated.rows, evaluated.values
         places = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()

@@ -1,4 +1,4 @@
-"""What each row of a table comes to in memory, without looking at a value."""
+"""The memory of each row of a table, computed without reading any value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row_bytes(table: pa.Table) -> Sizes:
 
 
 def value_bytes(array: pa.Array) -> Sizes:
-    """The bytes of each value, with all that is in it."""
+    """The bytes of each value, including its content."""
     kind = array.type
     if isinstance(array, pa.StructArray):
         parts = [value_bytes(array.field(place)) for place in range(kind.num_fields)]

@@ -1,11 +1,11 @@
-"""What goes through a conversion: rows, each with its message, and the steps that make other rows of them.
+"""The data of a conversion: rows, each with its message, and the steps that transform them.
 
 Rules:
 
-1. A step takes rows and gives rows. What it takes away it accounts for: as rejects, or as filtered. So at any time each
-   message is with the rows, the rejects, the filtered ones or the tombstones, and with one of them only.
+1. A step takes rows and returns rows. What it removes it accounts for: as rejects, or as filtered. So at any time each
+   message is in exactly one of the rows, the rejects, the filtered ones or the tombstones.
 2. Rows stay in the order of their messages. `Rows.index` rises; strictly, until one message is exploded into several.
-3. A step's columns are known when it is made, and what can be wrong about them is found then.
+3. A step's columns are known at construction, and errors in them are found then.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def _none() -> Index:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows on their way, and what became of the other messages."""
+    """Rows in conversion, and the outcome of the other messages."""
 
     table: pa.Table
     index: Index
     """For each row, the index of its message. Rising (rule 2)."""
     rejects: tuple[Reject, ...] = ()
-    """In any order, at most one for a message."""
+    """In any order, at most one per message."""
     filtered: Index = field(default_factory=_none)
-    """The messages that a condition left out. Rising."""
+    """The messages that a condition filtered. Rising."""
     tables: Index | None = None
-    """For each message, the number of the table that its rows go to; None where there is one table only."""
+    """For each message, the number of the table that its rows go to; None if there is only one table."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -66,15 +66,15 @@ class Rows:
 
 
 class Step(Protocol):
-    """One thing that is done to all rows of a stream. Not for two threads at a time."""
+    """A transformation of all rows of a stream. Not thread-safe."""
 
     @property
     def columns(self) -> StructType:
-        """The columns of the rows that it gives."""
+        """The columns of its result."""
 
     @property
     def needs_headers(self) -> bool:
-        """Whether it looks at the records' headers, which otherwise are not read from Kafka."""
+        """Whether it uses the records' headers, which otherwise are not read from Kafka."""
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows that it makes of these (rule 1)."""
+        """The result for these rows (rule 1)."""

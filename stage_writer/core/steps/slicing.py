@@ -1,10 +1,10 @@
-"""A batch whose rows explode, worked off in slices: no more rows at a time than their bytes allow.
+"""A batch whose rows explode, processed in slices, bounded by the bytes of their rows.
 
 Rules:
 
-1. A slice is a run of messages, in their order, whose rows come to no more than so many bytes. A message alone may come
-   to more: its rows are then made in several pieces, of which all but the last say nothing of the message (no record,
-   no end); so they belong to one flush.
+1. A slice is a run of messages, in their order, whose rows have a bounded size. A single message may exceed it: its
+   rows are then made in several pieces, and only the last one accounts for the message (its record and end); so they
+   belong to one flush.
 2. A message whose rows would come to more than a writer can hold is refused: ``explodes_too_far``.
 """
 
@@ -34,16 +34,16 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ExplodeLimits:
-    """How much may be made at a time."""
+    """How much may be made at a time, in bytes."""
 
     slice_bytes: int = 16 * _MIB
     record_bytes: int = 4096 * _MIB
-    """Of all rows of one message."""
+    """For all rows of one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some messages with what became of them so far."""
+    """Some messages with their outcome so far."""
 
     messages: Messages
     rows: Rows
@@ -60,7 +60,7 @@ def sliced(whole: Slice, exploder: Exploder, limits: ExplodeLimits) -> Iterator[
         yield replace(whole, rows=rows)
         return
     found = list(runs(sizes, limits.slice_bytes))
-    # A slice begins with the first message that has a row in it; what has none goes with the one before.
+    # A slice starts with the first message that has a row in it; messages without rows belong to the previous slice.
     firsts = [0, *(int(rows.index[first]) for first, _ in found[1:]), len(whole.messages)]
     for place, (first, last) in enumerate(found):
         part = _part(replace(whole, rows=rows), firsts[place], firsts[place + 1], (first, last))
@@ -72,7 +72,7 @@ def sliced(whole: Slice, exploder: Exploder, limits: ExplodeLimits) -> Iterator[
 
 
 def _pieces(part: Slice, exploder: Exploder, size: int, most_bytes: int) -> Iterator[Slice]:
-    """A slice with one row, in several. The messages without rows that lie beside it go with the last piece."""
+    """A slice with one row, in several. Adjacent messages without rows belong to the last piece."""
     (own,) = part.rows.index.tolist()
     alone = _part(part, own, own + 1, (0, 1))
     pieces = list(exploder.pieces(alone.rows, size, most_bytes))
@@ -95,7 +95,7 @@ def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
 
 
 def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice:
-    """The messages ``[start, end)``, and these of the rows."""
+    """The messages ``[start, end)``, and the given rows of theirs."""
     rows, first, last = whole.rows, *of_rows
 
     def within(index: Index) -> Index:

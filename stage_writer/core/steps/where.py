@@ -4,7 +4,7 @@ Rules:
 
 1. The condition sees the declared fields and ``kafka`` (`stage_writer.core.steps.evaluation`), and is of type BOOLEAN.
 2. A record for which it is not true (false, or null as in SQL) is filtered: it has no row, and it is counted.
-3. A record whose condition fails is no filtered one but a reject: it is unknown what the answer would have been.
+3. A record whose condition fails is not filtered but a reject: the result is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SETTING = "where"
 
 
 class Condition:
-    """Leaves records out: a `Step`. Raises ExpressionError for what is no condition over the columns."""
+    """Filters records: a `Step`. Raises ExpressionError if it is not a condition over the columns."""
 
     def __init__(self, columns: StructType, where: str) -> None:
         self.columns = columns
@@ -42,7 +42,7 @@ class Condition:
             raise refused(SETTING, where, problem, "compare it with something, as in: status >= 400")
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows of which the condition is true; one whose condition fails becomes a reject."""
+        """The rows for which the condition is true; a row whose condition fails becomes a reject."""
         evaluated = self._evaluator.evaluate(rows, messages)
         rows, (answers,) = evaluated.rows, evaluated.values
         true = pc.fill_null(answers, fill_value=False).to_numpy()

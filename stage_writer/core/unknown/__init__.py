@@ -1,1 +1,1 @@
-"""Fields that are not declared: found, kept in the rescue column, offered as columns, and read into those gained."""
+"""Undeclared fields: found, kept in the rescue column, offered as columns, and read into gained columns."""

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. Fields are named by path as `drop` names them: `meta.producer`, `items.element.note`, `props.value.note`. One that is
-   not declared is counted where it begins, whatever it holds.
-2. The names come out of records, so that they are bounded: at most `MOST_NAMES`, and the rest is counted together.
+1. Fields are named by path as `drop` names them: `meta.producer`, `items.element.note`, `props.value.note`. An
+   undeclared field is counted at its own path, without the fields inside it.
+2. The names come from records, so their number is bounded: at most `MOST_NAMES`, and the rest is counted together.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _LONGEST_NAME = 100
 
 @dataclass(slots=True)
 class FieldCensus:
-    """The fields of the records that were counted."""
+    """The fields of the counted records."""
 
     columns: StructType
     """What is declared."""
     taken: frozenset[str] = frozenset()
-    """Names of fields that are not declared, and not dropped either: their values go into columns all the same."""
+    """Names of undeclared fields that are not dropped either: their values still go into columns."""
     records: int = 0
     undeclared: Counter[str] = field(default_factory=Counter)
-    """Records by the path of a field that is not declared, within rule 2; an object in an array counts by itself."""
+    """Records by the path of an undeclared field, within rule 2; each object in an array counts by itself."""
     others: int = 0
-    """The same of all paths beyond `MOST_NAMES`."""
+    """The same for all paths beyond `MOST_NAMES`."""
     seen: set[str] = field(default_factory=set)
-    """The declared paths that occurred, null or not, and those that something else fills."""
+    """The declared paths that occurred, null or not, and those with another source."""
 
     def add(self, record: object) -> None:
-        """Count a record, as `json.loads` gave it; what is not an object has no fields."""
+        """Count a record, as returned by `json.loads`; a value that is not an object has no fields."""
         self.records += 1
         self._add(record, self.columns, "")
 
     def add_text(self, message: bytes) -> None:
-        """Count a message that is one JSON object. What cannot be read is a dead letter, and not counted here."""
+        """Count a message that is one JSON object. An unreadable message is a dead letter, and not counted here."""
         try:
             record = json.loads(message)
         except (ValueError, RecursionError):
@@ -56,7 +56,7 @@ class FieldCensus:
             self.add(record)
 
     def add_all(self, other: FieldCensus) -> None:
-        """Count what another one has counted, of the same columns."""
+        """Add the counts of another census of the same columns."""
         self.records += other.records
         self.others += other.others
         self.seen |= other.seen
@@ -64,7 +64,7 @@ class FieldCensus:
             self._count(path, count)
 
     def undeclared_fields(self) -> UndeclaredFields | None:
-        """The fields that no column takes, the most frequent first; None where there is none."""
+        """The fields that no column holds, most frequent first; None if there are none."""
         counts = self.undeclared.copy().most_common()
         return UndeclaredFields(self.records, dict(counts), self.others) if counts else None
 
@@ -97,9 +97,9 @@ class FieldCensus:
             self.others += count
 
     def missing(self) -> Iterator[tuple[str, str | None]]:
-        """Declared fields that no record has, and the undeclared one that was probably meant.
+        """Declared fields that no record has, each with the undeclared one that was probably meant.
 
-        Of an object that no record has, its own fields are left out.
+        The fields inside an object that no record has are left out.
         """
         for path in paths_of(self.columns):
             parent, _, name = path.rpartition(".")

@@ -1,12 +1,12 @@
-"""Which fields of a stream's records no column takes, told from a sample of them.
+"""Which fields of a stream's records no column holds, estimated from a sample.
 
 Rules:
 
-1. A record is looked at now and then: each of the first `FIRST`, and then one of `EVERY`, and the first one of each
-   flush, so that each marker has a sample. To parse each a second time would cost more than the rest of its
-   conversion; so what is counted is told as a sample.
-2. Only where fields are dropped: a stream with a rescue column keeps them, and what a topology takes only its code
-   knows.
+1. Records are sampled: each of the first `FIRST`, then one in `EVERY`, and the first one of each flush, so that each
+   marker has a sample. Parsing every record a second time would cost more than the rest of its conversion; so counts
+   are reported as a sample's.
+2. Only where fields are dropped: a stream with a rescue column keeps them, and which fields a topology uses only its
+   code knows.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _LARGEST_BYTES = 64 * 2**10
 
 
 class DroppedFields:
-    """Of one stream."""
+    """The dropped fields of one stream."""
 
     def __init__(self, stream: Stream) -> None:
         self.census = census_of(stream) if stream.unknown_fields is UnknownFields.IGNORE else None
-        """None where nothing is looked at (rule 2)."""
+        """None where nothing is sampled (rule 2)."""
         self.is_meant = stream.drops_on_purpose
-        """Whether the config itself says that they are to be left out: then they are counted, and nobody is told."""
+        """Whether the config itself leaves them out on purpose: then they are counted, but not reported."""
         self._open = opener_of(stream)
         self._looked_at = 0
         self._skip = 0
 
     def look(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
-        """Look at some of these messages; what these have. None where nothing was looked at."""
+        """Sample some of these messages. Returns their fields; None where nothing was sampled."""
         census, count = self.census, len(values)
         if census is None or not count:
             return None
@@ -57,7 +57,7 @@ class DroppedFields:
 
     @property
     def sentence(self) -> str | None:
-        """For people; None while nothing was seen to be dropped."""
+        """Text for operators; None while no dropped field was seen."""
         found = None if self.census is None else self.census.undeclared_fields()
         return None if found is None else found.sentence
 

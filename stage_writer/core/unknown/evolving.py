@@ -1,18 +1,19 @@
 """Decoding into the declared columns and those that the stream has gained.
 
     all columns ─► rows                                        (nearly all messages)
-        └─ unfit ─► without the gained columns at fault ─► rows, and what did not fit in the rescue column
+        └─ incompatible ─► without the gained columns at fault ─► rows, and the incompatible values in the rescue column
                 └─ refused by the declared columns too ─► rejects
 
 Rules:
 
-1. A declared column refuses a record whose value does not fit; a gained one never does. Its type was inferred, so the
+1. A declared column refuses a record with an incompatible value; a gained one never does. Its type was inferred, so the
    record keeps its row, and the value goes to the rescue column as it was sent.
-2. A whole number that a DOUBLE would round does not fit a gained DOUBLE: a field that was first seen with small numbers
-   keeps its large ones too. Numbers with a fraction are the nearest double, as in declared columns.
-3. What does not fit is decoded together again without the columns at fault, and never one message at a time: so a field
-   that changes its type costs further readings of the messages that have it so. The columns at fault are found by one
-   message, for all that fit without them. After `_MOST_WAYS` such readings the rest keeps no gained column.
+2. A whole number that a DOUBLE would round is incompatible with a gained DOUBLE: a field that was first seen with small
+   numbers keeps its large ones too. Numbers with a fraction are the nearest double, as in declared columns.
+3. Incompatible messages are decoded together again without the columns at fault, and never one message at a time: so a
+   field that changes its type costs further passes over the messages with the changed type. The columns at fault are
+   found from one message, for all that are compatible without them. After `_MOST_WAYS` such passes the rest keeps no
+   gained column.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 Way = tuple[Addition, ...]
-"""The gained columns that some messages are decoded into, beside the declared ones."""
+"""Sets of gained columns, in addition to the declared ones, that some messages are decoded into."""
 EXACT_BELOW = float(1 << 53)
-"""From here on a double cannot tell each whole number from the next."""
+"""From here on a double cannot represent each whole number."""
 _MOST_WAYS = 8
 
 
 def usable(declared: StructType, gained: StructType, taken: Iterable[str]) -> Way:
-    """What of a stream's gained columns can be decoded beside the declared ones.
+    """The gained columns of a stream that can be decoded in addition to the declared ones.
 
-    The settings have the last word: a name that they give to another column since stays with that one. A type that
-    cannot hold a value exactly, or that a table got from somebody else and JSON has not, is not used.
+    The settings win: a name that they have given to another column since is not used. Nor is a type that cannot hold a
+    value exactly, or one that another writer gave to the table and JSON lacks.
     """
     others = {name.casefold() for name in taken} - {name.casefold() for name in declared.names}
     return tuple(
@@ -72,7 +73,7 @@ def _is_usable(declared: StructType, addition: Addition) -> bool:
 
 
 def only(known: StructType, path: tuple[str, ...], data_type: DataType) -> StructType:
-    """The schema with nothing but one field, and what leads to it."""
+    """The schema with only one field, and the structs that lead to it."""
     name, rest = path[0], path[1:]
     if not rest:
         return StructType((Field(name, data_type),))
@@ -104,14 +105,14 @@ def _holds(data_type: DataType, wanted: Primitive) -> bool:
 
 
 class ColumnDecoder(Protocol):
-    """Decodes messages into columns that are given; the last one is the rescue column."""
+    """Decodes messages into given columns; the last one is the rescue column."""
 
     @property
     def columns(self) -> StructType:
         """The columns of the rows."""
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """What becomes of messages."""
+        """The result for some messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,12 @@ class _Part:
     """The messages of the rows, rising, among all."""
 
     def only(self, wanted: Index) -> _Part:
-        """Those of some messages, which are all here."""
+        """The rows of some messages, which are all in this part."""
         return _Part(self.rows.take(pa.array(np.searchsorted(self.index, wanted))), wanted)
 
 
 class EvolvingDecoder:
-    """A `ColumnDecoder` of all columns, that keeps rule 1. Not for two threads at a time."""
+    """A `ColumnDecoder` of all columns, that keeps rule 1. Not thread-safe."""
 
     def __init__(self, declared: StructType, gained: Way, make: Callable[[StructType], ColumnDecoder]) -> None:
         """``make`` makes a decoder, with a rescue column, for any columns."""
@@ -147,7 +148,7 @@ class EvolvingDecoder:
         return self._columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
-        """What becomes of the messages that have these values; null is a tombstone."""
+        """The result for messages with these values; null is a tombstone."""
         decoded = self._decoder(self._gained).decode(values)
         rounded = self._rounded(decoded.rows, self._gained)
         if not decoded.rejects and rounded is None:
@@ -160,7 +161,7 @@ class EvolvingDecoder:
         return self._merged([*parts, *fitting, without.only(left)], replace(decoded, rejects=rejects))
 
     def _by_ways(self, values: pa.BinaryArray, left: Index) -> tuple[list[_Part], Index]:
-        """The rows of messages that fit some of the gained columns, and the messages for which no way is left."""
+        """The rows of messages that are compatible with some of the gained columns, and the remaining messages."""
         parts: list[_Part] = []
         tried: set[Way] = set()
         while len(left) and len(tried) < _MOST_WAYS:
@@ -177,13 +178,13 @@ class EvolvingDecoder:
         return parts, left
 
     def _remember(self, way: Way) -> None:
-        """Ways that keep more columns come first; of more than a few the ones that keep least are forgotten."""
+        """Sets that keep more columns come first; beyond a few, those that keep least are forgotten."""
         self._ways = sorted([*self._ways, way], key=len, reverse=True)[:_MOST_WAYS]
         kept = {(), self._gained, way, *self._ways}
         self._decoders = {known: decoder for known, decoder in self._decoders.items() if known in kept}
 
     def _fitting(self, message: bytes) -> Way:
-        """The gained columns that one message fits, each looked at by itself."""
+        """The gained columns that are compatible with one message, each tested by itself."""
         return tuple(one for one in self._gained if self._fits(message, one))
 
     def _fits(self, message: bytes, addition: Addition) -> bool:
@@ -192,7 +193,7 @@ class EvolvingDecoder:
         return not isinstance(row, Refusal) and not rounds(row)
 
     def _rounded(self, rows: pa.Table, way: Way) -> Mask | None:
-        """Which rows have a number in a gained column that may be rounded (rule 2); None when none has."""
+        """Which rows have a number in a gained column that may be rounded (rule 2); None if there are none."""
         found: Mask | None = None
         for addition in self._may_round:
             if addition in way:
@@ -208,7 +209,7 @@ class EvolvingDecoder:
         return self._decoders[way]
 
     def _merged(self, parts: Sequence[_Part], decoded: Decoded) -> Decoded:
-        """The rows of all parts in the order of their messages, and what else became of them."""
+        """The rows of all parts in the order of their messages, and the other outcomes."""
         index = np.concatenate([part.index for part in parts])
         order = np.argsort(index)
         rows = pa.concat_tables([self._widened(part.rows) for part in parts])
@@ -224,7 +225,7 @@ class EvolvingDecoder:
 
 
 def _parted(decoded: Decoded, among: Index, unfit: Mask | None) -> tuple[list[_Part], Index]:
-    """The rows that are fit, and the messages of the others, with the refused ones; ``among`` names the messages."""
+    """The compatible rows, and the messages of the others, with the refused ones; ``among`` lists the messages."""
     refused = np.fromiter((one.index for one in decoded.rejects), np.int64, len(decoded.rejects))
     if unfit is None:
         return [_Part(decoded.rows, among[decoded.row_index])], among[refused]
@@ -233,7 +234,7 @@ def _parted(decoded: Decoded, among: Index, unfit: Mask | None) -> tuple[list[_P
 
 
 def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:
-    """Which entries hold a number, below ``path``, that a double may have rounded; None when none does."""
+    """Which entries hold a number, below ``path``, that a double may have rounded; None if none does."""
     if pa.types.is_floating(array.type) and not path:
         beyond = pc.fill_null(pc.greater_equal(pc.abs(array), EXACT_BELOW), fill_value=False)
         mask: Mask = beyond.to_numpy(zero_copy_only=False)
@@ -254,7 +255,7 @@ def _beyond(array: pa.Array, path: tuple[str, ...]) -> Mask | None:
 
 
 def rounds(value: object) -> bool:
-    """Whether a value of the strict decoder's holds such a number."""
+    """Whether a value from the strict decoder holds such a number."""
     match value:
         case float():
             return abs(value) >= EXACT_BELOW

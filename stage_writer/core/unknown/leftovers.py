@@ -1,13 +1,13 @@
-"""What one message has besides the declared fields, as JSON text: the content of a rescue column.
+"""The undeclared fields of one message, as JSON text: the content of a rescue column.
 
 Rules:
 
 1. Nothing is lost and nothing is rewritten: names and values are the message's own text, escapes, digits and spaces
-   included. A name that is given twice is there twice.
-2. The text is an object that has each unknown field under its own path: ``{"extra":1,"meta":{"new":2}}``. What is
-   unknown inside of an array's elements is in an array of the same length, with null for the elements that have
-   nothing: ``{"items":[null,{"new":2}]}``. A message without unknown fields has no text.
-3. The message is one that the strict decoder takes; nothing of its grammar is looked at again.
+   included. A name that occurs twice is kept twice.
+2. The text is an object that has each unknown field under its own path: ``{"extra":1,"meta":{"new":2}}``. Unknown
+   fields inside an array's elements are in an array of the same length, with null for elements without any:
+   ``{"items":[null,{"new":2}]}``. A message without unknown fields has no text.
+3. The message is one that the strict decoder accepts; its grammar is not checked again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-# Numbers are not looked at: Python would refuse integers of more than 4,300 digits.
+# Numbers are not parsed: Python would refuse integers of more than 4,300 digits.
 _SCAN = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
 
 
 class Leftovers:
-    """Takes the unknown fields out of messages."""
+    """Extracts the unknown fields of messages."""
 
     def __init__(self, columns: StructType) -> None:
         self._message = _Struct(_fields(columns))
@@ -41,16 +41,16 @@ class Leftovers:
 
 
 class _Part(Protocol):
-    """A value of which some part may be unknown."""
+    """A value that may contain unknown fields."""
 
     def of(self, text: str, at: int) -> tuple[str | None, int]:
-        """What is unknown in the value that begins at ``at``, and where the value ends."""
+        """The unknown part of the value that starts at ``at``, and where the value ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Struct:
     fields: Mapping[str, _Part | None]
-    """None for a field that is taken whole."""
+    """None for a field that is declared with all its content."""
 
     def of(self, text: str, at: int) -> tuple[str | None, int]:
         if text[at] != "{":
@@ -104,14 +104,14 @@ class _Array:
 
 
 class _Members:
-    """Walks over the members of an object; who walks sets ``at`` to each value's end. At last it is the object's."""
+    """Iterates over the members of an object; the caller sets ``at`` to each value's end. Ends at the object's."""
 
     def __init__(self, text: str, at: int) -> None:
         self._text = text
         self.at = at
 
     def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """Name, the name as it is written, and where the value begins."""
+        """Name, the name as it is written, and where the value starts."""
         text = self._text
         self.at = _space(text, self.at + 1)
         while text[self.at] != "}":
@@ -148,7 +148,7 @@ def _space(text: str, at: int) -> int:
 
 
 def _end(text: str, at: int) -> int:
-    """Where the value that begins at ``at`` ends."""
+    """Where the value that starts at ``at`` ends."""
     try:
         end: int = _SCAN(text, at)[1]
     except RecursionError:

@@ -2,13 +2,13 @@
 
 Rules:
 
-1. A type is what a value is, and nothing is guessed from a text's form: whole numbers of 64 bits are LONG, numbers with
-   point or exponent DOUBLE, and so on. Null, an empty object, an empty array and a whole number of more than 64 bits
-   have no type. Types of several values are joined (common/schema/evolution.py).
-2. Nothing is offered for a field that is known: its value is in the rescue column because it does not fit.
+1. A type comes from the value itself, and nothing is inferred from a text's form: whole numbers of 64 bits are LONG,
+   numbers with point or exponent DOUBLE, and so on. Null, an empty object, an empty array and a whole number of more
+   than 64 bits have no type. Types of several values are joined (common/schema/evolution.py).
+2. Nothing is offered for a known field: its value is in the rescue column because it is incompatible with the type.
 3. A name that Delta or Parquet refuse, or that differs from a known one in case only, stays in the rescue column; and
-   so does what is in the values of a map.
-4. An offer has no more fields than the limit, in the order of their names, and is not deeper than a reader can bear.
+   so do fields in the values of a map.
+4. An offer has at most as many fields as the limit, in the order of their names, and its depth is limited for readers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RESERVED = ("kafka", "_metadata", "_change_type", "_commit_version", "_commit_timestamp")
-"""Names that expressions, Spark or Delta's change data feed give a meaning of their own."""
+"""Names with a meaning of their own in expressions, Spark or Delta's change data feed."""
 _REFUSED = re.compile(r"[ ,;{}()=`\x00-\x1f\x7f-\x9f]")
 _LONGEST_NAME = 255
 _DEEPEST = 10
@@ -34,12 +34,12 @@ _LONG_BITS = 63
 
 
 class Offers:
-    """Makes offers of one stream."""
+    """Makes the offers of one stream."""
 
     def __init__(self, columns: StructType, taken: Iterable[str], room: int) -> None:
         """``columns`` are those that messages are decoded into; ``taken`` are the table's other ones, by their names.
 
-        ``room`` is how many fields an offer may have.
+        ``room`` is the maximum number of fields of an offer.
         """
         others = {name.casefold() for name in (*taken, *RESERVED)} - {name.casefold() for name in columns.names}
         self._columns = columns
@@ -47,7 +47,7 @@ class Offers:
         self._room = min(room, MOST_OFFERED)
 
     def of(self, texts: Iterable[str]) -> StructType:
-        """The offer for the rows that have these texts in their rescue column; without fields for none."""
+        """The offer for rows with these texts in their rescue column; no fields if there is nothing to offer."""
         found = NO_COLUMNS
         if self._room <= 0:
             return found
@@ -60,7 +60,7 @@ class Offers:
 
 
 def _offered(value: Json, known: DataType, depth: int) -> DataType | None:
-    """What a value has besides the known type, as far as it can be offered."""
+    """The parts of a value that go beyond the known type, if they can be offered."""
     match value, known:
         case Object(), StructType():
             return _offered_fields(value, known, depth)
@@ -89,7 +89,7 @@ def _offered_fields(value: Object, known: StructType, depth: int) -> StructType 
 
 
 def type_of(value: Json, depth: int = 0) -> DataType | None:  # noqa: PLR0911 - one for each kind of value
-    """The type of a value by itself; None for one that has none (rule 1)."""
+    """The type of a value by itself; None if it has none (rule 1)."""
     if depth > _DEEPEST:
         return None
     match value:
@@ -128,7 +128,7 @@ def _joined_all(types: Iterable[DataType | None]) -> DataType | None:
 
 
 def _struct(types: dict[str, DataType]) -> StructType | None:
-    """A struct of these fields; None without any. Of two names that differ in case only one is kept."""
+    """A struct of these fields; None if there are none. Of two names that differ only in case one is kept."""
     fields: dict[str, Field] = {}
     for name in sorted(types):
         fields.setdefault(name.casefold(), Field(name, types[name]))

@@ -1,11 +1,11 @@
-"""The record in a message, as JSON text: what a sample of a stream's fields looks at.
+"""The record in a message, as JSON text: the input of a sample of a stream's fields.
 
 Rules:
 
-1. The frame and the envelope are taken off one message at a time, by the decoders' own strict ways; what they refuse is
-   a dead letter and has no record.
-2. A field that an expression of `jmespath` names, anywhere in it, has gone into a column. Which part of an object an
-   expression takes is not looked into: of such a field nothing is said to be dropped.
+1. The frame and the envelope are removed one message at a time, by the decoders' own strict code; a message that they
+   refuse is a dead letter and has no record.
+2. A field that a `jmespath` expression names anywhere counts as used by a column. Which part of an object an expression
+   uses is not analyzed: no part of such a field is reported as dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def census_of(stream: Stream) -> FieldCensus | None:
-    """Counts the fields of a stream's records; None where no record is at hand: a topology makes rows of its own."""
+    """Counts the fields of a stream's records; None where no record is available: a topology makes its own rows."""
     if stream.topology is not None:
         return None
     columns = stream.schema_of_columns
@@ -40,7 +40,7 @@ def _touch(one: str, other: str) -> bool:
 
 
 def opener_of(stream: Stream) -> Callable[[bytes], bytes | None]:
-    """Gives the record's JSON in a message; None where there is none."""
+    """Returns the record's JSON in a message, or None if it has none."""
 
     def opened(message: bytes) -> bytes | None:
         body = message if stream.framing == "none" else body_of(message)

@@ -1,10 +1,10 @@
-"""The rescue column: what each record has besides the declared fields, for `unknown_fields: rescue` and `evolve`.
+"""The rescue column: the undeclared fields of each record, for `unknown_fields: rescue` and `evolve`.
 
 Rules:
 
-1. The column is null for a record that has nothing besides, and otherwise as `leftovers` beside this says.
+1. The column is null for a record without undeclared fields, and otherwise as described in `leftovers`.
 2. Records without unknown fields cost no Python object each: `pyarrow.json` proves that a block has none, or
-   `stage_writer.core.unknown.unknown_fields` finds those that have. These are read one at a time.
+   `stage_writer.core.unknown.unknown_fields` finds the records that have some. These are read one at a time.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class Rescuer:
-    """Makes the rescue column. Over a connection that nobody else uses meanwhile."""
+    """Makes the rescue column. Needs exclusive use of its connection."""
 
     def __init__(self, name: str, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
-        """``name`` is the column's."""
+        """``name`` is the column's name."""
         self.field = Field(name, Primitive.STRING)
         self._finder = UnknownFinder(columns, connection)
         self._leftovers = Leftovers(columns)
@@ -40,12 +40,12 @@ class Rescuer:
         return self.of_some(texts.filter(pa.array(has_unknown)), has_unknown)
 
     def of_some(self, texts: pa.StringArray, has_unknown: NDArray[np.bool_]) -> pa.StringArray:
-        """For messages of which those that may have unknown fields are known; ``texts`` are these."""
+        """For messages where the ones that may have unknown fields are known; ``texts`` are these."""
         if len(texts) == 0:
             return pa.nulls(len(has_unknown), pa.string())
         places = np.cumsum(has_unknown, dtype=np.int64) - 1
         return self.of(texts).take(pa.array(places, mask=~has_unknown))
 
     def of(self, texts: pa.StringArray) -> pa.StringArray:
-        """For messages that the strict decoder takes, one at a time."""
+        """For messages that the strict decoder accepts, one at a time."""
         return pa.array([self._leftovers.of(text) for text in texts.to_pylist()], pa.string())

@@ -2,13 +2,12 @@
 
 Rules:
 
-1. No message with an unknown field is passed over: its field would be lost in silence. Finding one that has none costs
-   time, and nothing else.
-2. Names are compared as the strict decoder does: exactly, by case, after escapes are resolved.
+1. No message with an unknown field is missed: its field would be lost silently. A false positive only costs time.
+2. Names are compared as in the strict decoder: exactly, case-sensitively, after escapes are resolved.
 
 Measured on flat records of 240 bytes, in µs of CPU a message: the keys of three objects of a message (`json_keys` with
 a list of pointers) and their look-up in Arrow 0.26, the same by `list_has_all` in SQL 0.9, `json_structure` 2.3. Where
-no message of a block has any, this module is not asked: `pyarrow.json` is told to refuse unknown fields, which costs
+no message of a block has any, this module is not called: `pyarrow.json` is set to reject unknown fields, which costs
 nothing (`stage_writer.core.decoding.decode`).
 """
 
@@ -39,18 +38,18 @@ _PLAIN_NAME = re.compile(r"[\w -]+")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where objects of one struct are found in a message."""
+    """Where objects of one struct occur in a message."""
 
     path: str
     """A pointer; a JSON path below an array or a map, where there may be several."""
     is_pointer: bool
     names: tuple[str, ...]
     is_sure: bool
-    """Whether DuckDB surely finds it: a JSON path has no escapes for the names in it."""
+    """Whether DuckDB is sure to find it: a JSON path cannot escape the names in it."""
 
 
 class UnknownFinder:
-    """Finds messages with unknown fields. Over a connection that nobody else uses meanwhile."""
+    """Finds messages with unknown fields. Needs exclusive use of its connection."""
 
     def __init__(self, columns: StructType, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -68,7 +67,7 @@ class UnknownFinder:
         ]
 
     def find(self, texts: pa.StringArray) -> Mask:
-        """Which of the messages, of which each is one object, may have an unknown field."""
+        """Which of the messages, each one object, may have an unknown field."""
         found = np.zeros(len(texts), np.bool_)
         if len(texts) == 0:
             return found

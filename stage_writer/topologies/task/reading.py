@@ -105,7 +105,7 @@ class InputReader:
         return found
 
     def _read_times(self, timestamp: str | None) -> list[int]:
-        """The records' times; the ones without are refused, for an unknown format window they belong to."""
+        """The records' times; records without one are refused, because it is unknown which window they belong to."""
         given = self._input
         times = given.timestamps_ms
         known = times != NO_TIMESTAMP
