@@ -1,1 +1,1 @@
-"""Partitions of several topics read as one (common/stage/merged.py): what a task of a topology sees."""
+"""Partitions of several topics read as one (common/stage/merged.py): the input of a topology's task."""

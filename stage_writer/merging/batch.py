@@ -3,9 +3,9 @@
 Rules:
 
 1. To the writer it is a batch like any other: its ``offsets`` are the chain's (the sum of the inputs' positions after a
-   message, less one), and rise with each message. They are nobody's offsets in Kafka: rows and dead letters name a
-   message by `MergedBatch.by_input`.
-2. Its end knows how far each input is, wherever it is cut.
+   message, less one), and rise with each message. They are not offsets in Kafka: rows and dead letters get those from
+   `MergedBatch.by_input`.
+2. Its end has each input's position, even if it is split.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputMessages:
-    """Those messages of a merged batch that are of one input."""
+    """The messages of a merged batch that are from one input."""
 
     batch: MessageBatch
-    """As Kafka has them: its source and its offsets are the input's."""
+    """As in Kafka: its source and its offsets are the input's."""
     index: NDArray[np.int64]
-    """Which messages of the merged batch they are; rising."""
+    """Their indices in the merged batch; rising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class MergedBatch(MessageBatch):
     input_offsets: NDArray[np.int64]
     """For each message its offset in Kafka."""
     before: tuple[Position, ...]
-    """How far each input is before the first message."""
+    """Each input's position before the first message."""
 
     @property
     def end(self) -> Position:
@@ -58,16 +58,16 @@ class MergedBatch(MessageBatch):
         return merged_position(map(InputEnd, self.inputs, self._places(len(self))))
 
     def record_at(self, index: int) -> LastRecord | None:
-        """None: its offsets are no record's."""
+        """None: its offsets are not a record's."""
         del index
         return None
 
     def after(self, position: Position) -> MergedBatch:
-        """The messages from a position of the chain on; the same object when all are."""
+        """The messages from a position of the chain on; the same object when that is all of them."""
         return self.part(int(np.searchsorted(self.offsets, position)), len(self))
 
     def part(self, start: int, end: int) -> Self:
-        """The messages ``[start, end)``, by their index; the same object when these are all."""
+        """The messages ``[start, end)``, by index; the same object when these are all."""
         if (start, end) == (0, len(self)):
             return self
         return replace(
@@ -78,7 +78,7 @@ class MergedBatch(MessageBatch):
         )
 
     def by_input(self) -> list[InputMessages]:
-        """The messages of each input that has any."""
+        """The messages by input, without inputs that have none."""
         found = []
         for number, source in enumerate(self.inputs):
             index = np.flatnonzero(self.input_of == number)
@@ -98,7 +98,7 @@ class MergedBatch(MessageBatch):
         )
 
     def _places(self, count: int) -> tuple[Position, ...]:
-        """How far each input is after so many messages."""
+        """Each input's position after the given number of messages."""
         places = []
         for number, before in enumerate(self.before):
             mine = np.flatnonzero(self.input_of[:count] == number)
@@ -113,7 +113,7 @@ def merged_batch(
     parts: Sequence[tuple[int, MessageBatch]],
     order: NDArray[np.int64],
 ) -> MergedBatch:
-    """Messages of inputs, given by their index, one batch after the other; ``order`` says which of them comes when."""
+    """Messages of inputs, given by their index, one batch after the other; ``order`` is their merged order."""
     input_of = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])[order]
     own = np.concatenate([batch.offsets for _, batch in parts])[order]
     headers = [batch.headers for _, batch in parts]
@@ -136,7 +136,7 @@ def merged_batch(
 def _chain_offsets(
     input_of: NDArray[np.int64], own: NDArray[np.int64], before: Sequence[Position]
 ) -> NDArray[np.int64]:
-    """What each message adds to the sum is what its input goes on by."""
+    """Each message advances the chain by as much as it advances its input."""
     steps = np.zeros(len(own), np.int64)
     for number, first in enumerate(before):
         mine = np.flatnonzero(input_of == number)

@@ -1,9 +1,9 @@
-"""A merged batch for who converts messages: topic by topic to be decoded, and as one to be told of.
+"""A merged batch for conversion: decoded topic by topic, and reported as one.
 
 Rules:
 
-1. A message's number is its index in the merged batch, whatever topic it is of.
-2. In rows and dead letters a message has the place that it has in Kafka, not the chain's.
+1. A message's number is its index in the merged batch, over all topics.
+2. In rows and dead letters a message has its position in Kafka, not the chain's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MergedMessages(Messages):
-    """The messages of one merged batch, with their places in Kafka (rule 2)."""
+    """The messages of one merged batch, with their positions in Kafka (rule 2)."""
 
     batch: MergedBatch
 
@@ -44,7 +44,7 @@ class MergedMessages(Messages):
 
 
 def messages_of(batch: MessageBatch) -> Messages:
-    """A batch's messages, with their places in Kafka."""
+    """A batch's messages, with their positions in Kafka."""
     whole = Messages.of([batch])
     if not isinstance(batch, MergedBatch):
         return whole
@@ -55,7 +55,7 @@ def messages_of(batch: MessageBatch) -> Messages:
 def decoded_by_topic(
     batch: MessageBatch, decoded: Callable[[Messages], Decoded]
 ) -> tuple[list[Input], list[Reject], Index]:
-    """Have the messages of each topic decoded; all numbers are the batch's (rule 1)."""
+    """Decode the messages of each topic; all numbers are the batch's (rule 1)."""
     if not isinstance(batch, MergedBatch):
         given, rejects, tombstones = decoded(Messages.of([batch]))
         return [given], rejects, tombstones

@@ -1,4 +1,4 @@
-"""Which topics are merged, and whether Kafka has them as they have to be."""
+"""Which topics are merged, and whether their partitions in Kafka allow it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Topics whose partitions of one number are read as one chain."""
+    """Topics whose partitions with the same number are read as one chain."""
 
     topics: tuple[str, ...]
     longest_idle_s: float = 0.0
-    """How long an input that was read to its end is waited for."""
+    """How long to wait for an input that was read to its end."""
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for names that are too long together."""
+        """Raises ConfigError if the joined name is too long."""
         if len(chain_topic(self.topics)) > LONGEST:
             msg = f"the names of the topics {', '.join(sorted(self.topics))} are longer than {LONGEST} together"
             raise ConfigError(msg, "a topology that joins them needs shorter ones: their chain has all of their names")
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups of a writer. A topic is in one at most. Raises ConfigError for one in two."""
+    """All groups of a writer. A topic is in at most one. Raises ConfigError for a topic in two."""
 
     groups: tuple[Group, ...]
     _by_topic: dict[str, Group] = field(init=False, default_factory=dict)
@@ -50,17 +50,17 @@ class Groups:
         return self._by_topic.get(topic)
 
     def chain_of(self, source: TopicPartition) -> TopicPartition:
-        """The chain that a Kafka partition goes into: its own for most."""
+        """The chain of a Kafka partition: its own for most."""
         group = self._by_topic.get(source.topic)
         return source if group is None else TopicPartition(chain_topic(group.topics), source.partition)
 
     def longest_idle_s(self, chain: TopicPartition) -> float:
-        """Of a merged chain."""
+        """The longest idle wait of a merged chain."""
         group = self._by_topic[inputs_of(chain)[0].topic]
         return group.longest_idle_s
 
     def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-        """Positions of Kafka partitions as those of chains; inputs whose chain is not whole stay as they are."""
+        """Positions of Kafka partitions as those of chains; inputs of incomplete chains stay unchanged."""
         found: dict[TopicPartition, Position] = {}
         for source, position in positions.items():
             chain = self.chain_of(source)
@@ -71,7 +71,7 @@ class Groups:
         return found
 
     def require_equal_counts(self, partitions: Iterable[TopicPartition]) -> None:
-        """Raises ConfigError where topics of one group have differing numbers of partitions; absent ones are passed."""
+        """Raises ConfigError where topics of one group have different numbers of partitions; ignores missing topics."""
         counts: dict[str, int] = {}
         for source in partitions:
             counts[source.topic] = counts.get(source.topic, 0) + 1

@@ -3,15 +3,15 @@
 Rules:
 
 1. To the writer there is a Kafka partition ``A+B/3`` with messages in one order (stage_writer/merging/order.py), where
-   the group has assigned ``A/3`` and ``B/3``. A topic of no group passes as it is.
-2. A chain is the writer's while all of its inputs are assigned. One that lacks an input waits; where topics came to
-   have differing numbers of partitions it would wait forever, so that is an error after a while.
-3. Each input is read from the place that the chain's position names (`common.stage.merged.MergedPosition`). Who seeks a
-   chain, or is told of a new one, begins with nothing read.
-4. What was read and waits for another input is bounded, over all chains: beyond it the inputs that have messages are
-   paused, and those that are waited for are read. So memory is bounded, and every chain goes on.
-5. A fault of an input is its chain's. Positions, ends and topics' ids are the inputs', put together.
-6. What is done inside of the group's calls is what has to be; seeking inputs that were assigned earlier, and pausing
+   the group has assigned ``A/3`` and ``B/3``. A topic without a group passes through unchanged.
+2. A chain is the writer's while all of its inputs are assigned. An incomplete chain waits; where topics now have
+   different numbers of partitions it would wait forever, so that is an error after a while.
+3. Each input is read from the offset in the chain's position (`common.stage.merged.MergedPosition`). After a seek, or
+   for a new chain, nothing read before counts.
+4. The messages that wait for another input are bounded, over all chains: beyond that the inputs that have messages are
+   paused, and those that the chain waits for are read. So memory is bounded, and every chain makes progress.
+5. A fault of an input is a fault of its chain. Positions, ends and topic ids are combined from the inputs'.
+6. Only what is necessary is done inside the group's callbacks; seeking inputs that were assigned earlier, and pausing
    those that have lost their chain, is done after them.
 """
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from stage_writer.ports import GroupListener, PartitionFault, RecordSource
 
 INCOMPLETE_S = 120.0
-"""How long the other inputs of a chain are waited for before their topics' partitions are counted."""
+"""How long to wait for the other inputs of a chain before their topics' partitions are counted."""
 LOOK_AGAIN_S = 1.0
-"""After a longer pause the end that an input was read to may no longer be one."""
+"""After a longer pause, the end that an input was read to may be outdated."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Chain:
     paused: bool = False
     paused_at_s: float = 0.0
     told: Position | None = None
-    """The end that was told last."""
+    """The end that was last reported."""
 
 
 class MergingSource:
@@ -62,7 +62,7 @@ class MergingSource:
     def __init__(
         self, inner: RecordSource, groups: Groups, clock: Clock, log: FilteringBoundLogger, ahead_bytes: int
     ) -> None:
-        """``ahead_bytes`` is what may wait for other inputs before reading pauses (rule 4)."""
+        """``ahead_bytes`` is how much may wait for other inputs before reading pauses (rule 4)."""
         self._inner = inner
         self._groups = groups
         self._clock = clock
@@ -74,9 +74,9 @@ class MergingSource:
         self._inputs: dict[TopicPartition, Input] = {}
         """The inputs of our chains."""
         self._lonely: dict[TopicPartition, float] = {}
-        """Assigned inputs whose chain is not complete, and since when."""
+        """Assigned inputs whose chain is incomplete, and since when."""
         self._ahead: set[TopicPartition] = set()
-        """Inputs that are paused for having messages that wait."""
+        """Inputs that are paused because their messages wait."""
         self._starting: dict[TopicPartition, Position] = {}
         self._stopping: set[TopicPartition] = set()
 
@@ -88,10 +88,10 @@ class MergingSource:
         self._inner.subscribe(self._streams, self)
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait that long at most for messages, and serve the group; merged is what can be."""
+        """Wait up to the given time for messages, and serve the group; returns the messages that can be merged."""
         ready = any(not chain.paused and all(one.waiting for one in chain.inputs) for chain in self._chains.values())
         polled = self._inner.poll(0.0 if ready else timeout_s)
-        moved = set(self._starting)  # what was read of these is from elsewhere
+        moved = set(self._starting)  # what was read of these is from another position
         self._settle()
         ours: list[MessageBatch] = []
         for batch in polled.batches:
@@ -116,11 +116,11 @@ class MergingSource:
         return Polled((*ours, *merged), ends, faults)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """Pass on what is of one topic; markers of several have no last record."""
+        """Pass on records of single topics; markers of several have no last record."""
         self._inner.expect(last)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
-        """Go on reading an assigned chain from another position."""
+        """Continue reading an assigned chain from another position."""
         chain = self._chains.get(source)
         if chain is None:
             self._inner.seek(source, position)
@@ -130,14 +130,14 @@ class MergingSource:
             self._inner.seek(one.source, one.position)
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
-        """Stop reading these; what waits stays where it is."""
+        """Stop reading these; waiting messages are kept."""
         for source in sources:
             if (chain := self._chains.get(source)) is not None:
                 chain.paused, chain.paused_at_s = True, self._clock.monotonic_s()
         self._inner.pause(self._spread(sources))
 
     def resume(self, sources: Collection[TopicPartition]) -> None:
-        """Read these again, but for inputs that are ahead."""
+        """Read these again, except for inputs that are ahead."""
         for source in sources:
             if (chain := self._chains.get(source)) is not None:
                 chain.paused, chain.told = False, None
@@ -147,7 +147,7 @@ class MergingSource:
         self._inner.resume([one for one in self._spread(sources) if one not in self._ahead])
 
     def resolve(self, source: TopicPartition, start: Start) -> Position:
-        """The position that a start stands for: of a chain, that of each input."""
+        """The position that a start stands for; for a chain, each input's position."""
         if not is_merged(source.topic):
             return self._inner.resolve(source, start)
         return merged_position(InputEnd(one, self._inner.resolve(one, start)) for one in inputs_of(source))
@@ -163,18 +163,18 @@ class MergingSource:
         return self._groups.chains(self._inner.high_watermarks(self._spread(sources)))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The ids of topics; of a chain's, those of all of its topics together. Safe to call from any thread."""
+        """The ids of topics; for a chain's topic, those of all its topics. Safe to call from any thread."""
         found = self._inner.topic_ids({one for topic in topics for one in topics_of(topic)})
         there = [topic for topic in topics if all(one in found for one in topics_of(topic))]
         return {topic: ids_together(topic, found) for topic in there}
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """Those chains of which nobody in the group has some input; None while the group is not at rest."""
+        """The chains with an input without an owner in the group; None while the group is rebalancing."""
         found = self._inner.ownerless(self._spread(sources))
         return None if found is None else {source for source in sources if set(found).intersection(inputs_of(source))}
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit the inputs' positions to the group for people's lag tools."""
+        """Commit the inputs' positions to the group, for lag monitoring tools only."""
         spread: dict[TopicPartition, Position] = {}
         for source, position in positions.items():
             ends = inputs_at(position)
@@ -182,13 +182,13 @@ class MergingSource:
         self._inner.report(spread)
 
     def close(self) -> None:
-        """Leave the group; tells the listener what is revoked."""
+        """Leave the group; the listener is called with what is revoked."""
         self._inner.close()
 
-    # The group. These are called by the source behind, inside of poll and close.
+    # The consumer group's callbacks. The underlying source calls these from poll and close.
 
     def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Pass on what is complete (rule 2), and where its inputs begin."""
+        """Pass on complete chains (rule 2), and where their inputs start."""
         now_s = self._clock.monotonic_s()
         plain = [source for source in sources if not is_merged(self._groups.chain_of(source).topic)]
         self._lonely |= {source: now_s for source in sources if source not in plain}
@@ -206,12 +206,12 @@ class MergingSource:
         return {source: position for source, position in begun.items() if source in fresh}
 
     def revoked(self, sources: Collection[TopicPartition]) -> None:
-        """Chains that lose an input go as a whole."""
+        """Chains that lose an input are revoked as a whole."""
         self._listening.revoked(self._touched(sources))
         self._let_go(sources)
 
     def lost(self, sources: Collection[TopicPartition]) -> None:
-        """Chains that have lost an input are gone as a whole."""
+        """Chains that have lost an input are lost as a whole."""
         self._listening.lost(self._touched(sources))
         self._let_go(sources)
 
@@ -232,7 +232,7 @@ class MergingSource:
             self._stopping.discard(one.source)
 
     def _begin(self, chain: Chain, position: Position) -> None:
-        """Read from there on (rule 3). What came of its inputs before that was nobody's."""
+        """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
         ends = {end.source: end.position for end in inputs_at(position)}
         chain.told = None
         for one in chain.inputs:
@@ -255,7 +255,7 @@ class MergingSource:
         self._ahead &= self._inputs.keys()
 
     def _settle(self) -> None:
-        """What was left over from the group's calls (rule 6), and inputs that have waited for too long (rule 2)."""
+        """Work deferred from the group's callbacks (rule 6), and inputs that have waited for too long (rule 2)."""
         for source, position in self._starting.items():
             self._inner.seek(source, position)
         if self._starting:
@@ -282,7 +282,7 @@ class MergingSource:
         return found
 
     def _new_ends(self) -> dict[TopicPartition, Position]:
-        """The chains that have been handed on to their ends since that was told."""
+        """The chains that were passed on up to their ends since these were last reported."""
         found: dict[TopicPartition, Position] = {}
         for chain in self._chains.values():
             if not chain.paused and pass_holes(chain.inputs):
@@ -292,7 +292,7 @@ class MergingSource:
         return found
 
     def _balance(self) -> None:
-        """Pause what is ahead, resume what is not any more (rule 4)."""
+        """Pause inputs that are ahead, resume those that no longer are (rule 4)."""
         waiting_bytes = {source: one.waiting_bytes for source, one in self._inputs.items()}
         total_bytes = sum(waiting_bytes.values())
         paused = {one.source for chain in self._chains.values() if chain.paused for one in chain.inputs}

@@ -1,4 +1,4 @@
-"""The source that a writer's settings and topologies ask for."""
+"""The record source for a writer's settings and topologies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def groups_of(joined: Iterable[tuple[Sequence[str], float]]) -> Groups:
-    """Of topics that tasks read, and how long they wait for idle ones; single topics make no group."""
+    """The groups of topics that tasks read, with how long they wait for idle ones; single topics have no group."""
     return Groups(tuple(Group(tuple(topics), idle_s) for topics, idle_s in joined if len(topics) > 1))
 
 
@@ -35,7 +35,7 @@ def source_of(
     native: Path | None = None,
     unread: UnreadTopics | None = None,
 ) -> RecordSource:
-    """Kafka, with merged chains where there are groups; the rest as `KafkaSource` has it. Raises ConfigError."""
+    """Kafka, with merged chains where there are groups; otherwise like `KafkaSource`. Raises ConfigError."""
     merges = bool(groups.groups)
     kafka = KafkaSource(
         settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native, unread=unread

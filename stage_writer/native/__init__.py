@@ -1,1 +1,1 @@
-"""The writer's part in C: a reader of JSON. Without it the writer does the same, at more cost."""
+"""The writer's part in C: a JSON reader. Without it the writer has the same results, at a higher cost."""

@@ -1,6 +1,6 @@
 """`python -m stage_writer.native`: compile the reader where it is missing, as `make setup` and an image do.
 
-It is no error when it cannot be had: the writer works without it, at more cost.
+A failure is not an error: the writer works without it, at a higher cost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stage_writer.native.library import library_path, load
 
 
 def main() -> None:
-    """Build, and try what was built."""
+    """Build, and test the result."""
     path = library_path()
     try:
         if not path.exists():

@@ -1,11 +1,11 @@
-"""From the sources beside this to a shared library, by whatever C compiler there is.
+"""Compiles the sources in this folder to a shared library, with any available C compiler.
 
 Rules:
 
 1. A C compiler of the system comes first: ``CC``, then `cc`, `gcc`, `clang`. Without one that works, PyPI's package of
-   Zig is installed in a temporary folder, exactly as `zig.lock` says, and is gone afterwards: it is 100 MB to fetch.
-2. The library appears in its place whole, or not at all, so that two processes may build it at once.
-3. Nothing but Python's own library is used: building a wheel needs this before anything of ours is installed.
+   Zig is installed in a temporary folder, pinned by `zig.lock`, and removed afterwards: it is a download of 100 MB.
+2. The library appears in its place complete, or not at all, so two processes may build it at once.
+3. Only Python's standard library is used: building a wheel needs this before anything of ours is installed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TIMEOUT_S = 600
 
 
 class CompileError(Exception):
-    """No compiler made a library; the text says what each of them said."""
+    """No compiler made a library; the text has each compiler's error."""
 
 
 def fingerprint() -> str:
-    """Of all that decides what the library is: sources, options, platform."""
+    """A hash of everything that determines the library: sources, options, platform."""
     key = hashlib.sha256(repr((OPTIONS, sysconfig.get_platform(), sysconfig.get_config_var("MULTIARCH"))).encode())
     for source in (*SOURCES, *HEADERS):
         key.update(source.read_bytes())
@@ -49,9 +49,9 @@ def fingerprint() -> str:
 def compile_library(
     target: Path, options: Sequence[str] = OPTIONS, environ: Mapping[str, str] = os.environ, *, may_fetch: bool = True
 ) -> None:
-    """Make the library at ``target``. Raises CompileError. Without ``may_fetch`` only by the system's compilers."""
+    """Make the library at ``target``. Raises CompileError. ``may_fetch`` allows Zig, too."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    said: list[str] = []  # by each of them; by the last one nothing, when it did it
+    said: list[str] = []  # by compiler; empty for the last one if it succeeded
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
         made = Path(folder) / NAME
         for command in _system_compilers(environ):
@@ -82,21 +82,21 @@ def _commands(environ: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
 
 
 def _compile(command: Sequence[str], made: Path, options: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What is wrong; nothing when the library is there."""
-    # What Zig was installed in, and where it is to have its own cache.
+    """The error; empty if the library was made."""
+    # The path of the installed Zig, and of its cache.
     zig = {"PYTHONPATH": str(made.parent / "zig"), "ZIG_GLOBAL_CACHE_DIR": str(made.parent / "zig-cache")}
     problem = _run([*command, *options, "-o", str(made), *map(str, SOURCES)], {**environ, **zig})
     return problem if problem or made.exists() else f"{command[0]} made nothing"
 
 
 def _fetch_zig(folder: Path) -> str:
-    """What is wrong; nothing when it is there."""
+    """The error; empty if it was installed."""
     install = ["install", "--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
     return _run([sys.executable, "-m", "pip", *install, "--target", str(folder / "zig"), "-r", str(ZIG_LOCK)])
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str] | None = None) -> str:
-    """What is wrong with a command; nothing when it did its work."""
+    """A command's error; empty if it succeeded."""
     try:
         done = subprocess.run(  # noqa: S603 - compilers, and pip
             command, check=False, capture_output=True, text=True, env=environ, timeout=_TIMEOUT_S

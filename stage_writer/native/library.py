@@ -1,11 +1,11 @@
-"""Where the compiled reader is, and whether a writer has it.
+"""Finds the compiled reader.
 
 Rules:
 
-1. A wheel that was built with a compiler brings the library beside this module. Otherwise it is in the cache, under a
-   name that its sources are part of: what `python -m stage_writer.native` puts there, as `make setup` does.
-2. A writer does not compile. Without the library it works as before, and says so once.
-3. A library that does not read a record as it should is as good as none.
+1. A wheel that was built with a compiler includes the library next to this module. Otherwise it is in the cache, under
+   a name that depends on its sources; `python -m stage_writer.native` puts it there, as `make setup` does.
+2. A writer does not compile. Without the library it still works, and logs that once.
+3. A library that reads a test record wrongly is not used.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'
 
 @dataclass(frozen=True, slots=True)
 class FoundReader:
-    """The first pass that a writer has."""
+    """The first pass of a writer."""
 
     make: MakeFirstPass
     problem: str | None
-    """Why there is none, where one is wanted."""
+    """Why there is none, if one is wanted."""
     library: Path | None = None
     """Where its library is."""
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the library is, or would be."""
+    """The library's path, whether it exists or not."""
     brought = FOLDER / NAME
     return brought if brought.exists() else cached_path(environ)
 
 
 def cached_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the library is when it did not come with the package."""
+    """The library's path when it did not come with the package."""
     return cache_folder(environ) / "built" / fingerprint() / NAME
 
 
 def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> FoundReader:
-    """What `writer.native` stands for. Raises ConfigError when it is to be there and is not."""
+    """The reader for a value of `writer.native`. Raises ConfigError when it is required and missing."""
     if wanted is Native.OFF:
         return FoundReader(no_first_pass, None)
     problem = None
@@ -74,7 +74,7 @@ def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> Foun
 
 
 def load(path: Path) -> Library:
-    """The library. Raises OSError for none, or for one that does not work (rule 3)."""
+    """Load the library. Raises OSError if it is missing, or does not work (rule 3)."""
     library = Library(path)
     reader = library.first_pass(parse_ddl("a ARRAY<DOUBLE>, b STRING"), STRICT)
     taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))

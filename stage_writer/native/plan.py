@@ -1,9 +1,9 @@
-"""A schema as the reader in C takes it: one node for each value that a record may have, and what each is in Arrow.
+"""A schema in the form of the reader in C: one node for each value that a record may have, and its Arrow type.
 
 Rules:
 
-1. The nodes of a struct's fields lie one after the other, and behind the struct.
-2. A schema with a type that the reader does not know has no plan.
+1. The nodes of a struct's fields are consecutive, and come after the struct.
+2. A schema with a type that the reader does not support has no plan.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NULLABLE, _LENIENT = 1, 2
 
 
 class Kind(IntEnum):
-    """As in `columns.h` beside this, in its order."""
+    """As in `columns.h` in this folder, in the same order."""
 
     BOOLEAN = 0
     BYTE = 1
@@ -72,7 +72,7 @@ _WITHOUT_VALUES = (Kind.STRUCT,)
 
 
 class UnknownTypeError(Exception):
-    """The reader does not know a type."""
+    """The reader does not support a type."""
 
 
 @dataclass(slots=True)
@@ -91,18 +91,18 @@ class Node:
 
     @property
     def has_data(self) -> bool:
-        """Whether it has bytes behind its offsets."""
+        """Whether it has bytes in addition to its offsets."""
         return self.kind in _WITH_DATA
 
     @property
     def has_values(self) -> bool:
-        """Whether it has values or offsets, beside its validity."""
+        """Whether it has values or offsets, in addition to its validity."""
         return self.kind not in _WITHOUT_VALUES
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the library is told about a schema."""
+    """The description of a schema for the library."""
 
     nodes: tuple[Node, ...]
     """The first one is the record."""

@@ -1,11 +1,12 @@
-"""The `FirstPass` in C: hands it the schema and the messages' buffers, and makes Arrow's arrays of what it gives back.
+"""The `FirstPass` in C: passes it the schema and the messages' buffers, and makes Arrow arrays of the result.
 
 Rules:
 
-1. Python's lock is free while C reads (`ctypes` sees to it), so that other threads go on.
-2. The columns are copied once, from memory of the library's own into Arrow's, which accounts for it and frees it. C
-   keeps nothing between two blocks but what the schema is.
-3. The powers of five that reading a double needs are computed here, by integers of any size, and not written down.
+1. The GIL is released while C reads (by `ctypes`), so other threads continue.
+2. The columns are copied once, from memory of the library's own into Arrow's, which accounts for it and frees it.
+   Between two blocks C keeps only the schema.
+3. The powers of five that reading a double needs are computed here, with arbitrary-precision integers, rather than
+   hard-coded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TAKEN_WITH_UNKNOWN = 2
 
 
 class Library:
-    """The functions of the compiled `json_reader.c`. Raises OSError for a file that is not it."""
+    """The functions of the compiled `json_reader.c`. Raises OSError for another file."""
 
     def __init__(self, path: Path) -> None:
         found = ctypes.CDLL(str(path))
@@ -61,7 +62,7 @@ class Library:
 
 
 class NativeReader:
-    """Reads messages into columns. Not for two threads at a time."""
+    """Reads messages into columns. Not thread-safe."""
 
     def __init__(self, library: Library, plan: Plan) -> None:
         self._library = library
@@ -76,7 +77,7 @@ class NativeReader:
         weakref.finalize(self, library.free, self._handle)
 
     def read(self, block: pa.BinaryArray) -> Taken:
-        """What is ordinary about the messages."""
+        """The ordinary messages' rows."""
         count = len(block)
         verdicts = np.zeros(count, np.uint8)
         _, offsets, data = block.buffers()
@@ -119,9 +120,9 @@ def _array(node: Node, lengths: list[int], buffers: list[list[pa.Buffer | None]]
 
 @cache
 def powers_of_five() -> NDArray[np.uint64]:
-    """For each power the upper 128 bits of five to it, the first of them one.
+    """For each power of five its upper 128 bits, the highest of them one.
 
-    Rounded down, but up for the small powers below zero, for which the algorithm wants to see exact halves.
+    Rounded down, except the small negative powers, which are rounded up so that the algorithm sees exact halves.
     """
     found = [_upper_bits(power) for power in range(LEAST_POWER, MOST_POWER + 1)]
     return np.array([(bits >> 64, bits % _WORD) for bits in found], np.uint64)

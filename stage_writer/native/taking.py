@@ -1,15 +1,15 @@
-"""librdkafka's messages as columns, by the part in C (`taker.c`): what is between it and Python.
+"""librdkafka's messages as columns, by the part in C (`taker.c`): the interface between it and Python.
 
 Rules:
 
 1. The group, its rebalances, errors and closing are confluent-kafka's, on the consumer's own queue. Only the queues of
-   partitions are forwarded to one of our own, where there are messages, errors and ends, and no callback.
-2. librdkafka takes a partition's forwarding away when it stops it, which may be after it was assigned again, and then
-   does not put its own in the place of ours. So the assigned ones are forwarded again now and then; what was waiting in
-   their own queue comes along, in order.
-3. All that we have of librdkafka is given back before its consumer is closed.
-4. The handle is read from where confluent-kafka has it, and believed only when librdkafka says that it belongs to that
-   very object. Where anything is not as it was known, there is no such taking, and Python's objects do.
+   partitions are forwarded to one of our own, which has messages, errors and ends, and no callbacks.
+2. librdkafka removes a partition's forwarding when it stops the partition, possibly after it was assigned again, and
+   then does not replace ours with its own. So assigned partitions are forwarded again periodically; messages that
+   waited in their own queue follow, in order.
+3. All librdkafka objects that we hold are released before its consumer is closed.
+4. The handle is read from where confluent-kafka has it, and used only if librdkafka confirms that it belongs to that
+   object. If anything differs from what is expected, this module is not used, and messages are read as Python objects.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Run:
     start: int
     end: int
     leader_epoch: int | None
-    """Of all of them; None where the broker does not tell."""
+    """The leader epoch of all of them; None where the broker does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class TakenError:
 
 @dataclass(frozen=True, slots=True)
 class TakenMessages:
-    """Messages in the order in which they were taken."""
+    """Messages in the order in which they were read."""
 
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
@@ -82,7 +82,7 @@ class TakenMessages:
 
 
 class _Kafka:
-    """librdkafka's functions, of the library that confluent-kafka has."""
+    """librdkafka's functions, from the library that confluent-kafka has loaded."""
 
     def __init__(self) -> None:
         kafka = ctypes.CDLL(cimpl.__file__)
@@ -114,10 +114,10 @@ def _typed(function: ctypes._NamedFuncPointer, result: type | None, *arguments: 
 
 
 class QueueReader:
-    """Takes messages from one queue into columns. Raises OSError for a library that is another one."""
+    """Reads messages from one queue into columns. Raises OSError for an incompatible library."""
 
     def __init__(self, path: Path, calls: Sequence[int], queue: int) -> None:
-        """``calls`` are the addresses of the functions `_CALLS`, ``queue`` is what the first of them is given."""
+        """``calls`` are the addresses of the functions `_CALLS`, ``queue`` is the argument of the first."""
         try:
             self._own = _Own(path)
         except AttributeError as error:
@@ -131,7 +131,7 @@ class QueueReader:
         self.free = weakref.finalize(self, self._own.free, self._taker)
 
     def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
-        """Take what is there, or wait for the first message; how many are held now, and how many bytes."""
+        """Read what is available, or wait for the first message; returns how many are held now, and how many bytes."""
         taken_bytes = np.zeros(1, np.int64)
         held = self._own.take(self._taker, most, most_bytes, int(timeout_s * 1000), taken_bytes.ctypes.data)
         if held < 0:
@@ -140,7 +140,7 @@ class QueueReader:
         return held, int(taken_bytes[0])
 
     def give(self) -> TakenMessages:
-        """What is held; it is not here any more."""
+        """The held messages; they are removed from here."""
         sizes = np.zeros(_SIZES, np.int64)
         self._own.sizes(self._taker, sizes.ctypes.data)
         count, runs, problems, value_bytes, key_bytes, values_valid, keys_valid, texts, names = sizes.tolist()
@@ -178,7 +178,7 @@ class QueueReader:
 
 
 class NativeTaking:
-    """Takes the messages of one consumer. Raises OSError where that cannot be had (rule 4)."""
+    """Reads the messages of one consumer. Raises OSError where that is not supported (rule 4)."""
 
     def __init__(self, path: Path, consumer: Consumer) -> None:
         """``path`` is the compiled library's."""
@@ -195,7 +195,7 @@ class NativeTaking:
         self._is_closed = False
 
     def take_over(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are about to be assigned: their messages are to come here."""
+        """These are about to be assigned: forward their messages to our queue."""
         for topic, partition in partitions:
             self.let_go([(topic, partition)])
             queue = self._functions.queue_of(self._kafka, topic.encode(), partition)
@@ -204,19 +204,19 @@ class NativeTaking:
                 self._functions.forward(queue, self._queue)
 
     def forward(self) -> None:
-        """Rule 2."""
+        """Forward assigned partitions again (rule 2)."""
         for queue in self._partitions.values():
             self._functions.forward(queue, self._queue)
 
     def let_go(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are about to be unassigned."""
+        """These are about to be revoked."""
         for place in partitions:
             queue = self._partitions.pop(place, None)
             if queue is not None:
                 self._functions.queue_destroy(queue)
 
     def close(self) -> None:
-        """Give all back; called before the consumer is closed (rule 3), any number of times."""
+        """Release everything; call it before the consumer is closed (rule 3). May be called several times."""
         if not self._is_closed:
             self._is_closed = True
             self.let_go(list(self._partitions))
@@ -225,7 +225,7 @@ class NativeTaking:
 
 
 class _Given:
-    """Bytes that are ours to free, once no buffer is left of them."""
+    """Bytes that we must free, once no buffer refers to them."""
 
     def __init__(self, address: int, own: _Own) -> None:
         self._address = address
@@ -236,7 +236,7 @@ class _Given:
 
 
 def _handle_of(consumer: Consumer, functions: _Kafka) -> int:
-    """Librdkafka's handle of a consumer; raises OSError when it is not found (rule 4)."""
+    """The handle of a consumer in librdkafka; raises OSError when it is not found (rule 4)."""
     with open("/proc/self/mem", "rb", buffering=0) as memory:  # noqa: PTH123 - where a wrong address is an error only
         memory.seek(id(consumer) + object.__basicsize__)
         handle = int.from_bytes(memory.read(8), sys.byteorder)

@@ -1,1 +1,1 @@
-"""How a writer tells a loader that waits for markers that there are new ones (common/stage/news.py)."""
+"""How a writer notifies a waiting loader of new markers (common/stage/news.py)."""

@@ -1,12 +1,13 @@
-"""Tells a loader that waits for markers which streams have new ones (common/stage/news.py), once a second each at most.
+"""Notifies a waiting loader of streams with new markers (common/stage/news.py), at most once per second for each.
 
 Rules:
 
-1. The first flush of a stream after a quiet second is told at once; those of the next second together, when it is over.
-2. With a control topic it is told there. What the topic does not take is told by a sign in the stage, as it is where
-   there is no such topic; and as long as it takes nothing, both are done at once.
-3. A failure of the stage is of no consequence; it is tried again half a minute later, so that a store that is slow to
-   fail does not hold the writer up.
+1. The first flush of a stream after a quiet second is notified at once; those of the next second together, when it is
+   over.
+2. With a control topic, notifications go there. Undelivered ones, and all of them without such a topic, are sent as an
+   object in the stage; while the topic fails, both are used at once.
+3. A failure of the stage has no consequence; it is tried again half a minute later, so that a store that is slow to
+   fail does not delay the writer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LAST_WORDS_S = 2.0
 
 
 class LoaderNotifier:
-    """One writer's news: a `stage_writer.notifications.ports.News`."""
+    """One writer's notifications: a `stage_writer.notifications.ports.Notifier`."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class LoaderNotifier:
         metrics: Metrics,
         control: ControlTopic | None = None,
     ) -> None:
-        """Nothing is told yet."""
+        """Sends nothing yet."""
         self._stage = stage
         self._clock = clock
         self._log = log
@@ -53,7 +54,7 @@ class LoaderNotifier:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person may want to know. Safe to call from any thread."""
+        """Notes for operators. Safe to call from any thread."""
         problem = None if self._control is None else self._control.problem
         return () if problem is None else (f"{problem}; signs of new markers go to the stage meanwhile",)
 
@@ -62,7 +63,7 @@ class LoaderNotifier:
         self._untold.add(app_id)
 
     def tell(self) -> None:
-        """Tell what is untold, if it is time."""
+        """Send pending notifications, if they are due."""
         now_s = self._clock.monotonic_s()
         due = {app_id for app_id in self._untold if self._not_before_s.get(app_id, now_s) <= now_s}
         self._tell(due, now_s)
@@ -70,7 +71,7 @@ class LoaderNotifier:
             self._sign(now_s)
 
     def end(self) -> None:
-        """Tell all that is untold, before the service ends."""
+        """Send all pending notifications, before the service ends."""
         now_s = self._clock.monotonic_s()
         self._tell(self._untold.copy(), now_s)
         if self._control is not None:

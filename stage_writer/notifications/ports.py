@@ -1,4 +1,4 @@
-"""Telling of news: what the writer's loop asks of it, and what it needs of the world."""
+"""Notifications as the writer's loop uses them, and what they need from outside."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from typing import Protocol
 
 
 class Notifier(Protocol):
-    """What the loop tells whoever waits for markers."""
+    """Notifies loaders that wait for markers."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person may want to know. Safe to call from any thread."""
+        """Notes for operators. Safe to call from any thread."""
 
     def sealed(self, app_id: str) -> None:
         """A stream has a new marker."""
 
     def tell(self) -> None:
-        """Tell what is untold, if it is time."""
+        """Send pending notifications, if they are due."""
 
     def end(self) -> None:
-        """Tell all that is untold, before the service ends."""
+        """Send all pending notifications, before the service ends."""
 
 
 class NoNotifier:
-    """Of writers whose loader waits for nothing."""
+    """For writers whose loader does not wait for notifications."""
 
     notes: tuple[str, ...] = ()
 
     def sealed(self, app_id: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def tell(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def end(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 NO_NOTIFIER = NoNotifier()
 
 
 class ControlTopic(Protocol):
-    """The topic through which writers tell (``loader.control_topic``). Nothing here waits, but `end`."""
+    """The topic for notifications (``loader.control_topic``). Only `end` waits."""
 
     @property
     def problem(self) -> str | None:
-        """Why it takes no messages now; None while it does. Safe to call from any thread."""
+        """Why it accepts no messages now; None while it does. Safe to call from any thread."""
 
     def send(self, app_id: str) -> bool:
-        """Send the sign of a stream, without waiting for what becomes of it; False where it takes nothing now.
+        """Send the notification of a stream, without waiting for its delivery; False while the topic fails.
 
-        Then it is sent all the same, to see whether that has changed, and `undelivered` does not tell of it.
+        It is still sent then, to find out whether that has changed, and is not part of `undelivered`.
         """
 
     def undelivered(self) -> frozenset[str]:
-        """The streams whose signs were sent and not taken, since the last call."""
+        """The streams whose notifications were sent and not delivered, since the last call."""
 
     def end(self, within_s: float) -> frozenset[str]:
-        """Send nothing more; the streams whose signs are not known to be taken after that time at most."""
+        """Stop sending; returns the streams whose notifications are not known to be delivered within the given time."""

@@ -1,10 +1,10 @@
-"""The control topic by a producer of Kafka: a `stage_writer.notifications.ports.ControlTopic`.
+"""The control topic, with a Kafka producer: a `stage_writer.notifications.ports.ControlTopic`.
 
 Rules:
 
-1. A sign is worth nothing once the next look at everything has come: it is tried for a few seconds and then given up.
-   The writer's loop never waits for Kafka here.
-2. That the topic takes nothing is said once, and once that it does again.
+1. A notification is worthless after the loader's next full scan: delivery is tried for a few seconds and then
+   abandoned. The writer's loop never waits for Kafka here.
+2. A failure of the topic is logged once, and so is its recovery.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REMEDY = f"see that the topic is there, and allow this user to WRITE it; `stage
 
 
 class KafkaControlTopic:
-    """One writer's way to say something there."""
+    """One writer's producer for the topic."""
 
     def __init__(self, kafka: Mapping[str, Option], topic: str, log: FilteringBoundLogger, metrics: Metrics) -> None:
-        """Waits for no broker. Raises ConfigError for properties that librdkafka refuses."""
+        """Does not wait for a broker. Raises ConfigError for properties that librdkafka rejects."""
         self._topic = topic
         self._log = log
         self._metrics = metrics
@@ -62,11 +62,11 @@ class KafkaControlTopic:
 
     @property
     def problem(self) -> str | None:
-        """Why it takes no messages now; None while it does."""
+        """Why it accepts no messages now; None while it does."""
         return self._problem
 
     def send(self, app_id: str) -> bool:
-        """Send the sign of a stream, without waiting for what becomes of it; False where it takes nothing now."""
+        """Send the notification of a stream, without waiting for its delivery; False while the topic fails."""
         relied_on = self._problem is None
         try:
             delivered = partial(self._delivered, app_id, relied_on=relied_on)
@@ -81,19 +81,19 @@ class KafkaControlTopic:
         return relied_on
 
     def undelivered(self) -> frozenset[str]:
-        """The streams whose signs were sent and not taken, since the last call."""
+        """The streams whose notifications were sent and not delivered, since the last call."""
         self._producer.poll(0)  # calls `_delivered`
         found, self._undelivered = frozenset(self._undelivered), set()
         return found
 
     def end(self, within_s: float) -> frozenset[str]:
-        """Send nothing more; the streams whose signs are not known to be taken after that time at most."""
+        """Stop sending; returns the streams whose notifications are not known to be delivered within the given time."""
         self._producer.flush(within_s)
         return self.undelivered() | frozenset(self._under_way)
 
     def _delivered(self, app_id: str, error: KafkaError | None, _message: Message, *, relied_on: bool) -> None:
         self._under_way[app_id] -= relied_on
-        self._under_way += Counter()  # keeps what is above zero
+        self._under_way += Counter()  # keeps only values above zero
         if error is not None:
             if relied_on:
                 self._undelivered.add(app_id)

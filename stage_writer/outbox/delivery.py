@@ -1,17 +1,18 @@
-"""Delivers the outboxes of one chain to Kafka, each record once for who reads what is committed.
+"""Delivers the outboxes of one chain to Kafka, each record once for read_committed consumers.
 
     outbox ─► begin ─► produce ─► commit the chain's position, with the records ─► delete the outbox
 
 Rules:
 
-1. How far a chain is delivered is what its consumer group has committed (``<group_id>.<app_id>.out``), for each topic
-   of the chain; it is committed in the transaction that brings the records, so that both are there or neither. The
-   generation of the chain is noted beside it: positions of a topic that is no more say nothing.
-2. A chain has one transactional id. Whoever begins with it ends what another one had begun, and only then asks how far
-   the chain is delivered. So a process that was given up does no harm: it is refused, or has done what there was to do.
-3. Only what a sealed marker names is delivered, in the chain's order, without what is delivered already, message by
-   message. A large outbox is parted into transactions between messages. What is delivered never goes back.
-4. An outbox that is gone was delivered: it is deleted after its last transaction, and by nobody else.
+1. A chain's delivered position is the one that its consumer group has committed (``<group_id>.<app_id>.out``), for each
+   topic of the chain; it is committed in the transaction with the records, so both exist or neither. The generation of
+   the chain is stored with it: positions of a topic that no longer exists are ignored.
+2. A chain has one transactional id. A process that takes it aborts what another one had started, and only then reads
+   the delivered position. So a zombie process does no harm: it is refused, or has completed its work.
+3. Only what a sealed marker names is delivered, in the chain's order, without records that are delivered already,
+   message by message. A large outbox is split into transactions between messages. The delivered position never
+   decreases.
+4. A missing outbox was delivered: it is deleted only after its last transaction.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _MOST_BYTES = 32 * 2**20
 
 
 def _nothing(_step: str) -> None:
-    """Where a process may end; a test ends it there."""
+    """A point where a process may end; a test ends it there."""
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One chain's. Used by one thread at a time; contacts nobody before something is delivered."""
+    """One chain's delivery. Used by one thread at a time; connects when something is delivered."""
 
     place: Place
     store: ObjectStore
@@ -57,10 +58,10 @@ class Delivery:
     _turn: Transactions | None = field(init=False, default=None)
 
     def deliver(self, path: str) -> int:
-        """Deliver an outbox, and delete it; how many records that were.
+        """Deliver an outbox, and delete it. Returns the number of records.
 
-        After a BrokerError or a StoreError it may be called again. Raises FencedError when somebody else does it, and
-        StateError for an outbox that cannot be read.
+        After a BrokerError or a StoreError it may be called again. Raises FencedError when another process does it, and
+        StateError for an unreadable outbox.
         """
         data = self.store.read(path)
         if data is None:
@@ -69,14 +70,14 @@ class Delivery:
         try:
             count = self._produce_all(outgoing)
         except (BrokerError, FencedError):
-            self.close()  # whatever is under way is ended when the next turn begins
+            self.close()  # taking the id again aborts any transaction in progress
             raise
         self.at("committed")
         self.store.delete([path])
         return count
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.close()
@@ -94,14 +95,14 @@ class Delivery:
         for part in parts[:-1]:
             turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
         last = parts[-1] if parts else left
-        # After a rewind a chain of several topics may have come less far in one of them, and further in another.
+        # After a rewind a chain of several topics may be behind in one of them, and ahead in another.
         ends = {end.source: max(end.position, known.get(end.source, end.position)) for end in outgoing.ends}
         turn.transact(last, ends, outgoing.generation)
         return int(left.num_rows)
 
 
 def _parts(records: pa.Table) -> Iterator[pa.Table]:
-    """Records in transactions of a bounded size, parted between messages (rule 3)."""
+    """Records in transactions of a bounded size, split between messages (rule 3)."""
     start = 0
     inputs, offsets = records["input"].to_numpy(), records["offset"].to_numpy()
     edges = np.flatnonzero((np.diff(inputs) != 0) | (np.diff(offsets) != 0)) + 1
@@ -114,7 +115,7 @@ def _parts(records: pa.Table) -> Iterator[pa.Table]:
 
 
 def _ends_of(part: pa.Table, outgoing: Outgoing) -> dict[TopicPartition, Position]:
-    """How far each input is with the messages of a part; inputs that it has none of are where they were."""
+    """Each input's position after the messages of a part; inputs without messages in it keep theirs."""
     inputs, offsets = part["input"].to_numpy(), part["offset"].to_numpy()
     return {
         one: Position(int(offsets[inputs == number].max()) + 1)

@@ -1,12 +1,13 @@
-"""Delivers outboxes beside the writer's loop: a queue for each chain, and a few threads for all.
+"""Delivers outboxes in the background: a queue for each chain, and a few threads for all.
 
 Rules:
 
-1. Flushes go on while outboxes wait; but no more than `MOST_PENDING` of a chain, for each marker names them.
-2. What fails is tried again with growing pauses, for as long as the chain is this writer's. Where another process has
-   begun with the chain, a writer that still has it begins again, and one that has left leaves it to the other.
-3. A chain that is left (revoked, or read again) is delivered as far as its seals go; the next owner finds done what is
-   done. Nobody waits for it but who ends the process, and that for a bounded time.
+1. Flushes continue while outboxes wait, up to `MOST_PENDING` per chain, because each marker names them.
+2. Failures are retried with growing pauses, for as long as the chain is this writer's. Where another process has
+   started to deliver the chain, a writer that still owns it starts over, and one that no longer does leaves it to the
+   other.
+3. A chain that is left (revoked, or read again) is delivered up to its last seal; the next owner continues from what is
+   delivered. Only the end of the process waits for it, for a bounded time.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ class KafkaOutlet:
 
     delivery: Delivery
     start: Callable[[KafkaOutlet], None]
-    """Has it worked on soon, in some thread."""
+    """Schedules it to be worked on soon, in some thread."""
     tail: Tail | None
-    """Where the chain ended when it was taken up, until what lies below was swept."""
+    """The chain's end when it was opened, until what lies below was swept."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: deque[str] = field(default_factory=deque)
     left: bool = False
     is_running: bool = False
     failing: str = ""
-    """What went wrong last; nothing while all goes well."""
+    """The latest error; empty while there is none."""
 
     def pending(self) -> tuple[str, ...]:
         """Those that a marker has to name; BrokerError for too many (rule 1)."""
@@ -85,7 +86,7 @@ class KafkaOutlet:
             self.start(self)
 
     def leave(self) -> None:
-        """The chain is somebody else's."""
+        """The chain is not ours any more."""
         with self.lock:
             self.left = True
 
@@ -98,20 +99,20 @@ class Threads:
         self._closed = threading.Event()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have it run soon."""
+        """Run it soon."""
         self._pool.submit(work)
 
     def pause(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep."""
         self._closed.wait(seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing new is to be begun."""
+        """Whether no new work may be started."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Begin nothing new."""
+        """Start nothing new."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -132,7 +133,7 @@ class KafkaOutlets:
         begin: Begins = KafkaTransactions.begin,
         beside: Beside | None = None,
     ) -> None:
-        """``writing`` are the app ids of streams whose topologies write to topics; ``beside`` is by default threads."""
+        """``writing`` are the app ids of streams whose topologies write to topics; ``beside`` defaults to threads."""
         self._kafka = kafka
         self._group_id = group_id
         self._store = store
@@ -147,16 +148,16 @@ class KafkaOutlets:
         self._failing: dict[str, KafkaDeltaExpressError] = {}
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> KafkaOutlet | None:
-        """Of a chain that ends there, with what is not known to be delivered."""
+        """The outlet of a chain that ends there, with the outboxes that are not known to be delivered."""
         if stream.app_id not in self._writing and (tail is None or not tail.outboxes):
-            return None  # what a topology had for topics before it was changed is delivered all the same
+            return None  # a topology's undelivered records are still delivered after it was changed
         place = Place(self._kafka, self._group_id, stream.app_id, source)
         outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, tail)
         outlet.sealed(() if tail is None else tail.outboxes)
         return outlet
 
     def _sweep(self, outlet: KafkaOutlet) -> None:
-        """Delete what lies below where the chain ended and is not named there: of lost claims, or delivered."""
+        """Delete unnamed outboxes below the chain's end: of lost claims, or delivered."""
         tail, outlet.tail = outlet.tail, None
         if tail is None:
             return
@@ -166,11 +167,11 @@ class KafkaOutlets:
         self._store.delete([path for path in below if path not in tail.outboxes])
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
-        """What is wrong now, one for each chain. Safe to call from any thread."""
+        """The current problems, one for each chain. Safe to call from any thread."""
         return tuple(self._failing.copy().values())
 
     def close(self, within_s: float) -> bool:
-        """Deliver what is sealed, and end; whether all was delivered in time."""
+        """Deliver what is sealed, and end; returns whether all was delivered in time."""
         with self._changed:
             done = self._changed.wait_for(lambda: self._busy == 0, within_s)
         self._beside.close()

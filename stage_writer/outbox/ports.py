@@ -1,6 +1,6 @@
-"""What the writer asks of outboxes, and what outboxes ask of Kafka and of threads.
+"""Outboxes as the writer uses them, and what they need from Kafka and from threads.
 
-A simulation hands them its own; production hands them Kafka's transactions and a few threads.
+A simulation provides its own; production provides Kafka's transactions and a few threads.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 class Outlet(Protocol):
-    """The outboxes of one chain, on their way to their topics."""
+    """The outboxes of one chain, in delivery to their topics."""
 
     def pending(self) -> tuple[str, ...]:
-        """Those that a marker has to name, the oldest first. Safe to call from any thread.
+        """Those that a marker has to name, oldest first. Safe to call from any thread.
 
         Raises BrokerError when there are so many that nothing more may be sealed.
         """
 
     def sealed(self, paths: tuple[str, ...]) -> None:
-        """A marker names these; those that are new may be delivered now."""
+        """A marker names these; the new ones may be delivered now."""
 
     def leave(self) -> None:
-        """The chain is somebody else's, or is read again: what is sealed goes on, until somebody else takes it over."""
+        """The chain was revoked, or is read again: sealed outboxes are delivered until another process takes over."""
 
 
 class Outlets(Protocol):
     """Makes outlets."""
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> Outlet | None:
-        """Of a chain that ends there; None for a stream that writes to no topic."""
+        """The outlet of a chain that ends there; None for a stream that writes to no topic."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """What cannot be delivered now, one for each chain. Safe to call from any thread."""
@@ -50,10 +50,10 @@ class NoOutlets:
     """For a writer without topologies that write to topics."""
 
     def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> None:
-        """None for any."""
+        """None: nothing to deliver."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
-        """None."""
+        """No problems."""
         return ()
 
 
@@ -61,16 +61,16 @@ NO_OUTLETS = NoOutlets()
 
 
 class FencedError(Exception):
-    """Another process has begun with the chain's deliveries."""
+    """Another process has started to deliver the chain."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Whose deliveries these are."""
+    """The identity of a chain's deliveries."""
 
     kafka: Mapping[str, Option]
     group_id: str
-    """The writers'."""
+    """The group of the writers."""
     app_id: str
     source: TopicPartition
 
@@ -81,51 +81,51 @@ class Place:
 
     @property
     def transactional_id(self) -> str:
-        """The chain's."""
+        """The chain's transactional id."""
         return f"{self.out_group}.{self.source.topic}.{self.source.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """How far one input of a chain is delivered."""
+    """The delivered position of one input of a chain."""
 
     position: Position
     generation: int
 
 
 class Transactions(Protocol):
-    """A chain's transactional id, from when it was taken until somebody else takes it, or something fails."""
+    """A chain's transactional id, from when it was taken until another process takes it, or an error."""
 
     @property
     def delivered(self) -> Mapping[TopicPartition, Delivered]:
-        """How far the chain was delivered when the id was taken, and by what was committed since."""
+        """The delivered positions when the id was taken, updated by each commit since."""
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
 
 
 class Begins(Protocol):
-    """Takes a chain's id: ends what another process had begun with it, and only then asks how far it is delivered."""
+    """Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions."""
 
     def __call__(self, place: Place, at: Callable[[str], None], /) -> Transactions:
-        """``at`` is told of steps between which a process may end. Raises FencedError and BrokerError."""
+        """``at`` is called at steps between which a process may end. Raises FencedError and BrokerError."""
 
 
 class Beside(Protocol):
-    """Where outboxes are delivered: beside the writer's loop."""
+    """Runs deliveries in the background of the writer's loop."""
 
     def start(self, work: Callable[[], None]) -> None:
-        """Have it run soon."""
+        """Run it soon."""
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, or less when it is closed meanwhile."""
+        """Sleep, or less if it is closed meanwhile."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing new is to be begun."""
+        """Whether no new work may be started."""
 
     def close(self) -> None:
-        """Begin nothing new; nobody waits for what runs."""
+        """Start nothing new; does not wait for running work."""

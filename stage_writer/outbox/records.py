@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Each names the message that it was made for: by its input's index and its offset there. So whoever delivers them can
-   tell which are delivered already, also when the chain was rewound and its flushes have other bounds.
-2. An object has a head with a version and the digest of what follows: one that is short, damaged or newer is refused by
-   name. It knows the chain's generation, and where its flush ends in each input.
+1. Each names the message that it was made for: by its input's index and its offset there. So the delivery can determine
+   which are delivered already, even when the chain was rewound and its flushes have other bounds.
+2. An object has a head with a version and the digest of the rest: a truncated, damaged or newer one is refused by name.
+   It includes the chain's generation, and where its flush ends in each input.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCHEMA = pa.schema(
         ("offset", pa.int64()),
     ]
 )
-"""What becomes a record in Kafka, and the message that it was made for (rule 1)."""
+"""The fields of a record in Kafka, and the message that it was made for (rule 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Outgoing:
 
 
 def outgoing_table(records: Sequence[TopicRecord], batch: MessageBatch) -> pa.Table:
-    """Records that a task has made of a batch's messages."""
+    """Records that a task has made from a batch's messages."""
     index = np.fromiter((record.index for record in records), np.int64, len(records))
     if isinstance(batch, MergedBatch):
         inputs, offsets = batch.input_of[index], batch.input_offsets[index]
@@ -85,7 +85,7 @@ def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
 
 
 def ends_at(source: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
-    """Where each input of a chain is at one of its positions."""
+    """The position in each input of a chain for one of its positions."""
     return inputs_at(position) or (InputEnd(source, position),)
 
 
@@ -131,7 +131,7 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
 
 
 def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.Table:
-    """The records that were made for messages beyond a position of each input; None where nothing was delivered."""
+    """The records for messages from each input's delivered position on; None where nothing was delivered."""
     offsets = outgoing.records["offset"].to_numpy()
     inputs = outgoing.records["input"].to_numpy()
     lowest = np.array([0 if one is None else int(one) for one in delivered], np.int64)

@@ -1,6 +1,6 @@
-"""Kafka's transactions for one chain: its records, with how far they bring the chain.
+"""Kafka's transactions for one chain: its records, with the position that they advance the chain to.
 
-The rules are those of `stage_writer.outbox.delivery`; here they meet the client.
+The rules are those of `stage_writer.outbox.delivery`; this module applies them to the client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _REMEDIES = {
         "message.timestamp.before.max.ms"
     ),
 }
-"""For records that are not taken as they are; nothing is delivered after them meanwhile."""
+"""For records that Kafka rejects as they are; nothing is delivered after them meanwhile."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class KafkaTransactions:
     group: Consumer
     delivered: dict[TopicPartition, Delivered]
     refused: list[KafkaError] = field(default_factory=list)
-    """Why records of the transaction were not taken."""
+    """Why records of the transaction were rejected."""
 
     @classmethod
     def begin(cls, place: Place, at: Callable[[str], None]) -> KafkaTransactions:
@@ -76,7 +76,7 @@ class KafkaTransactions:
             "enable.idempotence": True,
             "delivery.report.only.error": True,
         }
-        # Kafka's own clients choose partitions by this one; librdkafka's default would send a key elsewhere.
+        # The partitioner of Kafka's own clients; librdkafka's default would send a key to another partition.
         producer = Producer({"partitioner": "murmur2_random", **given, **fixed}, logger=QUIET)
         producer.init_transactions(_TIMEOUT_S)
         of_group: dict[str, Option] = {
@@ -120,12 +120,12 @@ class KafkaTransactions:
         self.producer.commit_transaction(_TIMEOUT_S)
 
     def _cause(self, error: KafkaException) -> KafkaError:
-        """What is behind the error: of a transaction that cannot go on the client may say no more than that."""
+        """The cause of the error: for a transaction that cannot continue, the client may report only that."""
         cause: KafkaError = error.args[0]
         if cause.code() != KafkaError._STATE:  # noqa: SLF001 - as above
             return cause
         try:
-            self.producer.poll(0)  # tells of records, and raises what is fatal
+            self.producer.poll(0)  # reports records' errors, and raises fatal ones
         except KafkaException as fatal:
             return fatal.args[0]
         return self.refused[0] if self.refused else cause
@@ -133,7 +133,8 @@ class KafkaTransactions:
     def _produce(self, batch: pa.RecordBatch) -> None:
         refused = self.refused
 
-        # No method: messages keep what is called, and it would keep the producer that keeps them.
+        # Not a method: messages hold a reference to their callback, and that would keep alive the producer that holds
+        # them.
         def delivered(error: KafkaError | None, _message: object) -> None:
             if error is not None:
                 refused.append(error)
@@ -156,15 +157,15 @@ class KafkaTransactions:
         self.producer.poll(0)
 
     def close(self) -> None:
-        """Let go of the connections, and of records that were not delivered."""
-        with suppress(KafkaException):  # one that cannot go on says so at each call
+        """Close the connections, and drop records that were not delivered."""
+        with suppress(KafkaException):  # a failed producer raises at each call
             self.producer.purge()
             self.producer.poll(0)
         close_within(self.group)
 
 
 def _generation_of(metadata: str | None) -> int:
-    """What was noted beside a position; -1, which no chain has, for anything else."""
+    """The generation stored with a position; -1, which no chain has, for other metadata."""
     return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
 
 

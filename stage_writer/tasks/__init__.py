@@ -1,1 +1,1 @@
-"""Topologies in the writer: a task for each Kafka partition, whose state moves on with its chain."""
+"""Topologies in the writer: a task for each Kafka partition, whose state advances with its chain."""

@@ -1,13 +1,13 @@
-"""The conversion of a stream whose topology is steps on columns between sources and tables: there are no tasks.
+"""The conversion of a stream whose topology only has steps on columns between sources and tables: without tasks.
 
     decode ─► steps ─► the sink's columns ─► Kafka's columns ─► the tables' rows
 
 Rules:
 
-1. It is done as the settings `where` and `derive` are: the messages of a topic, of all its partitions, in one call for
-   each step, with no object for a record, no key and no time read, and no state in the chain.
-2. What becomes of a message is what a task makes of it (stage_writer/topologies/task): one that any step or table
-   refuses is refused as a whole, and of several tables' rows the further ones are counted.
+1. It works like the settings `where` and `derive`: the messages of a topic, of all its partitions, in one call for each
+   step, without an object per record, without reading keys or times, and without state in the chain.
+2. The result for a message is the same as in a task (stage_writer/topologies/task): a message that any step or table
+   refuses is refused as a whole, and further rows, over all tables, are counted.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class ColumnsConverter:
 
     @property
     def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's own table, and the one for dead letters."""
+        """The stream's main table, and the one for dead letters."""
         return self._formats
 
     @property
     def needs_headers(self) -> bool:
-        """Whether Kafka's headers have to be read."""
+        """Whether Kafka's headers must be read."""
         return self.topology.needs_headers
 
     def waits(self, batch: MessageBatch) -> None:
-        """Nothing has to be there first."""
+        """There is nothing to wait for."""
 
     def at(self, gained: StructType) -> ColumnsConverter:  # noqa: ARG002 - the port's
         """A table that a topology fills gains no columns."""
@@ -121,7 +121,7 @@ class ColumnsConverter:
         return _together(arrived, len(messages), decoded.tombstones)
 
     def _walk(self, node: str, rows: Rows, messages: Messages) -> Iterator[_Arrived]:
-        """What comes to the sinks below a node, depth first."""
+        """The rows at the sinks below a node, depth first."""
         for child in self.topology.children.get(node, ()):
             if isinstance(child, TableSink):
                 number = self._numbers[child.table]
@@ -131,10 +131,10 @@ class ColumnsConverter:
 
 
 class _WayIn:
-    """Into one table."""
+    """Makes rows of one table."""
 
     def __init__(self, stream: Stream, table: TableFormat) -> None:
-        """``stream`` is as if that table was its own."""
+        """``stream`` has that table as its main one."""
         self._schema = table.arrow_schema
         self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
         self._kafka: Step | None = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
@@ -142,7 +142,7 @@ class _WayIn:
             self._kafka = Places(stream.schema_of_columns, stream.staged_place)
 
     def fitted(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with the table's columns, without those that lack what is NOT NULL."""
+        """The rows with the table's columns, without those with null in a NOT NULL column."""
         table, problems = self._writer.fitted(rows.table)
         if problems:
             failing = np.zeros(len(rows), np.bool_)
@@ -156,7 +156,7 @@ class _WayIn:
 
 
 def _together(arrived: Sequence[_Arrived], messages: int, tombstones: Index) -> Outcome:
-    """What came to several sinks (rule 2)."""
+    """The rows of several sinks (rule 2)."""
     rejects: dict[int, Reject] = {}
     for one in arrived:
         for reject in one.rows.rejects:

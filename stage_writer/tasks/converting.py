@@ -3,10 +3,10 @@
 Rules:
 
 1. Each message ends in exactly one of: rows (the further ones are counted), a dead letter, the count of tombstones, the
-   count of filtered ones. What a punctuation gives belongs to the message that made it due.
-2. The task's state changes as messages are converted. So each portion is converted when it is asked for, right before
-   its rows go into the buffer, and a task whose partition has gone converts nothing more.
-3. A tombstone is a record without a value; it is counted as one where nothing was made of it.
+   count of filtered ones. A punctuation's output belongs to the message that made it due.
+2. The task's state changes as messages are converted. So each portion is converted on demand, right before its rows go
+   into the buffer, and a task whose partition was revoked converts nothing more.
+3. A tombstone is a record without a value; it is counted as a tombstone if it has no output.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TaskConverter:
     """Converts the messages of one Kafka partition."""
 
     def __init__(self, parent: TopologyConverter, task: Task, gate: Lock) -> None:
-        """``gate`` is held while the task uses its stores: look-ups come from other threads."""
+        """``gate`` is held while the task uses its stores: lookups come from other threads."""
         self.parent = parent
         self.task = task
         self.gate = gate
@@ -63,25 +63,25 @@ class TaskConverter:
 
     @property
     def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's own table, and the one for dead letters."""
+        """The stream's main table, and the one for dead letters."""
         return self.parent.formats
 
     def waits(self, batch: MessageBatch) -> None:
-        """Nothing has to be there first."""
+        """There is nothing to wait for."""
 
     def at(self, gained: StructType) -> TaskConverter:  # noqa: ARG002 - the port's
         """A table that a topology fills gains no columns."""
         return self
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
-        """Another task: this one's partition begins again."""
+        """A new task: this one's partition is read again."""
         return self.parent.restores(source, state, store)
 
     def close(self) -> None:
-        """The partition has gone (rule 2)."""
+        """The partition was revoked (rule 2)."""
         if not self.is_closed:
             self.is_closed = True
-            with suppress(Exception):  # the user's code; whatever it does, nothing of this task is used any more
+            with suppress(Exception):  # errors in the user's code are ignored: this task is no longer used
                 self.task.close()
 
     def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
@@ -90,7 +90,7 @@ class TaskConverter:
         raise RuntimeError(msg)
 
     def staged(self, batch: MessageBatch, output: Output, rejects: Sequence[Reject], tombstones: Index) -> StagedRows:
-        """What the task gave for a batch; ``rejects`` are of messages that it was not given."""
+        """The task's output for a batch; ``rejects`` are of messages that it did not receive."""
         self.wants_flush = self.wants_flush or output.wants_commit
         self.parent.count_dropped(output.dropped)
         everything = sorted([*rejects, *output.rejects], key=_index)
@@ -98,7 +98,7 @@ class TaskConverter:
 
 
 def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
-    """The messages as the task takes them; those that are neither a row nor a tombstone are left out."""
+    """The messages as the task's input; messages that are neither a row nor a tombstone are left out."""
     partition = int(messages.batches[0].source.partition)
     if len(tombstones) == 0:
         index, is_null = row_index, np.zeros(len(row_index), np.bool_)
@@ -158,7 +158,7 @@ def _staged(
 
 
 def _own(rows: pa.Table) -> pa.Table:
-    """The rows; copied where they keep many others in memory for as long as they wait."""
+    """The rows; copied where they would keep many others in memory while they wait."""
     if rows.num_rows == 0 or rows.get_total_buffer_size() <= 2 * rows.nbytes:
         return rows
     return pa.table([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)

@@ -1,4 +1,4 @@
-"""How the messages of a topology's sources are decoded: each topic by its own columns, as strictly as any stream's."""
+"""Decoders of a topology's sources: each topic with its own columns, as strictly as any stream's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def decoders_of(stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> dict[str, Decoder]:
-    """By topic; none for a source without columns, which takes any JSON value. Raises SchemaError."""
+    """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
     reading = Reading(lenient=stream.coerce == "lenient")
     return {
         topic: Decoder(source.columns, reading, first_pass=first_pass)

@@ -1,9 +1,9 @@
-"""Where the tasks of a stream keep their state, and what metrics tell of it.
+"""Where the tasks of a stream keep their state, and its metrics.
 
 Rules:
 
-1. A task that has a persistent store keeps all its stores in a folder of its own on disk: they are of one mark. Others
-   are in memory.
+1. A task with a persistent store keeps all its stores in a folder of its own on disk, under one mark. Other tasks keep
+   them in memory.
 2. The disk is a copy: without it a task is restored from the stage.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _GAUGES = (catalogue.WRITER_STATE_BYTES, catalogue.WRITER_STATE_ENTRIES)
 _LONGEST_NAME = 255
-"""Of a folder, by most file systems; a chain of several topics has the names of all."""
+"""The maximum length of a folder's name in most file systems; a chain of several topics has all their names."""
 
 
 class Keeping:
@@ -39,7 +39,7 @@ class Keeping:
         self._folder = folder
 
     def require_place(self, builders: Iterable[StoreBuilder]) -> None:
-        """Raise ConfigError when a store wants a disk, and there is none or its task has too many for it."""
+        """Raise ConfigError when a store needs a disk, and there is none or its task has too many stores for it."""
         stores = tuple(builders)
         persistent = next((one.name for one in stores if one.persistent), None)
         if persistent is None:
@@ -55,23 +55,23 @@ class Keeping:
             raise ConfigError(msg, remedy)
 
     def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
-        """The backend of a task (rule 1). Raises StateError when the disk does not take it."""
+        """The backend of a task (rule 1). Raises StateError when the disk fails."""
         if self._folder is None or not any(builder.persistent for builder in builders):
             return MemoryBackend()
         return open_backend(Path(self._folder) / self._app_id / _folder_of(source))
 
     def tell_restored(self, read_bytes: int, seconds: float) -> None:
-        """A task was restored by that."""
+        """Record how a task was restored."""
         self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
         self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
     def tell(self, source: TopicPartition, stores: Stores) -> None:
-        """A task has this much state now."""
+        """Record the size of a task's state."""
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
             self._metrics.set(gauge, value, **self._labels(source))
 
     def forget(self, source: TopicPartition) -> None:
-        """A task has gone."""
+        """Remove the metrics of a task that ended."""
         for gauge in _GAUGES:
             self._metrics.forget(gauge, **self._labels(source))
 

@@ -1,18 +1,19 @@
-"""A running task and its stores, beside the buffer of its Kafka partition: a `stage_writer.ports.PartitionTask`.
+"""A running task and its stores, next to the buffer of its Kafka partition: a `stage_writer.ports.PartitionTask`.
 
 Rules:
 
-1. What a flush has changed is written as one file (or to a Kafka topic): the changes, or, now and then, everything (a
-   snapshot), so that a new owner has little to read. A flush that changed nothing writes nothing.
-2. A snapshot is due when the changes since the last one come to as much as the state itself, or to a number of files:
-   so writing costs at most about twice what changed, and restoring about twice the state.
-3. A job may still read the stores when the partition has gone: they are let go of when the last reader has.
-4. A state is not left to a Kafka topic for long, for the topic forgets: when its oldest changes there come of age, the
-   stream has another topic or none by now, or the topic is not fit any more (stage_writer/changelog/watch.py), the
-   next flush writes a snapshot; and where no flush comes, `renewal` writes one that stands in for what the last marker
-   names (common/stage/state_files.py, rule 4). What changes while a topic is not fit goes to the stage.
-5. A state that is in a topic stands on a file in the stage: that file also tells that there is a state, when the
-   markers that named it are gone (stage_writer/shell/state_files.py, rule 2).
+1. A flush's state is written as one file (or to a Kafka topic): the changes, or, periodically, everything (a snapshot),
+   so that a new owner has little to read. A flush that changed nothing writes nothing.
+2. A snapshot is due when the changes since the last one are as large as the state itself, or reach a number of files:
+   so writing costs at most about twice the changes, and restoring about twice the state.
+3. A job may still read the stores after the partition was revoked: the last reader closes them.
+4. A state does not depend on a Kafka topic for long, because the topic deletes old messages: when its oldest changes
+   there reach the age limit, the stream has another topic or none by now, or the topic is no longer suitable
+   (stage_writer/changelog/watch.py), the next flush writes a snapshot; and where no flush happens, `renewal` writes one
+   that replaces what the last marker names (common/stage/state_files.py, rule 4). Changes go to the stage while a topic
+   is unsuitable.
+5. A state in a topic is based on a file in the stage: that file also shows that there is a state, when the markers that
+   named it are gone (stage_writer/shell/state_files.py, rule 2).
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotsWhen:
-    """When a flush writes everything (rule 2)."""
+    """When a flush writes a snapshot (rule 2)."""
 
     most_changes: int = 100
     """Files of changes on top of a snapshot."""
     least_bytes: int = 2**20
-    """Changes that come to less are never a reason."""
+    """Smaller changes are never a reason."""
     oldest_s: float = inf
-    """Changes in a topic that are older than that (rule 4)."""
+    """The age of changes in a topic that makes a snapshot due (rule 4)."""
 
 
 class KeptTask:
-    """A task that is restored, until its partition goes."""
+    """A restored task, until its partition is revoked."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class KeptTask:
         changed_bytes: int,
         when: SnapshotsWhen,
     ) -> None:
-        """``files`` are what it was restored from, with ``changed_bytes`` of changes among them."""
+        """``files`` are what it was restored from, including ``changed_bytes`` of changes."""
         self._source = source
         self._topic = parent.stream.state_changelog
         self._wall_ms = parent.wall_ms
@@ -88,17 +89,17 @@ class KeptTask:
 
     @property
     def memory_bytes(self) -> int:
-        """What has changed since the last seal."""
+        """The size of the changes since the last seal."""
         flying = 0 if self._flying is None else self._flying.memory_bytes
         return max(self._stores.memory_bytes - flying, 0)
 
     @property
     def wants_flush(self) -> bool:
-        """Whether a processor asked for a flush since the last seal."""
+        """Whether a processor requested a flush since the last seal."""
         return self.converter.wants_flush
 
     def seal(self, buffer: Buffer) -> Change:
-        """What changed since the last seal: of the messages in the buffer, and of no others."""
+        """The changes since the last seal: of the messages in the buffer, and of no others."""
         del buffer
         held_bytes = self._stores.memory_bytes
         with self._open.gate:
@@ -121,7 +122,7 @@ class KeptTask:
         self._keeping.tell(self._source, self._stores)
 
     def renewal(self, store: StateStore, tail: Tail) -> Renewal | None:
-        """What stands in for a state that is not to stay in a topic (rule 4)."""
+        """A job that replaces a state that should not stay in a topic (rule 4)."""
         if self._files.mark != tail.state.mark or not self._is_leaving_a_topic():
             return None
         name = stand_in(self._source, tail.marker, tail.lineage.generation, self._files)
@@ -129,13 +130,13 @@ class KeptTask:
             return Renewal(name, self._stores.snapshot(), self._readers, store)
 
     def renewed(self, before: StateFiles, state: StateFiles) -> None:
-        """The stand-in is there."""
+        """The replacement exists."""
         if self._files == before and self._flying is None:
             self._files = state
             self._changed_bytes = 0
 
     def close(self) -> None:
-        """Let go of it all (rule 3)."""
+        """Release everything (rule 3)."""
         self.converter.close()
         self._open.close()
         if self._look_ups is not None:
@@ -156,7 +157,7 @@ class KeptTask:
         return changed_bytes > max(self._stores.size_bytes, self._when.least_bytes) and self._files != EMPTY_STATE
 
     def _is_leaving_a_topic(self) -> bool:
-        """Whether the state is in part in a topic, and is not to stay there (rule 4)."""
+        """Whether the state is partly in a topic, and should not stay there (rule 4)."""
         now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
         return any(
             one.place.topic != self._topic
@@ -168,7 +169,7 @@ class KeptTask:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A job that writes a stand-in."""
+    """A job that writes the replacement."""
 
     name: StateFileName
     snapshot: Snapshot
@@ -214,7 +215,7 @@ class Change:
 
 
 class _Readers:
-    """Who reads the stores beside the task; the last of them closes the stores of one that has gone."""
+    """Counts the concurrent readers of a task's stores; the last one closes the stores of a task that has ended."""
 
     def __init__(self, stores: Stores) -> None:
         self._stores = stores

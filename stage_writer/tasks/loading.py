@@ -2,10 +2,10 @@
 
 Rules:
 
-1. What the user's code does wrong is told with its file and line, not with this program's stack.
-2. The module is looked for as Python does, and in the current folder. A package that has the name of one of this
-   program's is told of, or used in its place (`own_packages`).
-3. What the topology asks of the stream (its topics, the tables of its sinks) is checked before anything is read.
+1. An error in the user's code is reported with its file and line, without this program's stack.
+2. The module is found by Python's rules, and in the current folder. A package with the same name as one of this
+   program's is reported, or used in its place (`own_packages`).
+3. What the topology needs from the stream (its topics, the tables of its sinks) is checked before anything is read.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 def topology_of(stream: Stream) -> BuiltTopology:
-    """The stream's topology. Raises ConfigError, with its kinds SchemaError and ExpressionError."""
+    """The stream's topology. Raises ConfigError, or its subclasses SchemaError and ExpressionError."""
     name = stream.topology
     if name is None:
         msg = f"the stream {stream.app_id!r} has no topology"
         raise TypeError(msg)
     module, _, function = name.partition(":")
     made = _called(name, _function(_module(name, module, stream.topology_packages), name, function))
-    build = getattr(made, "build", None)  # of a StreamsBuilder
+    build = getattr(made, "build", None)  # returned by a StreamsBuilder
     made = build() if not isinstance(made, Topology) and callable(build) else made
     if not isinstance(made, Topology):
         problem = f"topology {name!r} gives {_article(type(made).__name__)}"
@@ -133,7 +133,7 @@ def _check_tables(name: str, stream: Stream, topology: BuiltTopology) -> None:
 
 
 def _failed(what: str, error: Exception) -> ConfigError:
-    """What the user's own code did, with the place (rule 1)."""
+    """The error of the user's own code, with its location (rule 1)."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename}, line {error.lineno}"
     else:

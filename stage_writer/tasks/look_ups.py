@@ -1,11 +1,11 @@
-"""What can be asked of the stores of this process's tasks, from another thread.
+"""Lookups in the stores of this process's tasks, from another thread.
 
 Rules:
 
-1. A look-up changes nothing. It sees a task between two portions of messages, never within one: the task's gate is held
-   by whoever uses the stores. What it sees may be ahead of the table, by what is not flushed yet.
-2. It is bounded: a number of entries, read while the task waits for nothing longer than that.
-3. Only tasks that this process has are looked into: somebody who asks for a key asks all writers.
+1. A lookup changes nothing. It sees a task between two portions of messages, never within one: every user of the stores
+   holds the task's gate. It may see a state ahead of the table, by what is not flushed yet.
+2. It is bounded by a number of entries; the task waits no longer than it takes to read them.
+3. It covers only this process's tasks: to look up a key, query all writers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ EARLIEST_MS, LATEST_MS = -(1 << 61), 1 << 61
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody wants to know of a store."""
+    """A query on a store."""
 
     keys: tuple[Key, ...] = ()
-    """None or one: None itself is a key."""
+    """None or one key: None itself is a key."""
     low: Key = None
     high: Key = None
     prefix: Key = None
@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 @dataclass(slots=True)
 class OpenTask:
-    """A task that can be looked into while it is open. Whoever uses its stores holds the gate (rule 1)."""
+    """A task that can be queried while it is open. Every user of its stores holds the gate (rule 1)."""
 
     source: TopicPartition
     stores: Stores
@@ -68,19 +68,19 @@ class OpenTask:
     is_open: bool = True
 
     def find(self, store: str, kind: StoreKind, asked: Asked) -> list[Found] | None:
-        """Entries of a store; None when the task has gone meanwhile."""
+        """Entries of a store; None when the task has ended meanwhile."""
         with self.gate:
             if not self.is_open:
                 return None
             return list(islice(_found(self.stores.store(store), kind, asked), min(asked.limit, MOST_ENTRIES)))
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """End all access."""
         with self.gate:
             self.is_open = False
 
     def count(self) -> int | None:
-        """About how many entries all stores have; None when the task has gone meanwhile."""
+        """The approximate number of entries in all stores; None when the task has ended meanwhile."""
         with self.gate:
             return self.stores.entries if self.is_open else None
 
@@ -93,16 +93,16 @@ class LookUps:
         self._tasks: dict[str, dict[TopicPartition, OpenTask]] = {}
 
     def declare(self, app_id: str, builders: Iterable[StoreBuilder]) -> None:
-        """Say which stores a stream's topology has."""
+        """Declare the stores of a stream's topology."""
         self._kinds.setdefault(app_id, {}).update({builder.name: builder.kind for builder in builders})
         self._tasks.setdefault(app_id, {})
 
     def add(self, app_id: str, task: OpenTask) -> None:
-        """A task begins."""
+        """A task starts."""
         self._tasks[app_id][task.source] = task
 
     def remove(self, app_id: str, task: OpenTask) -> None:
-        """A task has gone, and perhaps another one of its partition has begun."""
+        """A task has ended; a new one of its partition may have started already."""
         if self._tasks[app_id].get(task.source) is task:
             del self._tasks[app_id][task.source]
 
@@ -112,7 +112,7 @@ class LookUps:
         return self._kinds
 
     def tasks(self, app_id: str) -> list[OpenTask]:
-        """A stream's tasks of now, by topic and partition."""
+        """A stream's current tasks, by topic and partition."""
         found = list(self._tasks.get(app_id, {}).values())
         return sorted(found, key=lambda task: (task.source.topic, task.source.partition))
 

@@ -1,11 +1,11 @@
-"""Packages of the user's that have the name of one of this program's, such as ``common``.
+"""User packages with the same name as one of this program's, such as ``common``.
 
 Rules:
 
 1. A package that the stream's ``topology_packages`` names is the user's for every module that is not this program's.
-   This program's modules go on with this program's package.
-2. It is found as Python finds it, in the current folder first, and has another name in ``sys.modules`` (`alias_of`).
-3. Without the setting, an import that fails because this program's package was found is told so, with the setting.
+   This program's modules still get this program's package.
+2. It is found by Python's rules, in the current folder first, and has another name in ``sys.modules`` (`alias_of`).
+3. Without the setting, the error of an import that fails because this program's package was found names the setting.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _own: set[str] = set()
 
 
 def use_own(packages: Collection[str]) -> None:
-    """Give these packages to the user's modules, for the rest of the process. Raises ConfigError."""
+    """Make these packages available to the user's modules, for the rest of the process. Raises ConfigError."""
     for name in packages:
         folder = _folder_of(name)
         if folder is None:
@@ -43,12 +43,12 @@ def use_own(packages: Collection[str]) -> None:
 
 
 def alias_of(module: str) -> str:
-    """The name in ``sys.modules`` of a user's module whose name this program has too."""
+    """The name in ``sys.modules`` of a user's module whose name is also one of this program's."""
     return f"topology_packages_{module}"
 
 
 def own_name(module: str) -> str:
-    """The name to import a user's module by."""
+    """The name to import a user's module with."""
     return alias_of(module) if module.partition(".")[0] in _own else module
 
 

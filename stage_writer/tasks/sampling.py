@@ -1,4 +1,4 @@
-"""A topology's tasks for the sample of ``check``: with empty stores in memory, and nothing of them is kept."""
+"""A topology's tasks for the sample of ``check``: with empty stores in memory, which are discarded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SampledTasks:
-    """Converts batches of single partitions, each by a task of its group."""
+    """Converts batches of single partitions, each with a task of its group."""
 
     def __init__(self, parent: TopologyConverter) -> None:
         self._parent = parent
@@ -39,16 +39,16 @@ class SampledTasks:
 
     @property
     def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's own table, and the one for dead letters."""
+        """The stream's main table, and the one for dead letters."""
         return self._parent.formats
 
     @property
     def needs_headers(self) -> bool:
-        """Whether Kafka's headers have to be read."""
+        """Whether Kafka's headers must be read."""
         return self._parent.needs_headers
 
     def waits(self, batch: MessageBatch) -> None:
-        """Nothing has to be there first."""
+        """There is nothing to wait for."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def declared_of(stream: Stream) -> dict[str, StructType]:
-    """The columns that rows are given for, by the names of sinks' tables; "" is the stream's own."""
+    """The columns of rows, by the names of sinks' tables; "" is the stream's main one."""
     routed = {route: stream.at(url).schema_of_columns for route, url in stream.routes.items()}
     return {"": stream.schema_of_columns, **routed}
 
 
 def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
-    """The stream's own table, and the one for dead letters. Raises SchemaError."""
+    """The stream's main table, and the one for dead letters. Raises SchemaError."""
     return row_format(stream, stream.table), table_format(
         stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ()
     )

@@ -1,9 +1,9 @@
-"""Messages of several tasks of a stream, converted together: what decoding and steps cost by the call is paid once.
+"""Converts messages of several tasks of a stream together: the cost per call of decoding and steps is paid once.
 
 Rules:
 
-1. Which task converts a batch is settled when it is taken in. A task that is closed by the time of the conversion
-   converts nothing, and another one that its partition has by then has no part in it.
+1. Which task converts a batch is decided when the batch is added. A task that is closed by the time of the conversion
+   converts nothing, and a newer task of its partition is not used for it.
 2. A portion's rows go into their buffers before the next one is converted (stage_writer/intake.py): state and rows
    change together.
 """
@@ -54,7 +54,7 @@ class Together:
     """A `stage_writer.ports.Converts` of the tasks of a stream."""
 
     def __init__(self, parent: TopologyConverter, tasks: Sequence[TaskConverter]) -> None:
-        """``tasks`` are those of the batches that it is to convert, one for each (rule 1)."""
+        """``tasks`` are those of the batches to convert, one for each (rule 1)."""
         self._parent = parent
         self._tasks = tasks
 
@@ -84,7 +84,7 @@ class Together:
 
 
 def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
-    """Parts of the batches, in their order, so many messages at a time."""
+    """Parts of the batches, in order, with a bounded number of messages each."""
     portion: list[Work] = []
     room = size
     for task, batch in work:
@@ -101,7 +101,7 @@ def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
 
 
 def _decoded(parent: TopologyConverter, parts: Sequence[MessageBatch]) -> list[Decoded]:
-    """Each part's messages for its task, what is refused of them, and the tombstones; a topic's in one call."""
+    """Each part's messages for its task, the refused ones, and the tombstones; a topic's in one call."""
     found: dict[int, Decoded] = {}
     by_topic: dict[str, list[int]] = {}
     for number, part in enumerate(parts):

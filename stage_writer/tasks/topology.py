@@ -1,11 +1,11 @@
-"""The conversion of a stream with a topology: what all of its tasks share.
+"""The conversion of a stream with a topology: the parts shared by all of its tasks.
 
 Rules:
 
-1. Each source topic is decoded by its own columns, as strictly as any stream's records; a source without columns takes
-   any JSON value, which the task reads.
-2. Only a task converts: the state belongs to a Kafka partition. This one makes tasks, from the state of a chain's end.
-3. A disk that holds the state of that end already is gone on from; whatever else it holds is thrown away.
+1. Each source topic is decoded by its own columns, as strictly as any stream's records; a source without columns
+   accepts any JSON value, which the task parses.
+2. Only tasks convert: the state belongs to a Kafka partition. This class makes tasks, from the state of a chain's end.
+3. A disk that already holds the state of that end is reused; any other content is discarded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a topology needs of its process."""
+    """What a topology needs from its process."""
 
     wall_ms: Callable[[], int]
     metrics: Metrics
@@ -64,9 +64,9 @@ class Surroundings:
     state_folder: str | None = None
     when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
     look_ups: LookUps | None = None
-    """Where tasks can be looked into; None where nobody may."""
+    """The process's tasks for lookups; None where lookups are disabled."""
     unfit_topics: Collection[str] = frozenset()
-    """Changelog topics that do not keep what they are given, by what is known now."""
+    """Changelog topics currently known not to keep their messages long enough."""
     stopping: Stopping = NEVER_STOPPING
 
 
@@ -92,37 +92,37 @@ class TopologyConverter:
 
     @property
     def look_ups(self) -> LookUps | None:
-        """Where this one's tasks can be looked into."""
+        """The tasks for lookups."""
         return self._around.look_ups
 
     @property
     def unfit_topics(self) -> Collection[str]:
-        """Changelog topics that are not to be relied on now."""
+        """Changelog topics that are currently unreliable."""
         return self._around.unfit_topics
 
     @property
     def needs_headers(self) -> bool:
-        """Whether Kafka's headers have to be read."""
+        """Whether Kafka's headers must be read."""
         return self.topology.needs_headers
 
     def waits(self, batch: MessageBatch) -> None:
-        """Nothing has to be there first."""
+        """There is nothing to wait for."""
 
     def at(self, gained: StructType) -> TopologyConverter:  # noqa: ARG002 - the port's
         """A table that a topology fills gains no columns."""
         return self
 
     def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
-        """Only a task converts (rule 2)."""
+        """Only tasks convert (rule 2)."""
         msg = f"messages of {batches[0].source} were converted without a task"
         raise RuntimeError(msg)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Restoring:
-        """A job that makes the task of a Kafka partition as it was."""
+        """A job that restores the task of a Kafka partition."""
         return Restoring(self, source, state, store)
 
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
-        """The messages of one partition for its task, those that are no records, and the tombstones."""
+        """The messages of one partition for its task, the refused ones, and the tombstones."""
         topic = str(messages.batches[0].source.topic)
         decoder = self._decoders.get(topic)
         if decoder is None:
@@ -136,7 +136,7 @@ class TopologyConverter:
         return given, list(found.rejects), found.tombstones
 
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
-        """The same of several partitions of one topic, decoded in one call."""
+        """The same for several partitions of one topic, decoded in one call."""
         topic = str(parts[0].source.topic)
         decoder = self._decoders.get(topic)
         if decoder is None or len(parts) == 1:
@@ -151,7 +151,7 @@ class TopologyConverter:
             pairwise(messages.bounds(found.row_index).tolist()),
             pairwise(messages.bounds(rejected).tolist()),
             messages.parted(found.tombstones),
-            strict=False,  # of the starts the last one is the end
+            strict=False,  # the last of the starts is the end
         ):
             rows, row_index = found.rows.slice(start, end - start), found.row_index[start:end] - first
             rejects = [replace(reject, index=reject.index - first) for reject in found.rejects[low:high]]
@@ -160,12 +160,12 @@ class TopologyConverter:
         return made
 
     def count_dropped(self, dropped: Mapping[str, int]) -> None:
-        """Tell what processors have left out."""
+        """Count the records that processors have dropped."""
         for reason, count in dropped.items():
             self._around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
 
     def restored(self, source: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
-        """The task of a Kafka partition, as it was at the end of the chain that names these files."""
+        """The task of a Kafka partition, at the end of the chain that names these files."""
         builders = _builders(self.topology.group_of(source.topic))
         started_ms = self.wall_ms()
         stores = Stores.open(builders, self.keeping.backend(source, builders))
@@ -187,7 +187,7 @@ def _builders(group: TaskGroup) -> tuple[StoreBuilder, ...]:
 
 
 def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
-    """How many bytes of files it took."""
+    """Returns the bytes of files that were read."""
     if state.snapshot is None:
         stores.restore((), changed, state.mark)
         return changed.read_bytes
@@ -197,7 +197,7 @@ def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateS
 
 
 class _Changed:
-    """The changes on top of the snapshot, read one after the other, and what they come to."""
+    """The changes on top of the snapshot, read one after the other, and their total size."""
 
     def __init__(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
         self._source = source
@@ -216,7 +216,7 @@ class _Changed:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """A job, beside the writer's loop."""
+    """A background job."""
 
     converter: TopologyConverter
     source: TopicPartition
@@ -224,5 +224,5 @@ class Restoring:
     store: StateStore
 
     def run(self) -> KeptTask:
-        """Raises StoreError, BrokerError, StateError, and ConfigError for a store that has become another one."""
+        """Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape."""
         return self.converter.restored(self.source, self.state, self.store)

@@ -1,7 +1,7 @@
-"""What a stream with a topology has in the place of a `StreamConverter`.
+"""The converter of a stream with a topology, in place of a `StreamConverter`.
 
-A writer without such a stream imports nothing of topologies, their stores and tasks: it would be a third of what its
-start costs. One whose topology takes no records one by one has no tasks, and imports nothing of them.
+A writer without such a stream imports nothing of topologies, their stores and tasks: that would be a third of its
+startup cost. A topology that works on columns only has no tasks, and imports nothing of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def topology_converter(
     unfit_topics: Collection[str],
     stopping: Stopping,
 ) -> ConvertsTopology:
-    """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError, with its kinds."""
+    """The stream's converter; without ``metrics`` it is only checked. Raises ConfigError or a subclass."""
     topology = topology_of(stream)
     if topology.is_columns_only:
         from stage_writer.tasks.columns import ColumnsConverter  # noqa: PLC0415 - as above

@@ -1,11 +1,11 @@
-"""A checked topology: which nodes make a task, what runs on columns, and what record by record.
+"""A checked topology: which nodes form a task, which run on columns, and which record by record.
 
 Rules:
 
-1. Nodes that hang together, by their edges or by a state store, are one group, and a task of it has partition p of each
-   of its topics. Topics that share nodes without any state need not be read in step: each has a group of its own.
-2. Within a group a node is *early* (sources and the steps below them), *record-wise* (processors, and sinks of
-   theirs), or *late* (steps after processors). Below a late one are late ones and sinks of tables only.
+1. Nodes that are connected, by their edges or by a state store, are one group, and a task of it has partition p of each
+   of its topics. Topics that share only stateless nodes need not be read together: each has a group of its own.
+2. Within a group a node is *early* (sources and the steps below them), *record-wise* (processors, and sinks of theirs),
+   or *late* (steps after processors). Below a late node are only late ones and sinks of tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskGroup:
-    """What a task does: a part of the topology that needs no other part, and co-partitioned topics."""
+    """The work of a task: a part of the topology that is independent of the other parts, and co-partitioned topics."""
 
     topics: tuple[str, ...]
     """Sorted."""
@@ -38,13 +38,13 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The topic of its tasks' chains: that of its one topic, or all of them with a plus between."""
+        """The topic of its tasks' chains: its one topic, or all of them joined with a plus."""
         return "+".join(self.topics)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltTopology:
-    """A topology that may run."""
+    """A topology that can run."""
 
     groups: tuple[TaskGroup, ...]
     sources: Mapping[str, SourceNode]
@@ -56,7 +56,7 @@ class BuiltTopology:
     late: Mapping[str, Step]
     """Those after the last one."""
     columns: Mapping[str, StructType]
-    """What a source or an early or late step gives, by the node's name; without sources of plain JSON."""
+    """The output columns of sources, early and late steps, by the node's name; without sources of plain JSON."""
     connected: Mapping[str, frozenset[str]]
     """The names of the stores of each processor."""
     fails_on_error: bool
@@ -64,18 +64,18 @@ class BuiltTopology:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether Kafka's headers have to be read."""
+        """Whether Kafka's headers must be read."""
         asked = any(source.headers for source in self.sources.values())
         return asked or any(step.needs_headers for step in self.early.values())
 
     @property
     def has_state(self) -> bool:
-        """Whether there is a state store in it."""
+        """Whether it has any state store."""
         return any(group.stores for group in self.groups)
 
     @property
     def is_columns_only(self) -> bool:
-        """Whether nothing in it takes records one by one."""
+        """Whether no node takes records one by one."""
         nodes = [node for group in self.groups for node in group.nodes]
         return not self.late and not any(isinstance(node, ProcessorNode | TopicSink) for node in nodes)
 
@@ -99,7 +99,7 @@ class BuiltTopology:
         raise KeyError(topic)
 
     def describe(self) -> str:
-        """The groups' topics, nodes and stores, as text for people."""
+        """The groups' topics, nodes and stores, as readable text."""
         return "\n".join(line for number, group in enumerate(self.groups) for line in self._described(number, group))
 
     def _described(self, number: int, group: TaskGroup) -> Iterator[str]:
@@ -212,7 +212,7 @@ def _require_used(
 
 
 class _Bound:
-    """Which nodes are early, and which late, with the columns that they give (rule 2)."""
+    """Which nodes are early, and which late, with their output columns (rule 2)."""
 
     def __init__(self) -> None:
         self.early: dict[str, Step] = {}

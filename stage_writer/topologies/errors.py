@@ -1,4 +1,4 @@
-"""What ends a topology's work."""
+"""Errors that end a topology's work."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.rejects import Reject
 
 _SAID_CHARACTERS = 4_000
-"""Of an error's text: it may quote all of a record."""
+"""The maximum length of an error's text: it may quote all of a record."""
 
 
 class TopologyError(KafkaDeltaExpressError):
-    """The user's code failed where no record can be put aside for it, or where the topology says that it may not."""
+    """The user's code failed where no record can be put aside for it, or where the topology forbids that."""
 
 
 class UnknownFieldError(TopologyError):
-    """The user's code gives rows a field that their table or step does not have."""
+    """The user's code returned rows with a field that their table or step does not have."""
 
     exit_code = ExitCode.USAGE
 
 
 class RowRefusedError(BaseException):
-    """A row does not fit its table or step, so its message is refused.
+    """A row is incompatible with its table or step, so its message is refused.
 
     It passes through the user's code, which may catch every `Exception` of what it calls.
     """
 
     def __init__(self, reject: Reject) -> None:
-        """``reject`` is that of the message."""
+        """``reject`` is the message's."""
         super().__init__(reject.error)
         self.reject = reject
 
 
 def said(error: Exception) -> str:
-    """What an error of the user's code says, as text that can be kept."""
+    """The text of an error of the user's code, in a form that can be stored."""
     try:
         text = str(error)
     except Exception as another:  # noqa: BLE001 - the user's code may raise anything

@@ -1,6 +1,6 @@
 """Keys, values, times and headers in Kafka: the forms that a source reads and a topic's sink writes.
 
-Rule: whatever bytes a message has, reading them gives a value or a ValueError, and text that is read can be written.
+Rule: reading any bytes gives a value or a ValueError, and text that was read can be written.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from stage_writer.topologies.records import Headers, Key, Value
 
 _LATEST_MS = 2**63 - 1
-"""What Kafka has room for."""
+"""The latest time that Kafka can store."""
 _NUMBERS = {KeyType.INT: struct.Struct(">i"), KeyType.BIGINT: struct.Struct(">q"), KeyType.DOUBLE: struct.Struct(">d")}
 
 
 def key_decoder(key: KeyType) -> Callable[[bytes], Key]:
-    """From a message's key; raises ValueError for bytes that are none of these."""
+    """Decodes a message's key; raises ValueError for bytes of another form."""
     match key:
         case KeyType.STRING:
             return _text_of
@@ -41,7 +41,7 @@ def key_decoder(key: KeyType) -> Callable[[bytes], Key]:
 
 
 def key_encoder(key: KeyType) -> Callable[[Key], bytes | None]:
-    """To a message's key; raises TypeError or ValueError for what is none of these."""
+    """Encodes a message's key; raises TypeError or ValueError for an invalid one."""
     match key:
         case KeyType.STRING:
             return lambda given: None if given is None else _bytes_of_text(given)
@@ -55,7 +55,7 @@ def key_encoder(key: KeyType) -> Callable[[Key], bytes | None]:
 
 
 def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
-    """To a message's value: None makes a tombstone. Raises TypeError or ValueError for what is none of these."""
+    """Encodes a message's value; None makes a tombstone. Raises TypeError or ValueError for an invalid one."""
     match value:
         case ValueType.JSON:
             return lambda given: None if given is None else _document(given)
@@ -66,7 +66,7 @@ def value_encoder(value: ValueType) -> Callable[[Value], bytes | None]:
 
 
 def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
-    """A record's time. Raises TypeError and ValueError for what is none."""
+    """A record's time. Raises TypeError and ValueError for an invalid one."""
     is_whole = isinstance(timestamp_ms, float) and timestamp_ms.is_integer()
     found = int(timestamp_ms) if is_whole else index(timestamp_ms)
     if not -_LATEST_MS <= found <= _LATEST_MS:
@@ -76,7 +76,7 @@ def kafka_time(timestamp_ms: Any) -> int:  # noqa: ANN401 - the user's
 
 
 def kafka_headers(headers: Any) -> Headers:  # noqa: ANN401 - the user's
-    """A record's headers. Raises TypeError and ValueError for what are none."""
+    """A record's headers. Raises TypeError and ValueError for invalid ones."""
     return tuple((_bytes_of_text(name).decode(), _header(value)) for name, value in headers) if headers else ()
 
 
@@ -97,9 +97,9 @@ def _number_of(number: struct.Struct, data: bytes) -> int | float:
 
 
 def any_json(text: str) -> Value:
-    """What one JSON document says. Raises ValueError for what is none, or is nested too deep for Python's parser.
+    """The value of one JSON document. Raises ValueError for other text, or nesting too deep for Python's parser.
 
-    Half of a surrogate pair is no text, and what has it none that could be written.
+    An unpaired surrogate is refused, because text with one could not be written.
     """
     try:
         found: Value = _DECODER.decode(text)

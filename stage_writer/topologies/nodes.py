@@ -1,4 +1,4 @@
-"""The kinds of nodes, as values."""
+"""The kinds of nodes."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class KeyType(StrEnum):
     STRING = "STRING"
     """UTF-8."""
     INT = "INT"
-    """Four bytes, the highest first: Kafka's IntegerSerializer."""
+    """Four bytes, big-endian: Kafka's IntegerSerializer."""
     BIGINT = "BIGINT"
-    """Eight bytes, the highest first: Kafka's LongSerializer."""
+    """Eight bytes, big-endian: Kafka's LongSerializer."""
     DOUBLE = "DOUBLE"
-    """Eight bytes, IEEE 754, the highest first: Kafka's DoubleSerializer."""
+    """Eight bytes, IEEE 754, big-endian: Kafka's DoubleSerializer."""
     BINARY = "BINARY"
-    """The bytes as they are."""
+    """The bytes unchanged."""
     JSON = "JSON"
-    """A JSON document; an array gives a tuple."""
+    """A JSON document; an array becomes a tuple."""
 
 
 class ValueType(StrEnum):
     """The form of a value in a topic that a sink writes."""
 
     JSON = "JSON"
-    """One JSON document, as this project reads them: times and dates in ISO 8601, bytes in base64."""
+    """One JSON document, in the form that this project reads: times and dates in ISO 8601, bytes in base64."""
     STRING = "STRING"
     """Text, as UTF-8."""
     BINARY = "BINARY"
-    """Bytes as they are."""
+    """Bytes, unchanged."""
 
 
 class StoreBuilder(Protocol):
-    """What a task makes a state store of; the stores' own builders know more."""
+    """What a task makes a state store of; the stores' own builders have more attributes."""
 
     @property
     def name(self) -> str:
@@ -56,13 +56,13 @@ class SourceNode:
 
     name: str
     parents: tuple[str, ...]
-    """None."""
+    """None: a source has no parents."""
     topics: tuple[str, ...]
     columns: StructType | None
     """None for values that are any JSON."""
     key: KeyType
     timestamp: str | None
-    """The column that is the record's time; None for Kafka's own."""
+    """The column with the record's time; None for Kafka's timestamp."""
     headers: bool
 
 
@@ -77,18 +77,18 @@ class ProcessorNode:
 
 @dataclass(frozen=True, slots=True)
 class StepNode:
-    """A vectorised step."""
+    """A vectorized step."""
 
     name: str
     parents: tuple[str, ...]
     step: BatchStep
     columns: StructType | None
-    """What it takes, when that cannot be known: after a processor."""
+    """Its input columns, where they cannot be derived: after a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSink:
-    """Rows of a table: the stream's own (``""``), or one of its routes."""
+    """Rows of a table: the stream's main one (``""``), or one of its routes."""
 
     name: str
     parents: tuple[str, ...]

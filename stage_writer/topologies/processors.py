@@ -1,13 +1,13 @@
-"""What a user's processor is, and what it is given: Kafka Streams' terms, in Python's spelling.
+"""A user's processor and its context: Kafka Streams' terms, in Python's spelling.
 
 Rules:
 
 1. A task makes its own instance of each processor, and calls it from one thread, one record after the other.
 2. `ProcessorContext.forward` runs the children before it returns (depth first), each to its end, in their order.
-3. What has to outlive a restart is kept in state stores. An instance's own attributes are lost with it, and are not
+3. Data that must survive a restart is kept in state stores. An instance's own attributes are lost with it, and are not
    undone for a record that fails.
-4. Punctuations are scheduled in `Processor.init`; their next times are part of the task's state. One that is scheduled
-   later is forgotten at a restart.
+4. Punctuations are scheduled in `Processor.init`; their next times are part of the task's state. A punctuation that is
+   scheduled later is lost at a restart.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ if TYPE_CHECKING:
 
 
 class PunctuationType(StrEnum):
-    """Which time calls a punctuation."""
+    """The time that triggers a punctuation."""
 
     STREAM_TIME = "stream_time"
-    """The highest time of the task's records: data drive it, and it gives the same when they are read again."""
+    """The highest time of the task's records: driven by data, with the same result when the data is read again."""
 
     WALL_CLOCK_TIME = "wall_clock_time"
-    """The machine's clock, looked at when the task is given records."""
+    """The machine's clock, read when the task is given records."""
 
 
 class Cancellable(Protocol):
-    """A punctuation that is scheduled."""
+    """A scheduled punctuation."""
 
     def cancel(self) -> None:
-        """Call it no more."""
+        """Stop calling it."""
 
 
 class ProcessorContext(Protocol):
-    """What a processor sees of its task, and how it gives records on."""
+    """A processor's view of its task, and its way to forward records."""
 
     def forward(self, record: Record, child: str | None = None) -> None:
-        """Give a record to all children, or to the one of that name."""
+        """Pass a record to all children, or to the one with the given name."""
 
     def schedule(
         self, interval: timedelta, punctuation: PunctuationType, callback: Punctuator | None = None
     ) -> Cancellable:
-        """Have ``callback`` (or else `Processor.punctuate`) called each time that an interval is over, with the time.
+        """Call ``callback`` (default: `Processor.punctuate`) with the time, each time an interval is over.
 
-        By stream time first with the first record, then at multiples of the interval; when several are over at once,
+        By stream time, first with the first record, then at multiples of the interval; when several are over at once,
         it is called once.
         """
 
     def commit(self) -> None:
-        """Ask for a flush now."""
+        """Request a flush now."""
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds of stores, which the user knows
-        """The state store of that name, which the processor must be connected to."""
+        """The state store with that name, which the processor must be connected to."""
 
     def drop(self, record: Record, reason: str = "late") -> None:
-        """Leave a record out, counted by its reason; or, when it is late, as the topology says (`Late`)."""
+        """Leave a record out, counted by its reason; a late record is treated as the topology declares (`Late`)."""
 
     @property
     def topic(self) -> str | None:
-        """The topic of the message that is processed; None in a punctuation."""
+        """The topic of the current message; None in a punctuation."""
 
     @property
     def partition(self) -> int:
@@ -79,7 +79,7 @@ class ProcessorContext(Protocol):
 
     @property
     def timestamp_ms(self) -> int:
-        """The time of the record that the message began as; in a punctuation, its time."""
+        """The time of the record that the message started as; in a punctuation, its time."""
 
     @property
     def headers(self) -> Headers:
@@ -108,15 +108,15 @@ class Processor:
     context: ProcessorContext
 
     def init(self, context: ProcessorContext) -> None:
-        """Called once, before the first record: take stores and schedule punctuations here."""
+        """Called once, before the first record: get stores and schedule punctuations here."""
         self.context = context
 
     def process(self, record: Record) -> None:
-        """One record. What it raises sends the message to the dead letters, with all that was done for it undone."""
+        """Process one record. An exception sends the message to the dead letters, and undoes everything done for it."""
         raise NotImplementedError
 
     def punctuate(self, timestamp_ms: int) -> None:
-        """A time that was scheduled without a callback of its own has come."""
+        """Called for a scheduled time without a callback of its own."""
 
     def close(self) -> None:
-        """The task ends; records cannot be forwarded any more."""
+        """Called when the task ends; records can no longer be forwarded."""

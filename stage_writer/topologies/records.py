@@ -1,11 +1,11 @@
-"""What flows through a topology: records, one at a time.
+"""The records that flow through a topology, one at a time.
 
 Rules:
 
-1. A record is a value: nodes make new ones (`Record.with_value`), and a dict that came with one is not changed, for the
-   node beside may have it too.
-2. The time of a record is event time in milliseconds since 1970: that of its message in Kafka, or of the column that
-   the source names.
+1. A record is a value: nodes make new ones (`Record.with_value`), and a record's dict is not changed, because sibling
+   nodes may share it.
+2. The time of a record is event time in milliseconds since 1970: the time of its message in Kafka, or of the column
+   that the source names.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 Key: TypeAlias = Any
-"""None, str, int, float, bool, bytes, a tuple of these, or a window's key: what a store can have for a key."""
+"""None, str, int, float, bool, bytes, a tuple of these, or a window's key: the types that a store accepts as keys."""
 Value: TypeAlias = Any
-"""A dict for what a source has decoded, None for a tombstone; between nodes whatever they agree on."""
+"""A dict for a decoded message, None for a tombstone; between nodes any type they agree on."""
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 
 new_tuple = tuple.__new__
-"""Half of what a named tuple's own constructor costs."""
+"""Half the cost of a named tuple's own constructor."""
 
 
 class Record(NamedTuple):

@@ -1,11 +1,11 @@
-"""Vectorised steps of a topology: whole batches of columns, in Arrow and DuckDB, as the settings `where` and `derive`.
+"""Vectorized steps of a topology: on whole batches of columns, in Arrow and DuckDB, like `where` and `derive`.
 
 Rules:
 
-1. A step is bound to the columns that it is given when the topology is checked; what does not fit is found then.
-2. What a step takes away it accounts for, as every step of a stream does (`stage_writer.core.steps.rows`).
-3. Before a processor an expression sees ``kafka`` too. After one it does not: what a processor forwards has no place
-   in Kafka of its own.
+1. A step is bound to its input columns when the topology is checked; mismatches are found then.
+2. A step accounts for the rows that it removes, like every step of a stream (`stage_writer.core.steps.rows`).
+3. Before a processor an expression sees ``kafka`` too. After one it does not: forwarded records have no position in
+   Kafka of their own.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class BatchStep(Protocol):
-    """What `Topology.add_step` takes."""
+    """The input of `Topology.add_step`."""
 
     def bind(self, columns: StructType) -> Step:
-        """The step over these columns. Raises SchemaError or ExpressionError when it does not fit them."""
+        """The step over these columns. Raises SchemaError or ExpressionError for incompatible ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Derive:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """Has these columns and no others, each a SQL expression."""
+    """Returns only these columns, each a SQL expression."""
 
     expressions: Mapping[str, str] = field(hash=False)
 
@@ -71,7 +71,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class MapBatches:
-    """A function of the user's from an Arrow table to one with ``columns``, row by row in the same order."""
+    """A user's function from an Arrow table to one with ``columns``, row by row in the same order."""
 
     function: Callable[[pa.Table], pa.Table]
     columns: str
@@ -98,7 +98,7 @@ class _Selection:
         self._schema = pa.schema([to_arrow_field(one) for one in fields])
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with these columns; one for which an expression fails is refused."""
+        """The rows with these columns; a row for which an expression fails is refused."""
         evaluated = self._evaluator.evaluate(rows, messages)
         return evaluated.rows.with_table(pa.table(evaluated.values, schema=self._schema))
 
@@ -114,7 +114,7 @@ class _Mapped:
         self._schema = to_arrow_schema(columns)
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows that the function gives. Raises TopologyError when it fails: no single record is to blame."""
+        """The function's rows. Raises TopologyError when it fails: no single record is to blame."""
         del messages
         name = getattr(self._function, "__name__", repr(self._function))
         remedy = "fix the function; it must give a row for each that it takes, with the columns that it declares"

@@ -1,9 +1,10 @@
-"""Whether columns that go into a table without passing a processor are the table's.
+"""Checks columns that go into a table without passing a processor.
 
 Rules:
 
-1. All of them are in the table, or something would be left out; and each column that the table has NOT NULL is there.
-2. A column's type is the table's, or a narrower number. What a cast could refuse row by row is written as one.
+1. All of them are in the table, so that nothing is left out; and each NOT NULL column of the table is present.
+2. A column's type is the table's, or a narrower number. A cast that could refuse single rows must be written
+   explicitly.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_tables(topology: BuiltTopology, tables: Mapping[str, StructType]) -> None:
-    """Raises SchemaError for columns that do not fit the table they go to. ``tables`` by their sinks' names."""
+    """Raises SchemaError for columns that are incompatible with their table. ``tables`` by their sinks' names."""
     for group in topology.groups:
         for node in group.nodes:
             if isinstance(node, TableSink) and node.table in tables:

@@ -6,14 +6,13 @@
 
 Rules:
 
-1. It runs the writer's own parts: its decoder, the tasks, their stores. What a message becomes here, it becomes there.
-2. Each call of `pipe_input` is a conversion that is staged at once; `restart` then restores the tasks from what was
-   staged, as another writer would.
-3. What a topology writes to a topic that it also reads comes back to it, in the partition of the message that it was
+1. It runs the writer's own parts: its decoder, the tasks, their stores. A message has the same result in both.
+2. Each call of `pipe_input` is a conversion that is staged immediately; `restart` then restores the tasks from the
+   staged state, as another writer would.
+3. Records for a topic that the topology also reads are fed back to it, in the partition of the message that they were
    made for.
-4. Time by the wall clock stands still but for `advance_wall_clock`. As in the writer, punctuations by it are called
-   when the next input comes.
-5. A table without declared columns takes any dict, and any batch.
+4. Only `advance_wall_clock` advances the wall clock. As in the writer, its punctuations are called with the next input.
+5. A table without declared columns accepts any dict, and any batch.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ if TYPE_CHECKING:
 
 
 class Checkable(Protocol):
-    """A `Topology`, or what else can be checked as one."""
+    """A `Topology`, or another object with the same check."""
 
     def check(self) -> BuiltTopology:
         """The topology as it runs."""
 
 
 class DeadLetter(NamedTuple):
-    """A message that was refused."""
+    """A refused message."""
 
     topic: str
     partition: int
@@ -72,14 +71,14 @@ class Message(NamedTuple):
     topic: str
     key: Key
     value: Value
-    """What a producer would send as JSON; None for a tombstone; bytes as they are."""
+    """JSON as a producer would send it; None for a tombstone; bytes unchanged."""
     timestamp_ms: int
     headers: Headers = ()
     partition: int = 0
 
 
 class TopologyTestDriver:
-    """Feeds a topology, and shows what comes out. Raises ConfigError for a topology that does not fit."""
+    """Feeds a topology, and returns its output. Raises ConfigError for an invalid topology."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class TopologyTestDriver:
         routes: Mapping[str, str | None] | None = None,
         wall_clock_ms: int = 0,
     ) -> None:
-        """``columns`` are those of the stream's table, and ``routes`` has those of the other ones (rule 5)."""
+        """``columns`` are those of the stream's table, and ``routes`` has those of the other tables (rule 5)."""
         self._topology = topology.check()
         self._wall_clock_ms = wall_clock_ms
         declared = {"": columns, **(routes or {})}
@@ -118,52 +117,52 @@ class TopologyTestDriver:
         *,
         partition: int = 0,
     ) -> None:
-        """Give one message; without a time it has the wall clock's."""
+        """Feed one message; without a time it has the wall clock's."""
         time_ms = self._wall_clock_ms if timestamp_ms is None else timestamp_ms
         self.pipe_inputs([Message(topic, key, value, time_ms, headers, partition)])
 
     def pipe_inputs(self, messages: Iterable[Message]) -> None:
-        """Give several messages, which are converted together."""
+        """Feed several messages, which are converted together."""
         waiting = deque([list(messages)])
         while waiting:
             waiting.extend(self._converted(waiting.popleft()))
 
     def advance_wall_clock(self, by: timedelta) -> None:
-        """Let the machine's clock go on (rule 4)."""
+        """Advance the machine's clock (rule 4)."""
         self._wall_clock_ms += round(by.total_seconds() * 1000)
 
     def rows(self, table: str = "") -> list[Row]:
-        """The rows that have come since this was asked last."""
+        """The new rows since the last call."""
         return self._rows.pop(table, [])
 
     def topic_records(self, topic: str) -> list[TopicRecord]:
-        """The records for a topic that have come since this was asked last."""
+        """The new records for a topic since the last call."""
         return self._topics.pop(topic, [])
 
     def dead_letters(self) -> list[DeadLetter]:
-        """The messages that were refused since this was asked last."""
+        """The messages refused since the last call."""
         found, self._dead_letters = self._dead_letters, []
         return found
 
     @property
     def dropped(self) -> Counter[str]:
-        """How many records processors have left out, by their reason."""
+        """How many records processors have dropped, by reason."""
         return self._dropped
 
     @property
     def commits(self) -> int:
-        """How often a processor has asked for a flush."""
+        """How often a processor has requested a flush."""
         return self._commits
 
     def store(self, name: str, partition: int = 0) -> Any:  # noqa: ANN401 - one of the three kinds of stores
-        """A task's state store. Raises KeyError when the topology has none of that name."""
+        """A task's state store. Raises KeyError when the topology has none with that name."""
         for group in self._topology.groups:
             if any(builder.name == name for builder in group.stores):
                 return self._task(TaskId(Topic(group.name), Partition(partition))).stores.store(name)
         raise KeyError(name)
 
     def restart(self) -> None:
-        """Lose all tasks, and restore them from what was staged."""
+        """Drop all tasks, and restore them from what was staged."""
         for driven in self._tasks.values():
             driven.restore(self._topology, self._writers)
 
@@ -178,7 +177,7 @@ class TopologyTestDriver:
         return self._tasks[task_id]
 
     def _converted(self, messages: Sequence[Message]) -> Iterable[list[Message]]:
-        """Convert messages; gives those that come back (rule 3)."""
+        """Convert messages; returns those that are fed back (rule 3)."""
         by_input: dict[TaskId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for number, message in enumerate(messages):
             group = self._topology.group_of(message.topic)
@@ -215,7 +214,7 @@ class TopologyTestDriver:
         self._dead_letters.append(DeadLetter(topic, partition, offset, str(reject.error_class), reject.error))
 
     def _input(self, topic: str, numbers: Sequence[int], messages: Sequence[Message]) -> Input:
-        """The messages of one topic, decoded; those that cannot be are dead letters already."""
+        """The messages of one topic, decoded; undecodable ones become dead letters here."""
         source = self._topology.sources[topic]
         of_topic = [messages[number] for number in numbers]
         partition = of_topic[0].partition
@@ -251,7 +250,7 @@ class TopologyTestDriver:
 
 
 class _Driven:
-    """A task, and what was staged of its state."""
+    """A task, and its staged state."""
 
     def __init__(self, topology: BuiltTopology, task_id: TaskId, writers: Mapping[str, AnyRows | RowWriter]) -> None:
         self._task_id = task_id
@@ -265,20 +264,20 @@ class _Driven:
         self.task = Task(topology, self._task_id, self.stores, writers)
 
     def commit(self) -> None:
-        """What changed is staged."""
+        """Stage the changes."""
         self._staged.append(self.stores.seal())
         self.stores.sealed(f"{len(self._staged)}")
 
 
 class AnyRows(RowWriter):
-    """A table that takes any dicts: its Arrow table has their numbers in what was kept of them."""
+    """A table that accepts any dicts: its Arrow table has indices into the stored dicts."""
 
     def __init__(self) -> None:
         super().__init__(pa.schema([("number", pa.int64())]))
         self._kept: list[Row] = []
 
     def unknown(self, row: Row) -> set[str]:  # noqa: ARG002 - it takes any
-        """None of them."""
+        """None: every field is known."""
         return set()
 
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:

@@ -1,4 +1,4 @@
-"""The nodes of a topology and how they hang together: what a user's ``build`` function makes.
+"""The nodes of a topology and their connections: the result of a user's ``build`` function.
 
     topology = Topology()
     topology.add_source("clicks", "clicks", columns="page STRING, user STRING")
@@ -9,10 +9,10 @@
 
 Rules:
 
-1. A node is added after its parents, so that there are no circles, and children are served in the order of adding.
-2. What can be wrong is found when a node is added or in `check`, and named: the node, and what to do.
-3. Steps work on whole batches of columns. They stand before the first processor of their path, or after the last one:
-   in between, records of one message would overtake those of another.
+1. A node is added after its parents, so there are no cycles, and children are called in the order of adding.
+2. Errors are found when a node is added or in `check`, and name the node and the remedy.
+3. Steps work on whole batches of columns. They come before the first processor of their path, or after the last one: in
+   between, records of one message would overtake those of another.
 """
 
 from __future__ import annotations
@@ -46,27 +46,27 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class OnError(StrEnum):
-    """What becomes of a message for which the user's code raises an exception."""
+    """What to do with a message for which the user's code raises an exception."""
 
     DEAD_LETTER = "dead_letter"
-    """It goes to the dead letters, and what was done for it is undone."""
+    """It goes to the dead letters, and everything done for it is undone."""
 
     FAIL = "fail"
-    """The writer stops, and begins with this message again when it is started."""
+    """The writer stops, and continues with this message when it is restarted."""
 
 
 class Late(StrEnum):
-    """What becomes of a record that a processor drops because it is late."""
+    """What to do with a record that a processor drops because it is late."""
 
     DROP = "drop"
-    """It is left out and counted; what else was made of its message stays."""
+    """It is left out and counted; its message's other output stays."""
 
     DEAD_LETTER = "dead_letter"
-    """Its message goes to the dead letters, with all that was made of it undone."""
+    """Its message goes to the dead letters, with all of its output undone."""
 
 
 class Topology:
-    """Sources, processors, steps and sinks. Raises ConfigError for what does not fit."""
+    """Sources, processors, steps and sinks. Raises ConfigError for invalid arguments."""
 
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
         self.on_error = _one_of(OnError, "on_error", on_error)
@@ -84,10 +84,10 @@ class Topology:
         timestamp: str | None = None,
         headers: bool = False,
     ) -> Topology:
-        """The messages of topics, decoded as ``columns`` say; without them each value is its JSON, whatever that is.
+        """The messages of topics, decoded by ``columns``; without them each value is its JSON, of any kind.
 
-        ``key`` is the form of the messages' keys (`KeyType`), ``timestamp`` the column that is the records' time:
-        a TIMESTAMP, or a BIGINT of milliseconds. Headers are read from Kafka only when they are asked for.
+        ``key`` is the form of the messages' keys (`KeyType`), ``timestamp`` the column with the records' time: a
+        TIMESTAMP, or a BIGINT of milliseconds. Headers are read from Kafka only on request.
         """
         if not topics:
             msg = f"the source {name!r} has no topics"
@@ -117,13 +117,13 @@ class Topology:
         return self
 
     def add_step(self, name: str, step: BatchStep, *parents: str, columns: str | None = None) -> Topology:
-        """A vectorised step. After a processor, ``columns`` say what the records' dicts hold."""
+        """A vectorized step. After a processor, ``columns`` declare the fields of the records' dicts."""
         schema: StructType | None = None if columns is None else parse_ddl(columns)
         self._add(StepNode(name, parents, step, schema))
         return self
 
     def add_sink(self, name: str, *parents: str, table: str = "") -> Topology:
-        """Rows of the stream's table, or of that of one of its ``routes``: each record's value is a dict of columns."""
+        """Rows of the stream's table, or of one of its ``routes``: each record's value is a dict of columns."""
         self._add(TableSink(name, parents, table))
         return self
 
@@ -148,7 +148,7 @@ class Topology:
         return self
 
     def check(self) -> BuiltTopology:
-        """The topology as it runs. Raises ConfigError, with its kinds SchemaError and ExpressionError."""
+        """The topology in its runnable form. Raises ConfigError, or its subclasses SchemaError and ExpressionError."""
         return build(
             tuple(self._nodes.values()),
             self._stores,
@@ -158,7 +158,7 @@ class Topology:
         )
 
     def describe(self) -> str:
-        """The tasks' topics, nodes and stores, as text for people."""
+        """The tasks' topics, nodes and stores, as readable text."""
         return self.check().describe()
 
     def _add(self, node: Node) -> None:

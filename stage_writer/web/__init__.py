@@ -1,1 +1,1 @@
-"""What the writer says of itself over HTTP."""
+"""The writer's HTTP pages."""

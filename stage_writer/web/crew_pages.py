@@ -1,6 +1,6 @@
 """The pages of several workers as those of one service.
 
-Workers are asked directly, whatever proxy the environment names: it could not reach them, and would see the token.
+Requests to workers ignore the environment's proxy settings: a proxy could not reach them, and would see the token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _AWAY = 503
 
 
 def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool = False) -> Routes:
-    """What the parent serves; a call goes to every worker, and so does a look-up."""
+    """The parent's routes; a call goes to every worker, and so does a lookup."""
     started_ms = clock.wall_ms()
 
     def status() -> Status:
@@ -56,7 +56,7 @@ def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool =
 
 
 def read_all(crew: Crew, path: str, query: Mapping[str, str], token: str) -> Page:
-    """What all workers say of their state: their lists, one after the other; or what one of them could not."""
+    """The states of all workers: their lists, one after the other; or the error of one of them."""
     answers = [_read(worker, f"{path}?{urlencode(query)}" if query else path, token) for worker in crew.workers]
     refused = next((answer for answer in answers if answer.status != _OK), None)
     return refused or json_page(_OK, merged_state([json.loads(answer.body) for answer in answers]))
@@ -66,7 +66,7 @@ def merged_state(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The tasks of several workers as those of one."""
     first, *others = answers
     if "streams" in first:
-        streams = zip(*(answer["streams"] for answer in answers), strict=True)  # all have one config
+        streams = zip(*(answer["streams"] for answer in answers), strict=True)  # all have the same config
         return {"streams": [merged_state(of_one) for of_one in streams]}
     return {**first, "tasks": [*first["tasks"], *(task for other in others for task in other["tasks"])]}
 
@@ -85,7 +85,7 @@ def _call_all(crew: Crew, name: str, token: str) -> Page:
 
 
 def _all(crew: Crew, page: str) -> Health:
-    """What is wrong with any of them."""
+    """The problems of all workers."""
     problems = [
         f"worker {worker.seat}: {line}"
         for worker in crew.workers
@@ -105,13 +105,13 @@ def _texts(crew: Crew, page: str) -> Iterator[tuple[str, str]]:
 
 
 def _get(worker: Worker, page: str, token: str | None = None) -> tuple[bool, str]:
-    """A page of a worker's, or the answer to a call that the token allows."""
+    """A worker's page, or its response to a call that the token permits."""
     status, text = _ask(worker, "GET" if token is None else "POST", page, token)
     return status == _OK, text
 
 
 def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int, str]:
-    """The status and the text of a worker's answer; 503 where there is none."""
+    """The status and the text of a worker's response; 503 where there is none."""
     if worker.port is None:
         return _AWAY, "not yet started"
     connection = HTTPConnection("127.0.0.1", worker.port, timeout=_TIMEOUT_S)
@@ -126,7 +126,7 @@ def _ask(worker: Worker, method: str, path: str, token: str | None) -> tuple[int
 
 
 def merged(texts: Iterable[tuple[str, str]]) -> bytes:
-    """The expositions of several workers as one, each sample with the worker that it is of."""
+    """The metrics of several workers as one exposition, with a worker label on each sample."""
     return generate_latest(_Merged({family.name: family for family in _families(texts)}))
 
 
@@ -141,7 +141,7 @@ def _families(texts: Iterable[tuple[str, str]]) -> Iterable[Metric]:
 
 
 class _Merged:
-    """What `generate_latest` asks of a registry."""
+    """The part of a registry that `generate_latest` uses."""
 
     def __init__(self, families: Mapping[str, Metric]) -> None:
         self._families = families

@@ -1,4 +1,4 @@
-"""The status pages of several workers as one: partitions side by side, what is counted added up."""
+"""Merges the status pages of several workers: partitions are listed together, counts are summed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _STATUS = TypeAdapter(Status)
 
 
 def status_from_json(text: str) -> Status:
-    """What a worker says. Raises ValueError."""
+    """A worker's status. Raises ValueError."""
     return _STATUS.validate_json(text)
 
 
 def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
-    """``found`` are those of the workers that answer."""
+    """``found`` are the statuses of the workers that answered."""
     flows: dict[str, list[StreamFlow]] = {}
     for flow in (flow for one in found for flow in one.streams):
         flows.setdefault(flow.app_id, []).append(flow)

@@ -1,4 +1,4 @@
-"""The writer's HTTP server, and what watches Kafka's ends for it."""
+"""The writer's HTTP server, and the watch on Kafka's ends for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Serving:
-    """Begins to serve at once, if the settings want it."""
+    """Starts to serve immediately, if the settings enable it."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Serving:
         """Raises ConfigError when the address is wrong or taken."""
         self._parts = ExitStack()
         self.port: int | None = None
-        """Where it serves; None for nowhere."""
+        """Its port; None if it does not serve."""
         if settings.writer.http is None:
             return
         metrics.with_process()
@@ -68,7 +68,7 @@ class Serving:
         log.info("serving", port=server.port)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop serving."""
         self._parts.close()
 
 

@@ -1,4 +1,4 @@
-"""``GET /state``: interactive look-ups of the stores of a writer's tasks.
+"""``GET /state``: interactive lookups in the stores of a writer's tasks.
 
     /state                          streams, their stores and the tasks that are here
     /state/<app_id>/<store>         entries, by key; ?low= &high= or &prefix=, of windows ?from= &to=
@@ -8,9 +8,9 @@ Rules:
 
 1. A key in the path or the query is text; with ``key_type=json`` it is JSON, an array being a tuple. Times are
    milliseconds since 1970. ``limit`` is 100 of each task, 10,000 at most.
-2. An answer has one element for each task that this writer has, also where nothing was found: so somebody who asks
+2. A response has one element for each task of this writer, even where nothing was found: so a client that queries
    several writers knows which partitions have answered.
-3. Values are told as JSON: what JSON lacks is told as text, bytes in base64.
+3. Values are returned as JSON: other types as text, bytes in base64.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STORE_PARTS, _KEY_PARTS = 2, 3
 
 
 def state_reads(look_ups: LookUps) -> dict[str, Callable[[str, Mapping[str, str]], Page]]:
-    """What is read below ``/state``; given the rest of the path, and the query."""
+    """The handler of paths below ``/state``, called with the rest of the path, and the query."""
     return {"/state": lambda rest, query: _answer(look_ups, rest, query)}
 
 

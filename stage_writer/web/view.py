@@ -1,7 +1,7 @@
-"""What a writer does now, for its status page and its gauges.
+"""The writer's current state, for its status page and its gauges.
 
-Rule: all of it is read from another thread than the loop's, from copies of its dictionaries; so what two partitions say
-may be a moment apart, and nothing here may touch more than it looks at.
+Rule: all of it is read from another thread than the loop's, from copies of its dictionaries; so the values of two
+partitions may be from slightly different times, and this module must not change what it reads.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STOPS = ("Staged", "Read", "In Kafka")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The loop's state at a moment."""
+    """The loop's state at one time."""
 
     owned: Sequence[Owned]
     unread: Mapping[TopicPartition, Unread]
@@ -63,20 +63,20 @@ class Snapshot:
     pressure: Pressure
     joined: bool
     is_failing: bool
-    """Whether the store, or Kafka, fails now."""
+    """Whether the store, or Kafka, is failing now."""
     memory_bytes: int
     """The bound for all buffers."""
     teller: WriterTelemetry
     notes: tuple[str, ...] = ()
-    """Why the control topic takes no signs."""
+    """Why the control topic accepts no notifications."""
     changelogs: tuple[str, ...] = ()
-    """Which changelog topics are not fit any more."""
+    """Which changelog topics are no longer suitable."""
     undelivered: tuple[KafkaDeltaExpressError, ...] = ()
-    """What of outboxes does not come to its topics."""
+    """Which outboxes' deliveries fail."""
 
     @property
     def sources(self) -> set[TopicPartition]:
-        """All that are this writer's."""
+        """All partitions of this writer."""
         return {*(one.source for one in self.owned), *self.unread, *self.held}
 
 
@@ -93,12 +93,12 @@ class _Partition:
 
 
 class WriterView:
-    """Makes the status, and sets the gauges that time moves."""
+    """Makes the status, and sets the gauges that depend on time."""
 
     def __init__(
         self, history: EndHistory, clock: Clock, metrics: Metrics, pausing: Pausing, flush_after_s: float
     ) -> None:
-        """``history`` is kept by somebody else."""
+        """The caller updates ``history``."""
         self._history = history
         self._clock = clock
         self._metrics = metrics
@@ -107,7 +107,7 @@ class WriterView:
         self._started_ms = clock.wall_ms()
 
     def tell(self, snapshot: Snapshot) -> None:
-        """Set the gauges of lag and of what is held."""
+        """Set the gauges of lag and of held partitions."""
         metrics, now_s = self._metrics, self._clock.monotonic_s()
         for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
             metrics.forget(metric)

@@ -5,10 +5,10 @@ Rules:
 1. An aggregate's time is the latest of the times of its records; a session's is its end.
 2. A record without a key is in no group, and is dropped with the reason ``null_key``; so is one without a value where
    there are no windows. Windows give a missing value to the aggregator, as in Kafka Streams.
-3. Lateness is measured by the highest time that the *operator* has seen, which is kept in a store beside the
-   aggregates: after a restart, and for a record that was undone, the same records are late as without.
-4. A window store's own retention is a window's size and grace, and one millisecond more for sessions, so that it never
-   forgets what this operator still changes.
+3. Lateness is measured by the highest time that the *operator* has seen, which is kept in a store next to the
+   aggregates: a restart or an undone record does not change which records are late.
+4. A window store's own retention is a window's size and grace, and one millisecond more for sessions, so it never
+   expires what this operator still changes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores.layers import Rising
 
 Fold: TypeAlias = Callable[[Key, Value, Value], Value]
-"""A key, a record's value and the aggregate so far (None in the beginning) give the aggregate."""
+"""Computes the aggregate from a key, a record's value and the previous aggregate (None at first)."""
 Merge: TypeAlias = Callable[[Key, Value, Value], Value]
-"""A key and two sessions' aggregates give that of both."""
+"""Computes the aggregate of two merged sessions from a key and both aggregates."""
 
 LATE, PARTLY_LATE = "late", "partly_late"
 BEFORE_1970 = "before_1970"
 
 
 def fold_of_aggregator(initializer: Callable[[], Value], aggregator: Fold) -> Fold:
-    """The fold that begins with the initializer's value."""
+    """The fold that starts with the initializer's value."""
     return lambda key, value, so_far: aggregator(key, value, initializer() if so_far is None else so_far)
 
 
 def fold_of_reducer(reducer: Callable[[Value, Value], Value]) -> Fold:
-    """The fold that begins with the first value."""
+    """The fold that starts with the first value."""
     return lambda _key, value, so_far: value if so_far is None else reducer(so_far, value)
 
 
@@ -55,7 +55,7 @@ def merge_of_reducer(reducer: Callable[[Value, Value], Value]) -> Merge:
 
 
 def time_store(store: str) -> str:
-    """The store of the time that an operator has seen, beside its own."""
+    """The store of the time that an operator has seen."""
     return f"{store}-time"
 
 
@@ -66,7 +66,7 @@ class SeenTime:
         self._highest: Rising = context.store(time_store(store)).rising("highest", NEVER_MS)
 
     def see(self, timestamp_ms: int) -> int:
-        """Take in a record's time, and return the highest one."""
+        """Add a record's time, and return the highest one."""
         highest = self._highest
         if timestamp_ms > highest.value:
             highest.set(timestamp_ms)
@@ -96,7 +96,7 @@ class AggregateByKey(Processor):
 
 
 def _folded(fold: Fold, record: Record, before: Stamped | None) -> tuple[Value, Value, int]:
-    """An aggregate with a record folded in, the one before it, and the time of the new one (rule 1)."""
+    """An aggregate with a record folded in, the previous one, and the time of the new one (rule 1)."""
     old = value_of(before)
     time_ms = record.timestamp_ms if before is None else max(record.timestamp_ms, before[1])
     return fold(record.key, record.value, old), old, time_ms
@@ -123,7 +123,7 @@ class _OverTime(Processor, ABC):
 
     @abstractmethod
     def _take(self, record: Record) -> None:
-        """Fold in a record that has a key and a time."""
+        """Fold in a record with a key and a time."""
 
 
 class WindowTable(StoredTable):
@@ -149,9 +149,9 @@ class AggregateByWindow(_OverTime):
         self._fold = fold
 
     def _take(self, record: Record) -> None:
-        """Fold the record into each open window that it is in, and count it for each closed one.
+        """Fold the record into each open window that contains it, and count it for each closed one.
 
-        It is late when all of them are closed: as a dead letter it would be missing in those that are open.
+        It is late only when all of them are closed: as a dead letter it would be missing in the open ones.
         """
         closed_ms, closed, is_late = self._time.see(record.timestamp_ms) - self._windows.grace_ms, 0, True
         for start_ms in self._windows.starts(record.timestamp_ms):
@@ -172,7 +172,7 @@ class AggregateByWindow(_OverTime):
 
 @dataclass(frozen=True, slots=True)
 class SessionFold:
-    """How a session's aggregate begins, takes a record in, and takes another session in."""
+    """How a session's aggregate starts, folds in a record, and merges another session."""
 
     initializer: Callable[[], Value]
     fold: Fold
@@ -202,7 +202,7 @@ class AggregateBySession(_OverTime):
         self._fold = fold
 
     def _take(self, record: Record) -> None:
-        """Forward that the sessions which become one have gone, and then that one."""
+        """Forward the deletion of the sessions that are merged, and then the merged one."""
         time_ms, gap_ms = record.timestamp_ms, self._windows.gap_ms
         closed_ms = self._time.see(time_ms) - self._windows.grace_ms - gap_ms
         found = list(self._store.find_sessions(record.key, time_ms - gap_ms, time_ms + gap_ms))

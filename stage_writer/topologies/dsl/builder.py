@@ -1,10 +1,7 @@
-"""Where a topology in the DSL begins.
+"""The starting point of a topology in the DSL.
 
-def build() -> StreamsBuilder:
-builder = StreamsBuilder()
-clicks = builder.stream("clicks", columns="page STRING, user STRING")
-clicks.group_by(lambda user, click: click["page"], keeps_partition=True).count() …
-return builder
+def build() -> StreamsBuilder: builder = StreamsBuilder() clicks = builder.stream("clicks", columns="page STRING, user
+STRING") clicks.group_by(lambda user, click: click["page"], keeps_partition=True).count() … return builder
 """
 
 from __future__ import annotations
@@ -36,10 +33,10 @@ class _Source:
 
 
 class StreamsBuilder:
-    """Makes streams and tables of topics; they make the rest. Raises ConfigError for what does not fit."""
+    """Makes streams and tables of topics; they make the rest. Raises ConfigError for invalid arguments."""
 
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
-        """See `Topology` for what becomes of errors and late records."""
+        """See `Topology` for the handling of errors and late records."""
         self._graph = Graph(on_error=on_error, late=late)
         self._sources: dict[_Source, str] = {}
 
@@ -74,7 +71,7 @@ class StreamsBuilder:
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """The messages of a topic as a table: the last value of each key; a tombstone takes the key away."""
+        """The messages of a topic as a table: the last value of each key; a tombstone deletes the key."""
         stream = self.stream(topic, columns=columns, key=key, timestamp=timestamp)
         return stream.to_table(materialized=materialized, name=name)
 
@@ -84,7 +81,7 @@ class StreamsBuilder:
         return self
 
     def build(self) -> Topology:
-        """The topology, to which nodes can be added by hand."""
+        """The topology, to which nodes can be added manually."""
         return self._graph.build()
 
     def check(self) -> BuiltTopology:
@@ -92,5 +89,5 @@ class StreamsBuilder:
         return self.build().check()
 
     def describe(self) -> str:
-        """The tasks' topics, nodes and stores, as text for people."""
+        """The tasks' topics, nodes and stores, as readable text."""
         return self.build().describe()

@@ -1,11 +1,12 @@
-"""What flows between the nodes of tables: each update, with the value that it replaces where somebody needs that.
+"""The updates between the nodes of tables, with the value that each replaces where that is needed.
 
 Rules:
 
-1. A table's node forwards records whose value is a `Change`. A value of None is no value: the key is not in the table.
-2. The old value is sent only when a node below asked for it while the topology was built (`Table.enable_old`), for it
-   costs a look-up, and makes a table without a name keep its rows in a store. Which tables do is as in Kafka Streams.
-3. A store of a table holds ``[value, timestamp_ms]``, so that a join can give its results their time.
+1. A table's node forwards records whose value is a `Change`. A value of None means that the key is not in the table.
+2. The old value is sent only when a node below asked for it while the topology was built (`Table.enable_old`), because
+   it costs a lookup, and makes a table without a name keep its rows in a store. The same tables do so as in Kafka
+   Streams.
+3. A store of a table holds ``[value, timestamp_ms]``, so a join can give its results their time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """A key's new value, and the one before it."""
+    """A key's new value, and the previous one."""
 
     new: Value
     old: Value
@@ -35,7 +36,7 @@ Getter: TypeAlias = Callable[[Key], "Stamped | None"]
 
 
 class Table(ABC):
-    """How the nodes below a table see it: whether it sends old values, and how they read its rows."""
+    """A table as the nodes below see it: whether it sends old values, and how to read its rows."""
 
     sends_old: bool = False
 
@@ -50,7 +51,7 @@ class Table(ABC):
 
     @abstractmethod
     def open(self, context: ProcessorContext) -> Getter:
-        """A task's reader of the table: a key's value and time, or None."""
+        """A task's reader of the table: returns a key's value and time, or None."""
 
     def change(self, new: Value, old: Value) -> Change:
         """The change to send."""
@@ -63,7 +64,7 @@ def value_of(stamped: Stamped | None) -> Value:
 
 
 def stamped(value: Value, time_ms: int) -> Stamped | None:
-    """A value with its time; None, which deletes, for no value."""
+    """A value with its time; None (delete) for no value."""
     return None if value is None else [value, time_ms]
 
 
@@ -74,7 +75,7 @@ class StoredTable(Table):
         self.store = store
 
     def stores(self) -> tuple[str, ...]:
-        """Its own."""
+        """Its own store."""
         return (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
@@ -84,7 +85,7 @@ class StoredTable(Table):
 
 
 class ViewedTable(Table):
-    """A table made from another one: its rows are computed when they are read, unless it has a store of its own."""
+    """A table derived from another one: its rows are computed when they are read, unless it has its own store."""
 
     def __init__(self, parent: Table, store: str | None) -> None:
         self.parent = parent
@@ -97,11 +98,11 @@ class ViewedTable(Table):
         return self.sends_old
 
     def stores(self) -> tuple[str, ...]:
-        """Its own, or its parent's."""
+        """Its own store, or its parent's."""
         return self.parent.stores() if self.store is None else (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
-        """Reads its store, or computes what its parent has."""
+        """Reads its store, or computes from its parent."""
         if self.store is not None:
             own: Getter = context.store(self.store).get
             return own
@@ -120,12 +121,12 @@ class TableProcessor(Processor):
         self._store_name = store
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
+        """Get the store."""
         super().init(context)
         self._store = None if self._store_name is None else context.store(self._store_name)
 
     def emit(self, record: Record, new: Value, old: Value) -> None:
-        """Keep and forward; with a store, the old value is what it held."""
+        """Store and forward; with a store, the old value is the stored one."""
         if self._store is not None:
             old = value_of(self._store.get(record.key)) if self._table.sends_old else None
             self._store.put(record.key, stamped(new, record.timestamp_ms))
@@ -136,5 +137,5 @@ class ToStream(Processor):
     """A table's changes as a stream of its new values."""
 
     def process(self, record: Record) -> None:
-        """Forward the new value; None says that the key has gone."""
+        """Forward the new value; None says that the key was deleted."""
         self.context.forward(record.with_value(record.value.new))

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Nodes are named by what they do and a number for each kind, ``filter-1``, or as the user says. Stores too: the name
-   of a store is that of its state on the stage, so a topology that is going to change should name them.
-2. Which stores a node needs may become known by what is added below it. So stores are connected when the topology is
-   built, and one that no node needs is left out.
+1. Nodes are named by their kind and a number per kind, ``filter-1``, or by the user. Stores too: a store's name
+   identifies its state in the stage, so a topology that is going to change should name them.
+2. Nodes that are added later may determine which stores a node needs. So stores are connected when the topology is
+   built, and unused ones are left out.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ class Materialized:
     """How an operator keeps its state: under which name, on disk or in memory, and for how long."""
 
     name: str = ""
-    """Of its store; the operator's own name by default."""
+    """The store's name; the operator's own name by default."""
     persistent: bool = False
     """On disk, where state is larger than memory."""
     retention: timedelta | None = None
-    """Of windows and sessions, for who looks into the store; by default as long as they can change."""
+    """The retention of windows and sessions, for readers of the store; by default as long as they can change."""
 
 
 class Graph:
-    """What a `StreamsBuilder` has collected."""
+    """The nodes and stores of a `StreamsBuilder`."""
 
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
         self._on_error = on_error
@@ -60,20 +60,20 @@ class Graph:
         return f"{kind}-{self._numbers[kind]}"
 
     def add(self, step: Adding) -> None:
-        """A node, by the call that adds it to the topology."""
+        """Add a node, with the call that adds it to the topology."""
         self._steps.append(step)
 
     def processor(
         self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Connecting | None = None
     ) -> str:
-        """A processor, and what tells its stores when all nodes are there (rule 2)."""
+        """Add a processor, and the function that returns its stores when all nodes exist (rule 2)."""
         self.add(lambda topology: topology.add_processor(name, supplier, *parents))
         if stores is not None:
             self._connections.append((name, stores))
         return name
 
     def store(self, builder: StoreBuilder) -> str:
-        """A store that nodes may need."""
+        """Add a store that nodes may need."""
         if builder.name in self._stores:
             problem = f"two operators keep their state in the store {builder.name!r}"
             raise ConfigError(problem, "give each its own name, with Materialized(name=…)")

@@ -1,4 +1,4 @@
-"""Grouped streams: what is aggregated by key, by time window and by session."""
+"""Grouped streams, to be aggregated by key, by time window and by session."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _Grouped:
-    """What all groups have."""
+    """The common base of all groups."""
 
     def __init__(self, builder: StreamsBuilder, graph: Graph, node: str) -> None:
         self._builder = builder
@@ -45,14 +45,14 @@ class _Grouped:
 
 
 class _Folded(_Grouped, ABC):
-    """Groups whose aggregate is a fold over their records: those of a key, or of a key and a time window."""
+    """Groups whose aggregate is a fold over their records: by key, or by key and time window."""
 
     def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """How many records each group has had."""
+        """The number of records in each group."""
         return self._aggregated("count", fold_of_aggregator(_zero, _one_more), materialized, name)
 
     def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """``reducer(so_far, value)`` from the second record of a group on; the first is its value."""
+        """``reducer(so_far, value)`` from the second record of a group on; the first gives its value."""
         return self._aggregated("reduce", fold_of_reducer(reducer), materialized, name)
 
     def aggregate(
@@ -63,12 +63,12 @@ class _Folded(_Grouped, ABC):
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """``aggregator(key, value, so_far)`` for each record, beginning each group with ``initializer()``."""
+        """``aggregator(key, value, so_far)`` for each record, starting each group with ``initializer()``."""
         return self._aggregated("aggregate", fold_of_aggregator(initializer, aggregator), materialized, name)
 
     @abstractmethod
     def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
-        """The table of what a fold gives."""
+        """The table of a fold's results."""
 
 
 class KGroupedStream(_Folded):
@@ -115,13 +115,13 @@ class SessionWindowedKStream(_Grouped):
         self._windows = windows
 
     def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """How many records each session has."""
+        """The number of records in each session."""
         return self._aggregated(
             "count", SessionFold(_zero, _one_more, lambda _key, one, two: one + two), materialized, name
         )
 
     def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """``reducer(so_far, value)``, which also makes one of two sessions that become one."""
+        """``reducer(so_far, value)``, which also merges two sessions."""
         fold, merge = fold_of_reducer(reducer), merge_of_reducer(reducer)
         return self._aggregated("reduce", SessionFold(lambda: None, fold, merge), materialized, name)
 
@@ -134,10 +134,10 @@ class SessionWindowedKStream(_Grouped):
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """``aggregator(key, value, so_far)`` for each record; ``merger(key, one, two)`` where sessions become one.
+        """``aggregator(key, value, so_far)`` for each record; ``merger(key, one, two)`` for merged sessions.
 
-        A record's session begins with ``initializer()``, which the sessions that it takes in are merged into: the
-        initial value has to be one that the merger leaves out.
+        A record's session starts with ``initializer()``, into which existing sessions are merged: the initial value
+        must be neutral for the merger.
         """
         return self._aggregated("aggregate", SessionFold(initializer, aggregator, merger), materialized, name)
 

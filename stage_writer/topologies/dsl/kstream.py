@@ -1,11 +1,11 @@
-"""`KStream`: records that follow each other.
+"""`KStream`: a stream of records.
 
 Rules:
 
-1. An operator adds nodes and gives a new stream or table; nothing runs while a topology is built.
+1. An operator adds nodes and returns a new stream or table; nothing runs while a topology is built.
 2. Functions are called with what they need in Kafka Streams' order: a key and a value, or a value alone.
-3. A stream whose keys were changed is not grouped, joined or made a table before it went through a topic, for the
-   records of a new key may be in several tasks. ``keeps_partition=True`` says that they are not.
+3. A stream whose keys were changed must go through a topic before it is grouped, joined or made a table, because the
+   records of a new key may be in several tasks. ``keeps_partition=True`` declares that they are not.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class KStream:
         self._builder = builder
         self._graph = graph
         self.node = node
-        """The name of the node whose records these are."""
+        """The name of the node that forwards its records."""
         self.rekeyed_by = rekeyed_by
         """The node that changed the keys since they were read from a topic."""
 
     # ------------------------------------------------------------------------------------------------ record by record
 
     def filter(self, predicate: Predicate, *, name: str = "") -> KStream:
-        """The records of which ``predicate(key, value)`` is true."""
+        """The records for which ``predicate(key, value)`` is true."""
         return self._child("filter", lambda: stateless.Filter(predicate, keep=True), name)
 
     def filter_not(self, predicate: Predicate, *, name: str = "") -> KStream:
-        """The records of which ``predicate(key, value)`` is not true."""
+        """The records for which ``predicate(key, value)`` is not true."""
         return self._child("filter", lambda: stateless.Filter(predicate, keep=False), name)
 
     def map(
@@ -96,13 +96,13 @@ class KStream:
         return self._rekeyed("select-key", lambda: stateless.MapKey(mapper), name, keeps_partition)
 
     def peek(self, action: Callable[[Any, Any], object], *, name: str = "") -> KStream:
-        """Call ``action(key, value)`` for each record, which goes on as it is."""
+        """Call ``action(key, value)`` for each record, and pass it on unchanged."""
         return self._child("peek", lambda: stateless.Peek(action), name)
 
     def branch(self, *predicates: Predicate, default: bool = False, name: str = "") -> list[KStream]:
-        """A stream for each predicate, with the records of which it is the first that is true.
+        """A stream for each predicate, with the records for which it is the first that is true.
 
-        With ``default``, one more for those of which none is; without, they are left out.
+        With ``default``, one more for the remaining records; without, they are left out.
         """
         node = self._graph.name("branch", name)
         children = [f"{node}-{number + 1}" for number in range(len(predicates) + default)]
@@ -112,7 +112,7 @@ class KStream:
         return [self._with(child, self.rekeyed_by) for child in children]
 
     def merge(self, *others: KStream, name: str = "") -> KStream:
-        """This stream's records and those of others, as they come."""
+        """This stream's records and those of others, in order of arrival."""
         streams = (self, *others)
         node = self._graph.name("merge", name)
         self._graph.processor(node, stateless.PassThrough, *(stream.node for stream in streams))
@@ -136,8 +136,8 @@ class KStream:
     def where(self, condition: str, *, columns: str | None = None, name: str = "") -> KStream:
         """The records for which a SQL condition is true, a batch at a time.
 
-        This and the other operators on columns stand before the first record-wise operator of a path; or after the
-        last one, right before `to`, and then ``columns`` say what the records' dicts hold.
+        This and the other operators on columns come before the first record-wise operator of a path; or after the last
+        one, right before `to`, and then ``columns`` declare the fields of the records' dicts.
         """
         return self._step("where", Where(condition), columns, name)
 
@@ -152,13 +152,13 @@ class KStream:
     def map_batches(
         self, function: Callable[[pa.Table], pa.Table], gives: str, *, columns: str | None = None, name: str = ""
     ) -> KStream:
-        """``function`` makes of each Arrow table one with the columns ``gives``, row by row."""
+        """``function`` turns each Arrow table into one with the columns ``gives``, row by row."""
         return self._step("map-batches", MapBatches(function, gives), columns, name)
 
     # ----------------------------------------------------------------------------------------------------------- sinks
 
     def to(self, table: str = "", *, name: str = "") -> None:
-        """Rows of the stream's table, or of that of one of its ``routes``: each value is a dict of columns."""
+        """Rows of the stream's table, or of one of its ``routes``: each value is a dict of columns."""
         node = self._graph.name("sink", name)
         self._graph.add(lambda topology: topology.add_sink(node, self.node, table=table))
 
@@ -176,9 +176,9 @@ class KStream:
         timestamp: str | None = None,
         name: str = "",
     ) -> KStream:
-        """Write to a topic and go on with what is read from it: records of one key meet in one task again.
+        """Write to a topic and continue with what is read from it: records of one key meet in one task again.
 
-        The topic must exist, and be one of the stream's ``topics``. Values are JSON there.
+        The topic must exist, and be one of the stream's ``topics``. Its values are JSON.
         """
         self.to_topic(topic, key=key, name=name)
         return self._builder.stream(topic, columns=columns, key=key, timestamp=timestamp)
@@ -197,7 +197,7 @@ class KStream:
         return self.select_key(mapper, keeps_partition=keeps_partition, name=name).group_by_key()
 
     def to_table(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """The last value of each key; a record without a value takes the key away."""
+        """The last value of each key; a record without a value deletes the key."""
         self._needs_keys("to_table")
         node = self._graph.name("table", name)
         how = materialized or Materialized()
@@ -258,11 +258,11 @@ class KStream:
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KStream:
-        """Each record of both sides with those of the other side that came before it and are older, within windows."""
+        """Each record of both sides with the earlier records of the other side that are older, within windows."""
         return self._joined(other, joiner, windows, materialized, name, is_prior=True)
 
     def join_previous(self, joiner: Joiner, *, materialized: Materialized | None = None, name: str = "") -> KStream:
-        """Each record with the value that its key had before it, None for the first: ``joiner(own, previous)``."""
+        """Each record with the previous value of its key, None for the first: ``joiner(own, previous)``."""
         self._needs_keys("join_previous")
         node = self._graph.name("previous", name)
         how = materialized or Materialized()

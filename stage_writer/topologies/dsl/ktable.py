@@ -1,7 +1,7 @@
 """`KTable`: the last value of each key, as it changes.
 
-A table keeps its rows in a store when it is read (by a join), when it is an aggregate, or when it is given a name by
-`Materialized`; otherwise its changes pass through.
+A table keeps its rows in a store when it is read (by a join), when it is an aggregate, or when `Materialized` names it;
+otherwise its changes pass through.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ class KTable:
         self._builder = builder
         self._graph = graph
         self.node = node
-        """The name of the node whose changes these are."""
+        """The name of the node that forwards its changes."""
         self.table = table
-        """How others read it."""
+        """How other nodes read it."""
         self._closing_ms = closing_ms  # how long after its end a window is final; None for keys without windows
 
     def filter(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """The rows of which ``predicate(key, value)`` is true; one that becomes false goes away."""
+        """The rows for which ``predicate(key, value)`` is true; a row for which it becomes false is deleted."""
         return self._filtered(predicate, materialized, name, keep=True)
 
     def filter_not(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """The rows of which ``predicate(key, value)`` is not true."""
+        """The rows for which ``predicate(key, value)`` is not true."""
         return self._filtered(predicate, materialized, name, keep=False)
 
     def map_values(
         self, mapper: Callable[[Any], Value], *, materialized: Materialized | None = None, name: str = ""
     ) -> KTable:
-        """``mapper(value)`` gives each row's new value; it is called for what is there only."""
+        """``mapper(value)`` gives each row's new value; it is not called for deletions."""
         return self.map_values_with_key(lambda _key, value: mapper(value), materialized=materialized, name=name)
 
     def map_values_with_key(
@@ -68,7 +68,7 @@ class KTable:
         return self._child("map-rows", lambda: MapRows(table), table, store, name)
 
     def to_stream(self, *, name: str = "") -> KStream:
-        """The changes as a stream of new values; None says that the key has gone."""
+        """The changes as a stream of new values; None says that the key was deleted."""
         from stage_writer.topologies.dsl.kstream import KStream  # noqa: PLC0415 - streams make tables, tables streams
 
         node = self._graph.processor(self._graph.name("to-stream", name), ToStream, self.node)
@@ -110,7 +110,8 @@ class KTable:
     ) -> KGroupedTable:
         """The rows under the keys and values that ``mapper(key, value)`` gives, to be aggregated.
 
-        There is no topic in between, so equal new keys must come from one partition: say so by ``keeps_partition``.
+        There is no topic in between, so equal new keys must come from one partition: confirm it with
+        ``keeps_partition``.
         """
         if not keeps_partition:
             msg = "group_by of a table needs the rows of a new key in one task"
@@ -167,7 +168,7 @@ class KGroupedTable:
         self.node = node
 
     def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
-        """How many rows each key has."""
+        """The number of rows of each key."""
         return self.aggregate(
             lambda: 0, lambda _k, _v, count: count + 1, lambda _k, _v, count: count - 1,
             materialized=materialized, name=name or self._graph.name("count"),
@@ -182,7 +183,7 @@ class KGroupedTable:
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """``adder(key, value, aggregate)`` takes a row in, ``subtractor(key, value, aggregate)`` takes one out."""
+        """``adder(key, value, aggregate)`` adds a row, ``subtractor(key, value, aggregate)`` removes one."""
         return self._aggregated(fold_of_aggregator(initializer, adder), subtractor, materialized, name)
 
     def reduce(
@@ -193,7 +194,7 @@ class KGroupedTable:
         materialized: Materialized | None = None,
         name: str = "",
     ) -> KTable:
-        """``adder(reduced, value)`` takes a row in, ``subtractor(reduced, value)`` takes one out."""
+        """``adder(reduced, value)`` adds a row, ``subtractor(reduced, value)`` removes one."""
         removed = lambda _key, value, so_far: subtractor(so_far, value)  # noqa: E731 - a fold beside another one
         return self._aggregated(fold_of_reducer(adder), removed, materialized, name)
 

@@ -1,4 +1,4 @@
-"""Nodes that know nothing of the records before: what `KStream`'s plain operators run.
+"""Stateless nodes, run by `KStream`'s plain operators.
 
 Each calls the user's function and forwards; a record is never changed in place (records.py, rule 1).
 """
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Filter(Processor):
-    """The records of which the predicate is true (or not, for ``keep=False``)."""
+    """The records for which the predicate is true (or not, for ``keep=False``)."""
 
     def __init__(self, predicate: Predicate, *, keep: bool) -> None:
         self._predicate = predicate
         self._keep = keep
 
     def process(self, record: Record) -> None:
-        """Forward it or not."""
+        """Forward it if it passes."""
         if bool(self._predicate(record.key, record.value)) is self._keep:
             self.context.forward(record)
 
@@ -89,19 +89,19 @@ class FlatMapValues(Processor):
 
 
 class Peek(Processor):
-    """Each record as it is, after the user's function has seen it."""
+    """Passes on each record unchanged, after calling the user's function."""
 
     def __init__(self, action: Callable[[Key, Value], object]) -> None:
         self._action = action
 
     def process(self, record: Record) -> None:
-        """Look, then forward."""
+        """Call the function, then forward."""
         self._action(record.key, record.value)
         self.context.forward(record)
 
 
 class Branch(Processor):
-    """Each record to the first child whose predicate is true of it, or to the last child when there is one more."""
+    """Passes each record to the first child whose predicate is true, or to the last child when there is one more."""
 
     def __init__(self, predicates: Sequence[Predicate], children: Sequence[str]) -> None:
         self._predicates = tuple(zip(predicates, children, strict=False))
@@ -118,7 +118,7 @@ class Branch(Processor):
 
 
 class PassThrough(Processor):
-    """Each record as it is: where several paths become one, or one path gets a name."""
+    """Passes on each record unchanged: joins several paths, or names one."""
 
     def process(self, record: Record) -> None:
         """Forward it."""

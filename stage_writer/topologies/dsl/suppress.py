@@ -2,13 +2,13 @@
 
 Rules:
 
-1. Of a key's changes that are held, the last one is given on, at its own time, with the value before the first of them
-   for its old value: what is below sees one change.
-2. Final results are given on when no record can change them any more, the earliest window first. For a session this is
-   a millisecond later than in Kafka Streams, whose "final" result may come a second time when a record arrives that is
-   exactly as late as the grace allows.
+1. Of a key's held changes, the last one is forwarded, with its own time, and the value before the first of them as its
+   old value: nodes below see one change.
+2. Final results are forwarded when no record can change them any more, the earliest window first. For a session this is
+   a millisecond later than in Kafka Streams, whose "final" result may be repeated when a record arrives exactly as late
+   as the grace allows.
 3. Time is the highest that this node has seen, kept in a store as in aggregates.py.
-4. What is held is looked at only when something may be due: a time that none of it is before is kept beside it.
+4. Held changes are checked only when one may be due: a lower bound of their times is kept with them.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from stage_writer.topologies.processors import ProcessorContext
     from stage_writer.topologies.records import Key
 
-_COUNT, _EARLIEST = "count", "earliest"  # beside the keys' places, which are tuples
+_COUNT, _EARLIEST = "count", "earliest"  # next to the keys' positions, which are tuples
 
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """What a table's changes wait for."""
+    """When to release a table's changes."""
 
     wait_ms: int | None
-    """None: for the end of their window."""
+    """None: at the end of their window."""
     max_records: int | None = None
 
     @classmethod
@@ -49,12 +49,12 @@ class Suppressed:
 
     @classmethod
     def until_time_limit(cls, limit: timedelta, max_records: int | None = None) -> Suppressed:
-        """One change of a key in that time; earlier when more than ``max_records`` keys wait."""
+        """One change of a key per interval; earlier when more than ``max_records`` keys wait."""
         return cls(milliseconds(limit, "how long changes are held back"), max_records)
 
 
 class SuppressedTable(Table):
-    """A table as those below see it: as far as its changes were given on."""
+    """A table as nodes below see it: up to the changes that were forwarded."""
 
     def __init__(self, parent: Table, store: str, suppressed: Suppressed, closing_ms: int) -> None:
         self.parent = parent
@@ -65,11 +65,11 @@ class SuppressedTable(Table):
         parent.enable_old(force=True)
 
     def enable_old(self, *, force: bool) -> bool:
-        """The old values are there anyway."""
+        """The old values are available anyway."""
         return super().enable_old(force=force)
 
     def own_stores(self) -> tuple[str, ...]:
-        """What is held in the order of its time, and where each key is in it."""
+        """The held changes in order of time, and each key's position in that order."""
         return self.store, f"{self.store}-keys"
 
     def stores(self) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ class SuppressedTable(Table):
         return (*self.own_stores(), *self.parent.stores())
 
     def open(self, context: ProcessorContext) -> Getter:
-        """The value before what is held, whose time is not known any more; or the parent's row."""
+        """The value before the held changes, whose time is no longer known; or the parent's row."""
         parent = self.parent.open(context)
         held, places = map(context.store, self.own_stores())
 
@@ -98,13 +98,13 @@ class HoldBack(Processor):
         self._table = table
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the stores."""
+        """Get the stores."""
         super().init(context)
         self._held, self._places = map(context.store, self._table.own_stores())
         self._time = SeenTime(context, self._table.store)
 
     def process(self, record: Record) -> None:
-        """Hold the change, and give on those whose time has come."""
+        """Hold the change, and forward those that are due."""
         seen_ms = self._time.see(record.timestamp_ms)
         self._hold(record)
         for place, key in self._due(seen_ms - self._table.wait_ms):
@@ -125,10 +125,10 @@ class HoldBack(Processor):
         self._held.put((place, record.key), (change.new, old, record.timestamp_ms, record.headers))
 
     def _due(self, latest_ms: int) -> list[tuple[int, Key]]:
-        """Those whose time has come, and the earliest others when too many wait."""
+        """Those that are due, and the earliest others when too many wait."""
         earliest_ms = self._places.get(_EARLIEST)
         too_many = 0 if self._table.max_records is None else self._count(0) - self._table.max_records
-        if earliest_ms > latest_ms and too_many <= 0:  # most often; a look at what is held costs more
+        if earliest_ms > latest_ms and too_many <= 0:  # the usual case; a scan of the held changes costs more
             return []
         due = [at for at, _ in self._held.range((earliest_ms,), (max(earliest_ms, latest_ms + 1),))]
         if len(due) < too_many:

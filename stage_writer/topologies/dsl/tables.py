@@ -1,4 +1,4 @@
-"""Nodes of tables: sources, filters, mapped values, groups by another key, and what is held back until a time."""
+"""Nodes of tables: sources, filters, mapped values, groups by another key, and suppressed changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NULL_KEY = "null_key"
 
 
 class SourceTable(Table):
-    """A topic, or a stream, read as a table: it keeps rows only when somebody reads them, or it has a name."""
+    """A topic, or a stream, read as a table: it keeps rows only when another node reads them, or it has a name."""
 
     def __init__(self, store: str, *, is_kept: bool) -> None:
         self.store = store
@@ -40,7 +40,7 @@ class SourceTable(Table):
         return True
 
     def stores(self) -> tuple[str, ...]:
-        """Its own, which it has from now on."""
+        """Its own store, which it has from now on."""
         self.is_kept = True
         return (self.store,)
 
@@ -51,13 +51,13 @@ class SourceTable(Table):
 
 
 class SourceProcessor(Processor):
-    """Records become changes of their keys; the last to arrive wins, whatever its time."""
+    """Turns records into changes of their keys; the last to arrive wins, regardless of its time."""
 
     def __init__(self, table: SourceTable) -> None:
         self._table = table
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store, if rows are kept."""
+        """Get the store, if rows are kept."""
         super().init(context)
         self._store = context.store(self._table.store) if self._table.is_kept else None
 
@@ -74,7 +74,7 @@ class SourceProcessor(Processor):
 
 
 class FilteredTable(ViewedTable):
-    """The rows of which a predicate is true (or not)."""
+    """The rows for which a predicate is true (or not)."""
 
     def __init__(
         self, parent: Table, predicate: Callable[[Key, Value], object], store: str | None, *, keep: bool
@@ -82,11 +82,11 @@ class FilteredTable(ViewedTable):
         super().__init__(parent, store)
         self._predicate = predicate
         self._keep = keep
-        # Where the parent keeps its rows anyway, its old values save sending that a key, never sent, has gone.
+        # If the parent keeps its rows anyway, its old values avoid deletions of keys that were never sent.
         self.sends_old = parent.enable_old(force=False)
 
     def kept(self, key: Key, value: Value) -> Value:
-        """The value, or None where the predicate leaves it out."""
+        """The value, or None if the predicate filters it."""
         passes = value is not None and bool(self._predicate(key, value)) is self._keep
         return value if passes else None
 
@@ -108,7 +108,7 @@ class FilterRows(TableProcessor):
         self._filtered = table
 
     def process(self, record: Record) -> None:
-        """Forward the row, or that it has gone; nothing when it never was there."""
+        """Forward the row, or its deletion; nothing if it never existed."""
         change: Change = record.value
         new = self._filtered.kept(record.key, change.new)
         old: Value = None
@@ -134,7 +134,7 @@ class MappedTable(ViewedTable):
         return None if value is None else self._mapper(key, value)
 
     def view(self, parent: Getter) -> Getter:
-        """The parent's row, mapped; a mapper's None is no row."""
+        """The parent's row, mapped; None from a mapper means no row."""
 
         def get(key: Key) -> Stamped | None:
             found = parent(key)
@@ -159,13 +159,13 @@ class MapRows(TableProcessor):
 
 
 class Regroup(Processor):
-    """Changes under the keys that a mapper gives: what goes away from one key and what comes to another."""
+    """Changes under the keys that a mapper gives: removed from the old key and added to the new one."""
 
     def __init__(self, mapper: Callable[[Key, Value], tuple[Key, Value]]) -> None:
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward what goes, then what comes, or both in one change when the key is the same."""
+        """Forward the removal, then the addition, or both in one change when the key is the same."""
         change: Change = record.value
         old_key, old = self._pair(record.key, change.old)
         new_key, new = self._pair(record.key, change.new)
@@ -185,7 +185,7 @@ class Regroup(Processor):
 
 
 class AggregateRows(Processor):
-    """An aggregate over a table's rows: the old value is taken out, then the new one put in."""
+    """An aggregate over a table's rows: the old value is subtracted, then the new one added."""
 
     def __init__(
         self,
@@ -198,12 +198,12 @@ class AggregateRows(Processor):
         self._remove = remove
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
+        """Get the store."""
         super().init(context)
         self._store = context.store(self._table.store)
 
     def process(self, record: Record) -> None:
-        """Forward the aggregate, changed."""
+        """Forward the changed aggregate."""
         change: Change = record.value
         before = self._store.get(record.key)
         old = value_of(before)

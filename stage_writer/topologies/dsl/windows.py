@@ -1,13 +1,13 @@
-"""Windows of event time, as Kafka Streams has them.
+"""Windows of event time, as in Kafka Streams.
 
 Rules:
 
-1. A time window is ``[start, end)``: tumbling windows stand side by side, hopping ones overlap. They are laid out from
-   1970, so that every task and every run has the same ones; none begins before 1970.
-2. A session is ``[first record, last record]``, both inclusive, and takes in each record that is within the gap of it.
-3. A window is closed when the stream time that its operator has seen is past the window's end and grace. What comes for
-   a closed window is late: it changes nothing, and is counted or put aside (`ProcessorContext.drop`).
-4. The grace is always said, because it decides what is lost: there is a maker with it and one without.
+1. A time window is ``[start, end)``: tumbling windows are adjacent, hopping ones overlap. They are aligned to 1970, so
+   every task and every run has the same ones; none starts before 1970.
+2. A session is ``[first record, last record]``, both inclusive, and includes each record within the gap of it.
+3. A window is closed when the stream time that its operator has seen is past the window's end and grace. A record for a
+   closed window is late: it changes nothing, and is counted or put aside (`ProcessorContext.drop`).
+4. The grace is always explicit, because it decides what is lost: there is a factory with it and one without.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class TimeWindows:
 
     @classmethod
     def of_size_with_no_grace(cls, size: timedelta) -> TimeWindows:
-        """Windows that are closed as soon as stream time reaches their end."""
+        """Windows that close as soon as stream time reaches their end."""
         return cls.of_size_and_grace(size, timedelta())
 
     @classmethod
     def of_size_and_grace(cls, size: timedelta, grace: timedelta) -> TimeWindows:
-        """Windows that take late records until stream time is ``grace`` past their end."""
+        """Windows that accept late records until stream time is ``grace`` past their end."""
         size_ms = milliseconds(size, "a window's size")
         if size_ms == 0:
             msg = "a window's size is zero"
@@ -52,7 +52,7 @@ class TimeWindows:
         return cls(size_ms, size_ms, milliseconds(grace, "a window's grace"))
 
     def advance_by(self, advance: timedelta) -> TimeWindows:
-        """Hopping windows: one begins each ``advance``, so that a record is in several."""
+        """Hopping windows: one starts each ``advance``, so a record is in several."""
         advance_ms = milliseconds(advance, "the windows' advance")
         if not 0 < advance_ms <= self.size_ms:
             problem = f"windows of {self.size_ms} ms advance by {advance_ms} ms"
@@ -60,7 +60,7 @@ class TimeWindows:
         return replace(self, advance_ms=advance_ms)
 
     def starts(self, timestamp_ms: int) -> range:
-        """The starts of the windows that a time (of 1970 or later) is in, the earliest first."""
+        """The starts of the windows that contain a time (of 1970 or later), earliest first."""
         first = max(0, timestamp_ms - self.size_ms + self.advance_ms) // self.advance_ms * self.advance_ms
         return range(first, timestamp_ms + 1, self.advance_ms)
 
@@ -74,12 +74,12 @@ class SessionWindows:
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, gap: timedelta) -> SessionWindows:
-        """Sessions that are closed as soon as stream time is the gap past their end."""
+        """Sessions that close as soon as stream time is the gap past their end."""
         return cls.of_inactivity_gap_and_grace(gap, timedelta())
 
     @classmethod
     def of_inactivity_gap_and_grace(cls, gap: timedelta, grace: timedelta) -> SessionWindows:
-        """Sessions that take late records until stream time is the gap and ``grace`` past their end."""
+        """Sessions that accept late records until stream time is the gap and ``grace`` past their end."""
         gap_ms = milliseconds(gap, "a session's gap")
         if gap_ms == 0:
             msg = "a session's gap is zero"
@@ -89,7 +89,7 @@ class SessionWindows:
 
 @dataclass(frozen=True, slots=True)
 class JoinWindows:
-    """How far apart in time two records are joined: the other one from ``before`` to ``after`` the left one."""
+    """The maximum time difference of joined records: the right one from ``before`` to ``after`` the left one."""
 
     before_ms: int
     after_ms: int
@@ -97,24 +97,24 @@ class JoinWindows:
 
     @classmethod
     def of_time_difference_with_no_grace(cls, difference: timedelta) -> JoinWindows:
-        """Records at most ``difference`` apart; what has no match is known at once when stream time is past that."""
+        """Records at most ``difference`` apart; a missing match is final as soon as stream time is past that."""
         return cls.of_time_difference_and_grace(difference, timedelta())
 
     @classmethod
     def of_time_difference_and_grace(cls, difference: timedelta, grace: timedelta) -> JoinWindows:
-        """The same, with matches that may come until stream time is ``grace`` later."""
+        """The same, with matches that may arrive until stream time is ``grace`` later."""
         apart_ms = milliseconds(difference, "the time between joined records")
         return cls(apart_ms, apart_ms, milliseconds(grace, "a join's grace"))
 
     def before(self, difference: timedelta) -> JoinWindows:
-        """The other record may be that much earlier than the left one."""
+        """The right record may be this much earlier than the left one."""
         return replace(self, before_ms=milliseconds(difference, "how much earlier a joined record may be"))
 
     def after(self, difference: timedelta) -> JoinWindows:
-        """The other record may be that much later than the left one."""
+        """The right record may be this much later than the left one."""
         return replace(self, after_ms=milliseconds(difference, "how much later a joined record may be"))
 
     @property
     def retention_ms(self) -> int:
-        """How long a record waits for those that it may be joined with."""
+        """How long a record waits for join partners."""
         return self.before_ms + self.after_ms + self.grace_ms

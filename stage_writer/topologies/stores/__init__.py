@@ -1,7 +1,7 @@
-"""State stores: what a topology's processors remember, kept exactly as far as the chain has come.
+"""State stores: the memory of a topology's processors, kept in step with the chain.
 
-`Stores.key_value`, `Stores.window` and `Stores.session` say what a topology needs; a task opens them over a backend
-(stores.py says how it goes on from there).
+A topology declares them with `Stores.key_value`, `Stores.window` and `Stores.session`; a task opens them over a backend
+(see stores.py).
 """
 
 from __future__ import annotations

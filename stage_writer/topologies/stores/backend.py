@@ -1,11 +1,11 @@
-"""What keeps the bytes of a task's stores, and the one that keeps them in memory.
+"""The interface to the bytes of a task's stores, and its implementation in memory.
 
 Rules:
 
-1. A backend holds ordered spaces of bytes by bytes, and a mark: which state of the task that is.
-2. `Backend.apply` is all or nothing, with its mark: after a crash the backend stands at the mark before or after.
-3. Only `apply` and `clear` change it. Reads may come from another thread beside the one that writes, but never while
-   it writes (`Stores` sees to that).
+1. A backend holds ordered spaces that map bytes to bytes, and a mark that identifies the state of the task.
+2. `Backend.apply` is all or nothing, with its mark: after a crash the backend is at the mark before or after.
+3. Only `apply` and `clear` change it. Reads may come from another thread than writes, but never during a write
+   (`Stores` ensures that).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SpaceChanges = dict[bytes, "bytes | None"]
 
 
 class Backend(Protocol):
-    """Ordered bytes by bytes, in spaces (rules 1 to 3). Raises `common.errors.StateError` when the disk fails."""
+    """An ordered map of bytes, in spaces (rules 1 to 3). Raises `common.errors.StateError` when the disk fails."""
 
     @property
     def mark(self) -> str | None:
@@ -35,27 +35,27 @@ class Backend(Protocol):
     def scan(
         self, space: Space, low: bytes = ..., high: bytes | None = ..., *, reverse: bool = ...
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The entries from ``low`` up to but without ``high``, in the order of their keys or its reverse."""
+        """The entries from ``low`` (inclusive) to ``high`` (exclusive), in key order or its reverse."""
 
     def count(self, space: Space) -> int:
-        """How many entries a space has, as well as that is known."""
+        """The number of entries of a space, as far as it is known."""
 
     def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:
-        """Make the changes, and stand at the mark (rule 2)."""
+        """Apply the changes and set the mark (rule 2)."""
 
     def clear(self) -> None:
-        """Hold nothing, at no mark."""
+        """Remove everything, the mark included."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes, in memory or on disk."""
+        """Its size, in memory or on disk."""
 
     def close(self) -> None:
-        """Let go of files and locks; what is kept on disk stays there."""
+        """Release files and locks; what is on disk stays there."""
 
 
 class MemoryBackend:
-    """A `Backend` in memory: gone with the process."""
+    """A `Backend` in memory: lost with the process."""
 
     def __init__(self) -> None:
         self._spaces: dict[Space, _Space] = {}
@@ -102,7 +102,7 @@ class MemoryBackend:
 
 
 class _Space:
-    """One space; its order is kept from the first time that somebody asks for it."""
+    """One space; its order is kept from its first use on."""
 
     __slots__ = ("_order", "size_bytes", "values")
 

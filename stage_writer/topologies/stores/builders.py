@@ -1,10 +1,10 @@
-"""What a topology says of a store before there are tasks.
+"""A topology's declaration of a store, before there are tasks.
 
 Rules:
 
-1. A store's name is letters, digits, ``.``, ``_`` and ``-``; those that begin with ``__`` are the engine's own.
-2. Its shape (kind, and whether duplicates are kept) says how its bytes are read. A state whose store had another shape
-   is refused when it is restored; a retention may change.
+1. A store's name is letters, digits, ``.``, ``_`` and ``-``; those that start with ``__`` are reserved for the engine.
+2. Its shape (kind, and whether duplicates are kept) determines how its bytes are read. A state whose store had another
+   shape is refused when it is restored; a retention may change.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MILLISECOND = timedelta(milliseconds=1)
 _BY_TIME = "/by_time"
-"""After a store's name: the space of its index."""
+"""The suffix of a store's name for the space of its index."""
 
 
 class StoreKind(StrEnum):
-    """What a store is asked for by."""
+    """The kinds of stores."""
 
     KEY_VALUE = "key_value"
     WINDOW = "window"
@@ -50,7 +50,7 @@ _TIMED = {
 
 @dataclass(frozen=True, slots=True)
 class StoreBuilder:
-    """Makes one store of each task. Made by `Stores.key_value`, `Stores.window` and `Stores.session`."""
+    """Makes one store per task. Returned by `Stores.key_value`, `Stores.window` and `Stores.session`."""
 
     name: str
     kind: StoreKind
@@ -67,12 +67,12 @@ class StoreBuilder:
             raise ConfigError(msg, "give a retention of a millisecond or more: the time that late records may come in")
 
     def index(self) -> Index | None:
-        """How the store's entries stand by time; None where they have no time."""
+        """The order of the store's entries by time; None where they have no time."""
         timed = _TIMED.get(self.kind)
         return None if timed is None else Index(self.name + _BY_TIME, *timed)
 
     def build(self, layers: Layers) -> StoredStore:
-        """The store over its layers, which have its index."""
+        """The store over its layers, which include its index."""
         if self.kind is StoreKind.KEY_VALUE:
             return StoredKeyValues(self.name, layers)
         if self.kind is StoreKind.SESSION:

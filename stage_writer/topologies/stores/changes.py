@@ -1,4 +1,4 @@
-"""What changed in a task's stores between two seals."""
+"""The changes of a task's stores between two seals."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The last value of each key that changed; None where it was deleted. Nobody changes what is in it."""
+    """The last value of each key that changed; None where it was deleted. Treated as immutable."""
 
     spaces: Mapping[Space, Mapping[bytes, bytes | None]]
     """By the stores' names."""
     kinds: Mapping[Space, str] = field(default_factory=dict)
-    """Of all stores of the task: how their bytes are read."""
+    """The kinds of all stores of the task: how their bytes are read."""
 
     @property
     def entries(self) -> int:

@@ -1,17 +1,17 @@
 """The backend on disk: LMDB, a memory-mapped tree, one folder for each task.
 
-Chosen by measuring (benchmarks/topologies/stores.py): a get, which every record pays for, costs half of what it costs
-with RocksDB's bindings and a third of SQLite's; what RocksDB does better is the merge of a flush, once in a while.
+Chosen by measuring (benchmarks/topologies/stores.py): a get, which every record needs, takes half the time of RocksDB's
+bindings and a third of SQLite's; RocksDB is better at merging a flush, which is rare.
 
 Rules:
 
-1. What a process has applied outlives it however it ends, without waiting for the disk: the pages are the kernel's. A
-   machine that stops may lose any of it, so the folder names the start of the machine under which it was in use, and is
-   believed after another start only if it was closed, all on disk, before.
-2. What is not believed, or cannot be read, is thrown away: the stage has it. Nothing on the disk is ever the only copy.
-3. One process uses a folder at a time, by a lock that ends with it. A second one is given the next number, so that
-   nobody waits for a predecessor that still writes its last snapshot.
-4. LMDB's keys end at 511 bytes. Longer ones are kept under their beginning, in a list of all that begin so.
+1. Applied changes survive any end of the process, without waiting for the disk: the pages belong to the kernel. A
+   machine that stops may lose some of them, so the folder records the machine's boot id while in use, and is trusted
+   after another boot only if it was closed, completely on disk, before.
+2. An untrusted or unreadable folder is discarded: the stage has the state. Nothing on the disk is ever the only copy.
+3. One process uses a folder at a time, by a lock that ends with it. A second process gets the next number, so it need
+   not wait for a predecessor that still writes its last snapshot.
+4. LMDB's keys end at 511 bytes. Longer ones are kept under their prefix, in a list of all with that prefix.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _MARK, _MACHINE, _CLOSED = b"mark", b"machine", b"closed"
 _LONG_BYTES = 500
 _FIRST_MAP_BYTES = 2**30
 MOST_STORES = 1_000
-"""Of a task; each costs a transaction less than a nanosecond. Those with times count twice, for their index."""
-_MOST_SPACES = MOST_STORES + 24  # with the engine's own
+"""Spaces per task; each costs a transaction less than a nanosecond. Stores with times count twice, for their index."""
+_MOST_SPACES = MOST_STORES + 24  # including the engine's own
 _DATA = "lmdb"
 _Bucket = dict[bytes, bytes]
 
@@ -51,10 +51,10 @@ class _Open(NamedTuple):
 
 
 class DiskBackend:
-    """A `Backend` in a folder that is this one's alone (see `open_backend`). Raises StateError."""
+    """A `Backend` in a folder for its exclusive use (see `open_backend`). Raises StateError."""
 
     def __init__(self, folder: Path, lock: int) -> None:
-        """``lock`` is the open file that keeps others out (rule 3)."""
+        """``lock`` is the open file that excludes other processes (rule 3)."""
         self._folder = folder
         self._lock = lock
         self._spaces: dict[Space, lmdb._Database] = {}
@@ -84,7 +84,7 @@ class DiskBackend:
                 return self._now.reading.get(key, db=database)
             found = self._now.reading.get(key[:_LONG_BYTES], db=database)
             return None if found is None else _bucket(found).get(key)
-        except lmdb.Error as error:  # without the context manager below: this is done for every record
+        except lmdb.Error as error:  # without the context manager below: this runs for every record
             raise self._error(error, verb="read") from error
 
     def scan(  # noqa: D102 - the port says it
@@ -93,7 +93,7 @@ class DiskBackend:
         database = self._spaces.get(space)
         if database is None:
             return
-        # A transaction of its own: it may be read in another thread, and kept while others are.
+        # A transaction of its own: it may be read in another thread, and kept while others are open.
         with self._errors("read"), self._now.environment.begin() as reading, reading.cursor(database) as cursor:
             for key, value in _backward(cursor, high) if reverse else _forward(cursor, low):
                 if (key < low[:_LONG_BYTES]) if reverse else (high is not None and key >= high):
@@ -228,7 +228,7 @@ class DiskBackend:
 
 
 def open_backend(folder: Path) -> DiskBackend:
-    """The backend of a task whose folder this is, in the first place that nobody else uses (rule 3)."""
+    """The backend of a task whose folder this is, in the first subfolder that no other process uses (rule 3)."""
     for number in count():
         place = folder / str(number)
         try:
@@ -244,11 +244,11 @@ def open_backend(folder: Path) -> DiskBackend:
             continue
         _empty_places_above(folder, number)
         return DiskBackend(place, lock)
-    raise AssertionError  # count() does not end
+    raise AssertionError  # count() never ends
 
 
 def _empty_places_above(folder: Path, number: int) -> None:
-    """What was kept beside a predecessor that has gone meanwhile; the locks stay, for who may be about to take one."""
+    """Delete the folders of predecessors that are gone; their locks stay, for processes about to take them."""
     for above in count(number + 1):
         try:
             lock = os.open(folder / str(above) / "lock", os.O_RDWR | os.O_CLOEXEC)
@@ -261,14 +261,14 @@ def _empty_places_above(folder: Path, number: int) -> None:
 
 
 def _machine() -> str:
-    """What names the start of this machine; nothing where there is no such name."""
+    """The boot id of this machine; empty where there is none."""
     with suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     return ""
 
 
 def _put_all(writing: lmdb.Transaction[bytes], database: lmdb._Database, changed: Mapping[bytes, bytes | None]) -> None:
-    for key in sorted(changed):  # neighbours are on one page
+    for key in sorted(changed):  # neighbors are on one page
         value = changed[key]
         if len(key) >= _LONG_BYTES:
             _put_long(writing, database, key, value)

@@ -13,10 +13,10 @@ A file is a head and blocks:
 
 Rules:
 
-1. Nothing is taken from a block before its checksum was right, which holds its place too; and a file without its end is
-   not whole. What is wrong is a StateError that names the file, and never another state.
-2. A newer version is refused. What a file holds is bytes, numbers and names: nothing of it is run or imported.
-3. A writer holds what it has compressed, never a copy of the whole that is not; a reader holds one block.
+1. Nothing is read from a block before its checksum was verified, which covers its position too; and a file without its
+   end is incomplete. Any defect is a StateError that names the file, and never gives another state.
+2. A newer version is refused. A file holds bytes, numbers and names: nothing in it is run or imported.
+3. A writer holds compressed data, never an uncompressed copy of everything; a reader holds one block.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def changes_to_pieces(changes: Changes) -> Pieces:
 
 
 def snapshot_to_pieces(snapshot: Snapshot) -> Pieces:
-    """A whole state, as a file. Reads the snapshot's entries, in whatever thread it is called; does not close it."""
+    """A complete state, as a file. Reads the snapshot's entries, in the calling thread; does not close it."""
     return Pieces(_blocks(SNAPSHOT, snapshot.kinds, snapshot.entries()))
 
 
@@ -78,7 +78,7 @@ def snapshot_from_bytes(path: str, data: bytes) -> Iterator[Changes]:
 
 
 def snapshot_from_file(path: str, opened: BinaryIO) -> Iterator[Changes]:
-    """The same of a file that is read as it is needed, and closed by the caller."""
+    """The same for a file that is read on demand, and closed by the caller."""
     return _parts(path, opened, SNAPSHOT)
 
 
@@ -118,7 +118,7 @@ def _block(number: int, content: object) -> bytes:
 def _parts(path: str, opened: BinaryIO, kind: str) -> Iterator[Changes]:
     blocks = _read(path, opened)
     kinds = _kinds(path, next(blocks, None), kind)
-    yield Changes({}, kinds)  # also without entries it says of what kinds the stores are
+    yield Changes({}, kinds)  # gives the stores' kinds, even without entries
     number = 1
     for content in blocks:
         if content == number and not isinstance(content, bool):

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores.layers import Layers, Rising
 
 FIRST_KEY = b"\x01"
-"""Below it is what a store knows of itself."""
+"""Keys below it are the store's internal entries."""
 
 
 class KeyValueStore(Protocol):
-    """Values by keys. A value that was got is the caller's own: only `put` changes what the store holds."""
+    """Values by keys. A returned value belongs to the caller: only `put` changes the store's content."""
 
     @property
     def name(self) -> str:
-        """The name it was added by."""
+        """The name it was added with."""
 
     def get(self, key: Key) -> Value:
         """The key's value, or None."""
@@ -34,25 +34,25 @@ class KeyValueStore(Protocol):
         """Set several."""
 
     def put_if_absent(self, key: Key, value: Value) -> Value:
-        """Set the key's value if it has none; the value it had, or None."""
+        """Set the key's value if it has none. Returns the previous value, or None."""
 
     def delete(self, key: Key) -> Value:
-        """Delete the key; the value it had, or None."""
+        """Delete the key. Returns the previous value, or None."""
 
     def range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
-        """The entries from ``low`` to ``high``, both included, in the order of their keys; None is without a bound."""
+        """The entries from ``low`` to ``high``, both inclusive, in key order; None means unbounded."""
 
     def reverse_range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
-        """What `range` gives, the highest key first."""
+        """Like `range`, with the highest key first."""
 
     def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:
-        """The entries whose key begins with that text, those bytes, or those elements."""
+        """The entries whose key starts with that text, those bytes, or those elements."""
 
     def all(self) -> Iterator[tuple[Key, Value]]:
         """All entries, in the order of their keys."""
 
     def approximate_num_entries(self) -> int:
-        """About how many entries there are."""
+        """The approximate number of entries."""
 
 
 class StoredKeyValues:
@@ -105,11 +105,11 @@ class StoredKeyValues:
         return self._layers.count()
 
     def rising(self, key: Key, start: int) -> Rising:
-        """A whole number at a key that only this changes, and often; ``start`` until somebody sets it."""
+        """An integer at a key that only this changes, and often; ``start`` until it is set."""
         return self._layers.rising(key_to_bytes(key), start, (value_to_bytes, value_from_bytes))
 
     def before_seal(self) -> None:
-        """What has changed up to now is going to be sealed."""
+        """Called before the changes so far are sealed."""
 
     def _scan(self, low: bytes, high: bytes | None, *, reverse: bool = False) -> Iterator[tuple[Key, Value]]:
         for key, value in self._layers.scan(low, high, reverse=reverse):

@@ -3,11 +3,11 @@
 Rules:
 
 1. Keys of one type are ordered as Python orders them: numbers by value, text by code point, bytes bytewise, tuples
-   element by element, windowed keys by key, start and end. Keys of different types are different keys, ordered by
-   type: None, False, True, whole numbers, floats, bytes, text, tuples, windowed keys.
-2. No encoded key is the beginning of another one, so that what follows a key in a store's own layout is found again.
+   element by element, windowed keys by key, start and end. Keys of different types are different keys, ordered by type:
+   None, False, True, whole numbers, floats, bytes, text, tuples, windowed keys.
+2. No encoded key is a prefix of another one, so the rest of a store's own key layout can be decoded.
 3. Minus zero is zero, and NaN is one key, above all other floats.
-4. No encoded key begins with a zero byte: stores keep what they know of themselves there.
+4. No encoded key starts with a zero byte: stores keep their internal entries there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_INTEGER_BYTES = 120
 _ZERO_BYTES = 0x80  # the length byte of 0; below it are negative numbers, above it positive ones
 _SIGN = 1 << 63
 _ALL = (1 << 64) - 1
-_FURTHEST = 1 << 62  # so that no time begins with 255, which after a text's end would be one of its zeros
+_FURTHEST = 1 << 62  # no time starts with 255, which after a text's end would read as one of its zeros
 _TIME = struct.Struct(">Q")
 _DOUBLE = struct.Struct(">d")
 _NAN = _DOUBLE.pack(float("nan"))
@@ -43,7 +43,7 @@ Key: TypeAlias = "str | int | bytes | float | bool | Windowed | tuple[Key, ...] 
 
 
 def key_to_bytes(key: Key) -> bytes:
-    """The key's bytes. Raises TypeError for what cannot be a key, ValueError for a number that is too large."""
+    """The key's bytes. Raises TypeError for an unsupported type, ValueError for a number that is too large."""
     if type(key) is str:  # most keys are
         return b"\x07" + key.encode().replace(b"\x00", _ESCAPED) + b"\x00"
     into = bytearray()
@@ -52,7 +52,7 @@ def key_to_bytes(key: Key) -> bytes:
 
 
 def key_from_bytes(data: bytes) -> Key:
-    """What `key_to_bytes` was given. Raises ValueError for anything else."""
+    """The inverse of `key_to_bytes`. Raises ValueError for other bytes."""
     key, end = key_at(data, 0)
     if end != len(data):
         msg = f"{len(data) - end} bytes after the key"
@@ -61,7 +61,7 @@ def key_from_bytes(data: bytes) -> Key:
 
 
 def key_at(data: bytes, start: int) -> tuple[Key, int]:
-    """The key that begins there, and where it ends (rule 2)."""
+    """Decode the key at a position; also returns where it ends (rule 2)."""
     try:
         return _decode(data, start)
     except (IndexError, struct.error) as error:
@@ -70,7 +70,7 @@ def key_at(data: bytes, start: int) -> tuple[Key, int]:
 
 
 def prefix_bounds(prefix: Key) -> tuple[bytes, bytes | None]:
-    """From where and up to where the keys stand that begin with that text, those bytes, or those elements."""
+    """The lower and upper bounds of the keys that start with that text, those bytes, or those elements."""
     if isinstance(prefix, Windowed) or not isinstance(prefix, str | bytes | tuple):
         msg = f"a prefix is text, bytes or a tuple, and not {type(prefix).__name__}"
         raise TypeError(msg)
@@ -79,18 +79,18 @@ def prefix_bounds(prefix: Key) -> tuple[bytes, bytes | None]:
 
 
 def after_key(key: bytes) -> bytes:
-    """What is above all that a store puts after a key, or a tuple after an element (rule 2)."""
+    """The lowest bytes above everything a store appends to a key, or a tuple to an element (rule 2)."""
     return key + b"\xff"
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The lowest bytes above all that begin with ``prefix``; None when there are none."""
+    """The lowest bytes above everything that starts with ``prefix``; None when there are none."""
     short = prefix.rstrip(b"\xff")
     return short[:-1] + bytes((short[-1] + 1,)) if short else None
 
 
 def time_to_bytes(time_ms: int) -> bytes:
-    """A time as `TIME_BYTES` bytes, in the order of time. Raises ValueError for what is no time of anybody's."""
+    """A time as `TIME_BYTES` bytes, ordered by time. Raises ValueError for a time out of range."""
     if not -_FURTHEST <= time_ms <= _FURTHEST:
         msg = f"{time_ms} is not a time in milliseconds"
         raise ValueError(msg)
@@ -98,12 +98,12 @@ def time_to_bytes(time_ms: int) -> bytes:
 
 
 def bound_to_bytes(time_ms: int) -> bytes:
-    """A time to search from or to; of what is further away than any time, the furthest."""
+    """A time to search from or to; a time out of range becomes the nearest valid one."""
     return _TIME.pack(min(max(time_ms, -_FURTHEST), _FURTHEST) + _SIGN)
 
 
 def time_at(data: bytes, start: int) -> int:
-    """The time whose bytes begin there."""
+    """The time whose bytes start at a position."""
     return int(_TIME.unpack_from(data, start)[0]) - _SIGN
 
 
@@ -136,7 +136,7 @@ def _encode(key: object, into: bytearray) -> None:
             into += time_to_bytes(end_ms)
         case tuple():
             into.append(_TUPLE)
-            for element in key:  # what is not a key among them is refused where it stands
+            for element in key:  # an invalid key among them is refused where it occurs
                 _encode(element, into)
             into.append(_END)
         case _:

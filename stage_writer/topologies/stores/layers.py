@@ -1,15 +1,15 @@
-"""What has changed since the last markers, over a backend that stands at one of them.
+"""The changes since the last markers, in layers over a backend that is at one of them.
 
 Rules:
 
-1. The backend never holds what no marker has sealed: changes are held in layers above it, the newest above all. One
-   layer is open; those below it are sealed, and wait for their markers.
+1. The backend never holds unsealed changes: they are in layers above it, the newest on top. One layer is open; those
+   below it are sealed, and wait for their markers.
 2. A sealed layer never changes.
-3. A change is written down in the task's journal with what was there before, so that a record can be undone.
-4. What one record, or a look-up, iterates over is the store as it was when it began to; nobody keeps an iterator
-   beyond that. One that outlives the merging of a layer says so.
-5. Entries that have a time stand by time too: the layers find their places themselves, below them the backend has an
-   index. What expires goes at the end of a layer, so that most of it comes into no state at all.
+3. A change is recorded in the task's journal with the previous value, so that a record can be undone.
+4. An iterator of one record, or of a lookup, sees the store as it was at its start; callers do not keep it longer. An
+   iterator that outlives the merging of a layer raises an error.
+5. Entries with a time are ordered by time too: the layers compute that order themselves; the backend has an index.
+   Expired entries are deleted at the end of a layer, so most of them never enter a state.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Missing(Enum):
 
 
 MISSING: Final = Missing.MISSING
-"""Where a layer says nothing of a key; None says that the key was deleted."""
+"""A layer has no entry for a key; None says that the key was deleted."""
 Entry = tuple[bytes, bytes]
 
 
 class Index(NamedTuple):
-    """How entries stand by time: in a space of their own, whose keys begin with the time, and which has no values."""
+    """The order of entries by time: in a space of its own, whose keys start with the time, and which has no values."""
 
     space: Space
     place_of: PlaceOf
     key_of: Callable[[bytes], bytes]
-    """The key of what has a place."""
+    """The key of an entry's index position."""
 
 
 class _Order:
-    """The places of a layer's keys, in their order."""
+    """The index positions of a layer's keys, in order."""
 
     __slots__ = ("_new", "_ordered", "_place_of")
 
@@ -59,13 +59,13 @@ class _Order:
         self._place_of = place_of
         self._ordered: SortedList[bytes] = SortedList()
         self._new = list(keys)
-        """What came since the order was asked for, as it came."""
+        """Additions since the order was last used, in order of arrival."""
 
     def add(self, key: bytes) -> None:
         self._new.append(key)
 
     def remove_last(self, key: bytes) -> None:
-        """Leave out the key that was added last of all that are there."""
+        """Remove the most recently added key."""
         if self._new:
             self._new.pop()
             return
@@ -81,18 +81,18 @@ class _Order:
 
 
 class Layer:
-    """The changes of one space between two seals; an order is kept from the first time that it is asked for."""
+    """The changes of one space between two seals; an order is kept from its first use on."""
 
     __slots__ = ("_orders", "size_bytes", "values")
 
     def __init__(self) -> None:
         self.values: SpaceChanges = {}
         self.size_bytes = 0
-        """Of the keys, and of all values that were put since the layer began."""
+        """The size of the keys, and of all values put since the layer started."""
         self._orders: dict[PlaceOf, _Order] = {}
 
     def put(self, key: bytes, value: bytes | None) -> bytes | Missing | None:
-        """Note a change; what was said of the key before."""
+        """Record a change; returns what the layer had for the key before."""
         values = self.values
         before = values.get(key, MISSING)
         values[key] = value
@@ -105,7 +105,7 @@ class Layer:
         return before
 
     def undo(self, key: bytes, before: object) -> None:
-        """Say of a key what was said before the last change of all that is not undone."""
+        """Restore what the layer had for a key before the most recent change that is not undone."""
         if before is not MISSING:
             self.values[key] = cast("bytes | None", before)
             return
@@ -114,14 +114,14 @@ class Layer:
             order.remove_last(key)
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Say nothing of these keys."""
+        """Remove all entries of these keys."""
         for key in keys:
             del self.values[key]
             self.size_bytes -= len(key)
         self._orders.clear()
 
     def within(self, low: bytes, high: bytes | None, place_of: PlaceOf) -> Iterator[bytes]:
-        """The places of the keys that stand from ``low`` up to but without ``high``, in their order."""
+        """The index positions of the keys from ``low`` (inclusive) to ``high`` (exclusive), in order."""
         order = self._orders.get(place_of)
         if order is None:
             order = self._orders[place_of] = _Order(place_of, self.values)
@@ -129,7 +129,7 @@ class Layer:
 
 
 class Rising:
-    """A whole number of a store that changes with nearly every record: bytes are made of it where a layer ends."""
+    """An integer in a store that changes with nearly every record: converted to bytes only at a layer's end."""
 
     __slots__ = ("_from_bytes", "_key", "_note", "_start", "_to_bytes", "_written", "value")
 
@@ -140,27 +140,27 @@ class Rising:
         self._start = self._written = self.value = start
 
     def set(self, value: int) -> None:
-        """It is this now."""
+        """Set the number."""
         self._note((self, self._key, self.value))
         self.value = value
 
     def undo(self, _key: bytes, before: object) -> None:
-        """The last change of all that is not undone has not been."""
+        """Undo the most recent change that is not undone."""
         self.value = cast("int", before)
 
     def reread(self, found: bytes | None) -> None:
-        """The layers hold another state."""
+        """The layers hold another state now."""
         self._written = self.value = self._start if found is None else self._from_bytes(found)
 
     def write(self, layer: Layer) -> None:
-        """Have it among the changes of a layer that ends, if it is one of them."""
+        """Add it to the changes of a layer that ends, if it changed."""
         if self.value != self._written:
             layer.put(self._key, self._to_bytes(self.value))
             self._written = self.value
 
 
 class Journal:
-    """What the changes of the current record have replaced."""
+    """The values that the changes of the current record have replaced."""
 
     __slots__ = ("entries",)
 
@@ -168,12 +168,12 @@ class Journal:
         self.entries: Final[list[tuple[Layer | Rising, bytes, object]]] = []
 
     def begin(self) -> None:
-        """What was done up to now stays."""
+        """Keep all changes so far."""
         if self.entries:
             self.entries.clear()
 
     def undo_to(self, place: int) -> None:
-        """Take back all but that many changes since `begin`."""
+        """Undo all changes since `begin` except the given number of first ones."""
         for changed, key, before in reversed(self.entries[place:]):
             changed.undo(key, before)
         del self.entries[place:]
@@ -185,7 +185,7 @@ class Layers:
     __slots__ = ("_backend", "_index", "_journal", "_merges", "_note", "_open", "_rising", "_sealed", "_space")
 
     def __init__(self, space: Space, backend: Backend, journal: Journal, index: Index | None = None) -> None:
-        """``index`` is there when the entries have a time."""
+        """``index`` is present when the entries have a time."""
         self._space = space
         self._backend = backend
         self._index = index
@@ -197,7 +197,7 @@ class Layers:
         self._merges = 0
 
     def rising(self, key: bytes, start: int, codec: NumberCodec) -> Rising:
-        """The number that is kept at a key, which nothing else may change; the same one for all who ask for it."""
+        """The number that is kept at a key, which nothing else may change; the same object for all callers."""
         if key not in self._rising:
             self._rising[key] = Rising(key, start, codec, self._journal)
             self._rising[key].reread(self.get(key))
@@ -221,7 +221,7 @@ class Layers:
         self._note((layer, key, layer.put(key, value)))
 
     def scan(self, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False) -> Iterator[Entry]:
-        """The entries from ``low`` up to but without ``high``, in the order of their keys or its reverse (rule 4)."""
+        """The entries from ``low`` (inclusive) to ``high`` (exclusive), in key order or its reverse (rule 4)."""
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
             if layer.values:
@@ -232,7 +232,7 @@ class Layers:
         return _merged(sorted(changed.items(), reverse=reverse, key=_key), changed, below, reverse=reverse)
 
     def scan_by_time(self, low: bytes = b"", high: bytes | None = None) -> Iterator[Entry]:
-        """The entries whose places are from ``low`` up to but without ``high``, by their places (rule 4)."""
+        """The entries positioned from ``low`` (inclusive) to ``high`` (exclusive) by time, in that order (rule 4)."""
         index = self._indexed()
         changed: SpaceChanges = {}
         for layer in (*self._sealed, self._open):
@@ -245,9 +245,10 @@ class Layers:
                 yield at, found
 
     def expire(self, end: bytes) -> bool:
-        """Delete the entries whose places are below ``end``: at the end of a layer, for this is not undone (rule 5).
+        """Delete the entries positioned below ``end``: at the end of a layer, because this is not undone (rule 5).
 
-        Those in layers that wait for their markers stay, until one comes after these are merged; then it says False.
+        Entries in layers that wait for their markers stay until a later call after these are merged; then it returns
+        False.
         """
         index, layer = self._indexed(), self._open
         expired = [key for key in layer.values if (at := index.place_of(key)) is not None and at < end]
@@ -268,18 +269,18 @@ class Layers:
         return self._index
 
     def count(self) -> int:
-        """About how many entries there are: keys in a layer count as new ones, deleted ones as gone."""
+        """The approximate number of entries: keys in a layer count as new, deleted ones as gone."""
         layers = (*self._sealed, self._open)
         changed = sum(-1 if value is None else 1 for layer in layers for value in layer.values.values())
         return max(self._backend.count(self._space) + changed, 0)
 
     @property
     def size_bytes(self) -> int:
-        """What the layers hold in memory."""
+        """The memory of the layers."""
         return self._open.size_bytes + sum(layer.size_bytes for layer in self._sealed)
 
     def seal(self) -> SpaceChanges:
-        """Begin a new layer; what has changed up to now, which nobody may change any more (rule 2)."""
+        """Start a new layer. Returns the changes so far, which are immutable from now on (rule 2)."""
         sealed = self._open
         for rising in self._rising.values():
             rising.write(sealed)
@@ -288,7 +289,7 @@ class Layers:
         return sealed.values
 
     def at_last_seal(self) -> Callable[[], Iterator[Entry]]:
-        """Gives the entries of now, called right after a seal; from any thread, as long as no layer is merged."""
+        """Iterates over the entries of now; call it right after a seal, in any thread, while no layer is merged."""
         sealed = self._sealed
 
         def entries() -> Iterator[Entry]:
@@ -304,12 +305,12 @@ class Layers:
         return self._sealed[0].values
 
     def merged(self) -> None:
-        """The oldest sealed layer is in the backend now."""
+        """The oldest sealed layer is in the backend now: drop it."""
         self._sealed = self._sealed[1:]
         self._merges += 1
 
     def forget(self) -> None:
-        """The backend was filled again: no layer is above it."""
+        """The backend was filled again: drop all layers above it."""
         self._sealed, self._open = (), Layer()
         self._merges += 1
         for key, rising in self._rising.items():

@@ -1,10 +1,10 @@
-"""The session store: values by key and by the span of a session, whose ends are both included.
+"""The session store: values by key and by the span of a session, both ends inclusive.
 
 Rules:
 
-1. An entry is at its key, then the session's end and its start; so the sessions of one key stand in the order of their
-   ends. By time they stand by end, key and start.
-2. What expires, by the sessions' ends, and when: expiry.py.
+1. An entry is ordered by its key, then the session's end and its start; so the sessions of one key are in the order of
+   their ends. The order by time is end, key and start.
+2. Sessions expire by their ends; see expiry.py for when.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 
 class SessionStore(Protocol):
-    """Values by session. What ended before the retention is neither taken nor found."""
+    """Values by session. Sessions that ended before the retention are neither accepted nor found."""
 
     @property
     def name(self) -> str:
-        """The name it was added by."""
+        """The name it was added with."""
 
     @property
     def retention_ms(self) -> int:
-        """How far back from the highest end it remembers."""
+        """How long before the highest end sessions are kept."""
 
     def put(self, session: Windowed, aggregate: Value) -> None:
         """Set a session's value; None deletes it."""
@@ -64,7 +64,7 @@ class SessionStore(Protocol):
 
     @property
     def dropped(self) -> int:
-        """How many puts were too late to be taken, since the program began."""
+        """How many puts were too late to be accepted, since the program started."""
 
 
 class StoredSessions(TimedStore):
@@ -105,7 +105,7 @@ class StoredSessions(TimedStore):
 
 
 def place_of(entry: bytes) -> bytes | None:
-    """Where an entry stands by time: by end, key and start. None for what the store knows of itself."""
+    """An entry's position in the order by time (end, key, start). None for the store's internal entries."""
     if entry < FIRST_KEY:
         return None
     end = len(entry) - 2 * TIME_BYTES
@@ -113,7 +113,7 @@ def place_of(entry: bytes) -> bytes | None:
 
 
 def entry_of(place: bytes) -> bytes:
-    """The entry of a place."""
+    """The inverse of `place_of`."""
     return place[TIME_BYTES:-TIME_BYTES] + place[:TIME_BYTES] + place[-TIME_BYTES:]
 
 

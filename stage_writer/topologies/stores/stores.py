@@ -1,6 +1,6 @@
-"""All stores of one task, and how their state moves on with the chain.
+"""All stores of one task, and how their state advances with the chain.
 
-How a task is run (everything but what is said otherwise from one thread):
+How a task is run (from one thread, except where noted):
 
     stores = Stores.open(builders, MemoryBackend())
     if stores.mark != tail_mark: stores.restore(snapshot, changes_oldest_first, tail_mark)  # files.py reads them
@@ -12,13 +12,13 @@ How a task is run (everything but what is said otherwise from one thread):
 
 Rules:
 
-1. The backend stands at a marker of the chain, always: a seal's changes are merged into it when the marker is there,
-   all of them or none, together with the mark. Up to then they are in memory (layers.py).
-2. A snapshot is of the last seal. While one is being read nothing is merged.
-3. A restore leaves exactly what was sealed by that mark. A store that the topology no longer has is left out, and one
-   whose bytes mean something else is refused by name.
-4. What a store keeps beside its entries to find them (an index) is made from the entries, and never stored.
-5. A backend that held the stores of another topology is not gone on from, whatever its mark: it is restored.
+1. The backend is always at a marker of the chain: a seal's changes are merged into it once the marker exists, all of
+   them or none, together with the mark. Until then they are in memory (layers.py).
+2. A snapshot is of the last seal. While it is being read nothing is merged.
+3. A restore gives exactly what was sealed by that mark. A store that the topology no longer has is left out, and one
+   with another shape is refused by name.
+4. A store's index is built from its entries, and never stored.
+5. A backend that held the stores of another topology is not reused, even with a matching mark: it is restored.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores.layers import Entry, Index
 
 TASK_STORE = "__task"
-"""A key-value store that each task has: the engine's own."""
+"""A key-value store that each task has for the engine's use."""
 _SHAPE = "\n"
-"""Between a mark and the stores that it was made with."""
+"""Separates a mark from the stores that it was made with."""
 SnapshotEntry = tuple["Space", bytes, bytes]
 
 
 class Snapshot:
-    """The state at a seal. `entries` may be read in another thread; `close` it, or nothing is merged any more."""
+    """The state at a seal. `entries` may be read in another thread; merging resumes after `close`."""
 
     def __init__(self, spaces: Mapping[Space, Callable[[], Iterator[Entry]]], kinds: Mapping[Space, str]) -> None:
         self._spaces = spaces
@@ -60,12 +60,12 @@ class Snapshot:
                 yield space, key, value
 
     def close(self) -> None:
-        """It is read, or not needed."""
+        """Release it, read or not."""
         self.is_open = False
 
 
 class Stores:
-    """The stores of one task over one backend. Users call `key_value`, `window` and `session`; the rest is a task's."""
+    """The stores of one task over one backend. Users call `key_value`, `window` and `session`; tasks call the rest."""
 
     @staticmethod
     def key_value(name: str, *, persistent: bool = False) -> StoreBuilder:
@@ -76,18 +76,18 @@ class Stores:
     def window(
         name: str, retention: timedelta, size: timedelta, *, duplicates: bool = False, persistent: bool = False
     ) -> StoreBuilder:
-        """A window store: remembers windows that start within ``retention`` of the latest; each is ``size`` long."""
+        """A window store: keeps windows that start within ``retention`` of the latest; each is ``size`` long."""
         kind = StoreKind.WINDOW_DUPLICATES if duplicates else StoreKind.WINDOW
         return StoreBuilder(name, kind, milliseconds(retention), milliseconds(size), persistent)
 
     @staticmethod
     def session(name: str, retention: timedelta, *, persistent: bool = False) -> StoreBuilder:
-        """A session store: remembers sessions that end within ``retention`` of the latest."""
+        """A session store: keeps sessions that end within ``retention`` of the latest."""
         return StoreBuilder(name, StoreKind.SESSION, milliseconds(retention), persistent=persistent)
 
     @classmethod
     def open(cls, builders: Iterable[StoreBuilder], backend: Backend) -> Stores:
-        """A task's stores as the backend holds them: look at `mark` and `restore` if it is another one."""
+        """A task's stores as the backend holds them: check `mark`, and `restore` if it differs."""
         return cls(tuple(builders), backend)
 
     def __init__(self, builders: tuple[StoreBuilder, ...], backend: Backend) -> None:
@@ -132,43 +132,43 @@ class Stores:
 
     @property
     def mark(self) -> str | None:
-        """The mark that the backend stands at; None when it holds nothing that can be gone on from (rule 5)."""
+        """The backend's mark; None when its content cannot be reused (rule 5)."""
         found, _, shape = (self._backend.mark or "").rpartition(_SHAPE)
         return found if shape == self._shape and self._backend.mark is not None else None
 
     @property
     def memory_bytes(self) -> int:
-        """What the changes hold that are not in the backend yet."""
+        """The memory of the changes that are not in the backend yet."""
         return sum(layers.size_bytes for layers in self._layers.values())
 
     @property
     def size_bytes(self) -> int:
-        """What the backend takes, in memory or on disk."""
+        """The backend's size, in memory or on disk."""
         return self._backend.size_bytes
 
     @property
     def entries(self) -> int:
-        """About how many entries all stores have."""
+        """The approximate number of entries in all stores."""
         return sum(self._layers[name].count() for name in self._stores)
 
     def begin_record(self) -> None:
-        """What was changed up to now can no longer be undone."""
+        """Changes up to now can no longer be undone."""
         self._journal.begin()
 
     def undo_record(self) -> None:
-        """Take back what was changed since `begin_record`."""
+        """Undo the changes since `begin_record`."""
         self.undo_to(0)
 
     def savepoint(self) -> int:
-        """A place that `undo_to` can go back to, until the next `begin_record`."""
+        """A savepoint for `undo_to`, valid until the next `begin_record`."""
         return len(self._journal.entries)
 
     def undo_to(self, savepoint: int) -> None:
-        """Take back what was changed since then."""
+        """Undo the changes since the savepoint."""
         self._journal.undo_to(savepoint)
 
     def seal(self) -> Changes:
-        """What changed since the last seal; what comes now belongs to the next one."""
+        """The changes since the last seal; later ones belong to the next seal."""
         self._journal.begin()
         for store in self._stores.values():
             store.before_seal()
@@ -176,7 +176,7 @@ class Stores:
         return Changes({space: changed for space, changed in sealed.items() if changed}, self._kinds)
 
     def sealed(self, mark: str) -> None:
-        """The marker of the oldest seal is there (rule 1)."""
+        """The marker of the oldest seal exists (rule 1)."""
         self._marks.append(mark)
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.is_open]
         if self._snapshots:
@@ -195,9 +195,9 @@ class Stores:
         return found
 
     def restore(self, snapshot: Iterable[Changes], changes: Iterable[Changes], mark: str | None) -> None:
-        """Hold what was sealed by the mark: a snapshot, in parts, and the changes after it, the oldest first (rule 3).
+        """Restore what was sealed by the mark: a snapshot, in parts, and the changes after it, oldest first (rule 3).
 
-        Without either the state is empty: that of a task that begins. Raises StateError for a store of another kind.
+        Without either the state is empty, as for a new task. Raises StateError for a store of another kind.
         """
         self._backend.clear()
         for each in chain(snapshot, changes):
@@ -211,7 +211,7 @@ class Stores:
             layers.forget()
 
     def close(self) -> None:
-        """Let go of the backend."""
+        """Close the backend."""
         self._backend.close()
 
     def _require_kinds(self, kinds: Mapping[Space, str]) -> None:

@@ -1,4 +1,4 @@
-"""What stores of windows and of sessions have in common: entries with a time, and what expires (expiry.py)."""
+"""The common parts of window and session stores: entries with a time, and expiry (expiry.py)."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class TimedStore:
 
     @property
     def name(self) -> str:
-        """The name it was added by."""
+        """The name it was added with."""
         return self._name
 
     @property
     def retention_ms(self) -> int:
-        """How far back from the highest time it remembers."""
+        """How long before the highest time entries are kept."""
         return self._retention_ms
 
     @property
     def dropped(self) -> int:
-        """How many puts were too late to be taken, since the program began."""
+        """How many puts were too late to be accepted, since the program started."""
         return self._expiry.dropped
 
     def approximate_num_entries(self) -> int:
-        """About how many entries there are, with some that have expired."""
+        """The approximate number of entries, including some that have expired."""
         return self._layers.count()
 
     def before_seal(self) -> None:
-        """What has changed up to now is going to be sealed."""
+        """Called before the changes so far are sealed."""
         self._expiry.sweep()

@@ -1,12 +1,12 @@
-"""Values as bytes: what a store keeps of the objects that a processor gives it.
+"""Values as bytes: how a store keeps the objects of a processor.
 
 Rules:
 
-1. What comes back equals what was put, in the same type: text, whole numbers of any size, floats, booleans, None,
-   bytes, Decimal, date, datetime, time, timedelta, lists, tuples, dicts (keys of any of these), and windowed keys.
-   Anything else is refused by its type's name, also a subclass: it would come back as something else.
-2. No code is ever run by what is read (so no pickle): the bytes may come from anywhere.
-3. The form is MessagePack, with the extensions below. They are part of the stored format: one is never reused.
+1. A value that is read equals the one that was put, in the same type: text, whole numbers of any size, floats,
+   booleans, None, bytes, Decimal, date, datetime, time, timedelta, lists, tuples, dicts (keys of any of these), and
+   windowed keys. Any other type is refused by name, subclasses included: it would be read as another type.
+2. Reading never runs code (so no pickle): the bytes may come from anywhere.
+3. The form is MessagePack, with the extensions below. They are part of the stored format: their codes are never reused.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import msgpack
 
 from stage_writer.topologies.stores.keys import Windowed
 
-Value: TypeAlias = Any  # a processor's own: rule 1 says what may be one
+Value: TypeAlias = Any  # a processor's type; see rule 1 for which are allowed
 _TUPLE, _WINDOWED, _INTEGER, _DECIMAL, _DATE, _DATETIME, _ZONED, _TIME, _TIMEDELTA = range(1, 10)
 _MICROSECOND = timedelta(microseconds=1)
 _plain = msgpack.Packer(strict_types=True)
-"""For what MessagePack knows by itself. It calls nothing of Python's, so that threads may share it."""
+"""For the types that MessagePack supports itself. It calls no Python code, so threads may share it."""
 
 
 def value_to_bytes(value: object) -> bytes:
-    """The value's bytes. Raises TypeError for what no store keeps."""
+    """The value's bytes. Raises TypeError for a type that stores do not support."""
     try:
         return bytes(_plain.pack(value))  # most values are
     except (TypeError, OverflowError):
@@ -36,7 +36,7 @@ def value_to_bytes(value: object) -> bytes:
 
 
 def value_from_bytes(data: bytes) -> Value:
-    """What `value_to_bytes` was given. Raises ValueError for anything else."""
+    """The inverse of `value_to_bytes`. Raises ValueError for other bytes."""
     try:
         return msgpack.unpackb(data, ext_hook=_from_extended, strict_map_key=False)
     except (TypeError, ValueError, ArithmeticError, LookupError, OSError) as error:
@@ -50,7 +50,7 @@ def _extended(value: object) -> msgpack.ExtType:  # noqa: PLR0911 - one for each
         return msgpack.ExtType(_TUPLE, value_to_bytes(list(value)))  # type: ignore[call-overload]
     if isinstance(value, Windowed):
         return msgpack.ExtType(_WINDOWED, value_to_bytes([value.key, value.start_ms, value.end_ms]))
-    if kind is int:  # beyond 64 bits
+    if kind is int:  # more than 64 bits
         return msgpack.ExtType(_INTEGER, str(value).encode())
     if kind is Decimal:
         return msgpack.ExtType(_DECIMAL, str(value).encode())

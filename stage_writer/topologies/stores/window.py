@@ -2,10 +2,10 @@
 
 Rules:
 
-1. An entry is at its key, then its window's start, and where duplicates are kept a number that rises with each put; so
-   the windows of one key stand side by side in time. By time they stand by start, key and number.
-2. What expires, and when: expiry.py.
-3. Who folds a record into a window fetches it and then puts it: where it stands is kept in between.
+1. An entry is ordered by its key, then its window's start, and where duplicates are kept a number that rises with each
+   put; so the windows of one key are adjacent, in order of time. The order by time is start, key and number.
+2. See expiry.py for what expires, and when.
+3. To fold a record into a window, a processor fetches it and then puts it: its encoded key is cached in between.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _SEQUENCE_CODEC = (
 
 
 class WindowStore(Protocol):
-    """Values by key and window start. What is older than the retention is neither taken nor found."""
+    """Values by key and window start. Windows older than the retention are neither accepted nor found."""
 
     @property
     def name(self) -> str:
-        """The name it was added by."""
+        """The name it was added with."""
 
     @property
     def retention_ms(self) -> int:
-        """How far back from the highest start it remembers."""
+        """How long before the highest start windows are kept."""
 
     @property
     def size_ms(self) -> int:
-        """The length of a window; what the keys of `fetch_keys` and `all` end by."""
+        """The length of a window; used for the window ends in the keys of `fetch_keys` and `all`."""
 
     def put(self, key: Key, value: Value, window_start_ms: int) -> None:
         """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
@@ -66,17 +66,17 @@ class WindowStore(Protocol):
     def fetch_range(
         self, key: Key, from_ms: int = ..., to_ms: int = ..., *, reverse: bool = ...
     ) -> Iterator[tuple[int, Value]]:
-        """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both included, by time."""
+        """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time."""
 
     def fetch_keys(self, from_ms: int = ..., to_ms: int = ...) -> Iterator[tuple[Windowed, Value]]:
-        """All keys' windows that start from ``from_ms`` to ``to_ms``, both included, by time and then by key."""
+        """All keys' windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time and then by key."""
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:
         """All windows, by time and then by key."""
 
     @property
     def dropped(self) -> int:
-        """How many puts were too late to be taken, since the program began."""
+        """How many puts were too late to be accepted, since the program started."""
 
 
 class StoredWindows(TimedStore):
@@ -135,7 +135,7 @@ class StoredWindows(TimedStore):
         return self.fetch_keys()
 
     def _entry(self, key: Key, start_ms: int) -> bytes:
-        """Where a window stands (rule 3)."""
+        """The stored key of a window (rule 3)."""
         last = self._last
         if last is not None and last[0] is key and last[1] == start_ms:
             return last[2]
@@ -145,14 +145,14 @@ class StoredWindows(TimedStore):
 
 
 def place_of(entry: bytes) -> bytes | None:
-    """Where an entry stands by time; None for what the store knows of itself."""
+    """An entry's position in the order by time; None for the store's internal entries."""
     if entry < FIRST_KEY:
         return None
     return entry[-TIME_BYTES:] + entry[:-TIME_BYTES]
 
 
 def entry_of(place: bytes) -> bytes:
-    """The entry of a place."""
+    """The inverse of `place_of`."""
     return place[TIME_BYTES:] + place[:TIME_BYTES]
 
 

@@ -1,1 +1,1 @@
-"""Tasks: one instance each of a part of a topology, with its state, at work on one partition of its topics."""
+"""Tasks: instances of a part of a topology, with state, each working on one partition of its topics."""

@@ -1,13 +1,13 @@
-"""Whether values are of the Python types that a column takes; Arrow alone would take more, and cut it off.
+"""Checks that values have the Python types of their column; Arrow alone would accept more, and truncate it.
 
 Rules:
 
-1. A whole number is an int (a float, even a whole one, may have been rounded; True is no number), text is a str, a time
-   a datetime (a bare number is none: it is unknown whether it counts seconds or microseconds).
+1. A whole number is an int (a float, even a whole one, may have been rounded; True is not a number), text is a str, a
+   time a datetime (not a number: it could count seconds or microseconds).
 2. A STRUCT is a dict without fields that it does not have, an ARRAY a list or tuple, a MAP a dict.
-3. What Arrow refuses by itself is left to it: whole numbers out of range, decimals with too many digits. Of a number
-   beyond the range of FLOAT it would make infinity.
-4. Types are looked at for a column at once: to look at a value costs some 20 nanoseconds.
+3. Arrow itself refuses whole numbers out of range and decimals with too many digits. It would turn a number beyond the
+   range of FLOAT into infinity.
+4. Types are checked for a whole column at once: a check per value costs some 20 nanoseconds.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _fits(found: type, wanted: tuple[type, ...]) -> bool:
 
 
 def _is_time_for_date(found: type, wanted: tuple[type, ...]) -> bool:
-    """A datetime is a date to Python; as one it would lose its time of day."""
+    """In Python a datetime is a date; as one it would lose its time of day."""
     return issubclass(found, datetime) and datetime not in wanted
 
 

@@ -1,12 +1,12 @@
-"""A task's time, and what is scheduled by it.
+"""A task's time, and its schedule.
 
 Rules:
 
-1. Stream time is the highest time of the messages that were processed. A message that fails has not been there.
+1. Stream time is the highest time of the messages that were processed. A message that fails does not count.
 2. A punctuation's times are as in Kafka Streams: by stream time at 0 (so with the first record) and then at multiples
-   of its interval; by wall clock an interval after the first look at the clock. One that is overdue is called once.
+   of its interval; by wall clock an interval after the clock is first read. An overdue one is called once.
 3. Those that are due at once are called in the order of their times, and at one time in the order of scheduling.
-4. What `Timers.times` gives is enough to go on with: punctuations are known again by their node and their number there.
+4. `Timers.times` is enough to resume: punctuations are identified by their node and their number there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     """A node, and the how-maniest punctuation of it."""
 
 NEVER_MS = 2**63
-"""After the last time that a message can have."""
+"""After the last possible time of a message."""
 NO_TIME_MS = -1
 
 
@@ -39,11 +39,11 @@ class Timer:
     interval_ms: int
     callback: Punctuator
     journal: Journal
-    """Where it notes its changes: itself, and whether it was cancelled before (one that was not there was)."""
+    """Records its changes: itself, and whether it was cancelled before (a new one counts as cancelled)."""
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """Call it no more."""
+        """Stop calling it."""
         if not self.cancelled:
             self.journal.append((self, False))
             self.cancelled = True
@@ -56,7 +56,7 @@ class Timers:
     journal: Journal = field(default_factory=list)
     """What was scheduled and cancelled in this message."""
     heap: Heap = field(default_factory=list)
-    """When each is due next, its number, and itself."""
+    """When each is due next, its number, and the timer."""
     numbers: int = 0
 
     @property
@@ -88,16 +88,16 @@ class Timers:
         return {timer.name: at for at, _, timer in self.heap if not timer.cancelled}
 
     def set_times(self, times: Mapping[Name, int], offset_ms: int = 0) -> None:
-        """Have those that are known due at these times, the others that much later than they were."""
+        """Set the due times of known timers; shift the others by as much."""
         self.heap = [(times.get(timer.name, at + offset_ms), number, timer) for at, number, timer in self.heap]
         heapq.heapify(self.heap)
 
     def saved(self) -> Saved:
-        """What `restore` takes."""
+        """The input of `restore`."""
         return list(self.heap), [timer.cancelled for _, _, timer in self.heap]
 
     def restore(self, saved: Saved) -> None:
-        """Be as it was."""
+        """Return to a saved state."""
         self.heap = list(saved[0])
         for (_, _, timer), cancelled in zip(*saved, strict=True):
             timer.cancelled = cancelled
@@ -118,30 +118,30 @@ class Clock:
         self._wall_times: Mapping[Name, int] = {}
 
     def look(self, wall_clock_ms: int) -> None:
-        """It is this late by the machine's clock."""
+        """Set the time of the machine's clock."""
         if self.wall_clock_ms == NO_TIME_MS:
             self.wall.set_times(self._wall_times, wall_clock_ms)
         self.wall_clock_ms = wall_clock_ms
 
     def resume(self, stream_time_ms: int, stream: Mapping[Name, int], wall: Mapping[Name, int]) -> None:
-        """Go on from what a task before this one has left; its wall clock's times wait for the first look."""
+        """Continue from what a previous task has left; wall-clock times wait until the clock is first read."""
         self.stream_time_ms = stream_time_ms
         self.stream.set_times(stream)
         self._wall_times = wall
 
     def undo(self, stream_time_ms: int) -> None:
-        """The message has not been there, and this was the time before it."""
+        """Undo the message; this was the time before it."""
         self.stream_time_ms = stream_time_ms
         for timer, cancelled in reversed(self.journal):
             timer.cancelled = cancelled
         self.journal.clear()
 
     def saved(self) -> tuple[int, Saved, Saved]:
-        """What `restore` takes."""
+        """The input of `restore`."""
         return self.stream_time_ms, self.stream.saved(), self.wall.saved()
 
     def restore(self, saved: tuple[int, Saved, Saved]) -> None:
-        """Be as it was."""
+        """Return to a saved state."""
         self.stream_time_ms, stream, wall = saved
         self.stream.restore(stream)
         self.wall.restore(wall)

@@ -1,10 +1,10 @@
-"""What the nodes of a task give, in the order in which they give it.
+"""Collects the output of a task's nodes, in order.
 
 Rules:
 
-1. Each thing is noted with the number of its message, which rises. So all that a message gave is at the end, and is
-   taken back from there.
-2. What a punctuation gave is known by its place: it is of no record, and so cannot be refused with one.
+1. Each item is recorded with the number of its message, which rises. So all output of a message is at the end, and is
+   removed from there.
+2. A punctuation's output is identified by its index: it belongs to no record, and so cannot be refused with one.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ class Collected:
     index: list[int] = field(default_factory=list)
     values: list[dict[str, Any]] = field(default_factory=list)
     punctuated: list[tuple[int, int]] = field(default_factory=list)
-    """The places ``[start, end)`` of what punctuations gave."""
+    """The index ranges ``[start, end)`` of what punctuations gave."""
     check: Callable[[dict[str, Any]], None] | None = None
-    """Raises for a dict that does not fit, right after it is noted; None while all are tried together at the end."""
+    """Raises for an incompatible dict, right after it is recorded; None while all are checked together at the end."""
 
     def is_punctuated(self, place: int) -> bool:
-        """Whether a punctuation gave it."""
+        """Whether a punctuation produced it."""
         at = bisect_right(self.punctuated, place, key=itemgetter(0)) - 1
         return at >= 0 and place < self.punctuated[at][1]
 
     def punctuated_messages(self) -> Iterator[int]:
-        """The messages that something was noted with by a punctuation."""
+        """The numbers of the messages with output from a punctuation."""
         return (self.index[place] for start, end in self.punctuated for place in range(start, end))
 
     def undo(self, index: int) -> None:
-        """Take back what a message gave."""
+        """Remove a message's output."""
         while self.index and self.index[-1] == index:
             self.index.pop()
             self.values.pop()
 
     def clear(self) -> None:
-        """Begin with the next conversion; what was collected belongs to whom it was given."""
+        """Start the next conversion; the collected output belongs to its receiver."""
         self.index, self.values, self.punctuated = [], [], []
 
 
 @dataclass(slots=True)
 class Outbox:
-    """All that a task's nodes give."""
+    """The whole output of a task's nodes."""
 
     rows: dict[str, Collected] = field(default_factory=dict)
     """By the sinks' tables."""
@@ -69,7 +69,7 @@ class Outbox:
         yield from self.late.values()
 
     def undo(self, index: int) -> None:
-        """Take back what a message gave."""
+        """Remove a message's output."""
         for collected in self.collections():
             collected.undo(index)
         while self.topics and self.topics[-1].index == index:
@@ -78,7 +78,7 @@ class Outbox:
             self.dropped.pop()
 
     def clear(self) -> None:
-        """Begin with the next conversion."""
+        """Start the next conversion."""
         for collected in self.collections():
             collected.clear()
         self.topics.clear()

@@ -1,4 +1,4 @@
-"""What a processor's node sees of its task: the `ProcessorContext`, one for each node."""
+"""A processor's view of its task: the `ProcessorContext`, one for each node."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 LATE = "late"
 """The reason for which a record may go to the dead letters."""
 PUNCTUATING = -1
-"""The place of no message: a punctuation is called."""
+"""The position while a punctuation is called: no message."""
 
 
 class Forward(Protocol):
-    """How a node gives records to its children."""
+    """How a node passes records to its children."""
 
     def __call__(self, record: Record, child: str | None = None) -> None:
-        """Give it to all, or to the one of that name."""
+        """Pass it to all, or to the one with that name."""
 
 
 class LateRecordError(Exception):
@@ -39,7 +39,7 @@ class LateRecordError(Exception):
 
 
 class Current:
-    """Where a task is; shared by its nodes."""
+    """The current position of a task; shared by its nodes."""
 
     __slots__ = ("index", "input", "place", "time_ms")
 
@@ -48,12 +48,12 @@ class Current:
         """The number of the message."""
         self.input: Input | None = None
         self.place = PUNCTUATING
-        """Its place in the input."""
+        """Its index in the input."""
         self.time_ms = NO_TIME_MS
-        """Its time, or that of the punctuation."""
+        """Its time, or the punctuation's."""
 
     def where(self) -> str:
-        """The message as topic/partition/offset; not while a punctuation is called."""
+        """The message as topic/partition/offset; None during a punctuation."""
         given = self.input
         return "?" if given is None else f"{given.topic}/{given.partition}/{int(given.offsets[self.place])}"
 
@@ -71,7 +71,7 @@ class NodeContext:
         *,
         late_to_dead_letters: bool,
     ) -> None:
-        """``stores`` are those that the node is connected to."""
+        """``stores`` are those connected to the node."""
         self.forward = forward
         self._node = node
         self._task_id = task_id
@@ -82,7 +82,7 @@ class NodeContext:
         self._punctuate: Punctuator | None = None
 
     def bind(self, processor: Processor) -> None:
-        """The node's processor is this."""
+        """Set the node's processor."""
         self._punctuate = processor.punctuate
 
     def schedule(
@@ -176,7 +176,7 @@ class NodeContext:
 
 
 def forward_to(node: str, targets: Sequence[tuple[str, Target]]) -> Forward:
-    """How a node gives records to these children, without more steps than their number asks for."""
+    """The function that passes records to these children, without overhead for unused cases."""
     by_name = dict(targets)
     functions = tuple(target for _, target in targets)
 

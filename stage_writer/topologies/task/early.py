@@ -2,7 +2,7 @@
 
 Rules:
 
-1. What a step costs by the call is paid once for all tasks: their messages of one topic go through it together.
+1. A step's cost per call is paid once for all tasks: their messages of one topic go through it together.
 2. A tombstone has no columns. It goes to processors, but through no step, and into no table.
 3. A message that is refused on one path is refused as a whole, so this is done before any record is processed.
 """
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """What a source or an early step gives of one input."""
+    """The result of a source or an early step for one input."""
 
     node: str
     places: Index
-    """The messages' places in the input."""
+    """The messages' indices in the input."""
     rows: pa.Table
 
     def without_tombstones(self, given: Input) -> tuple[Index, pa.Table]:
-        """Places and rows of the messages that have columns."""
+        """Indices and rows of the messages that have columns."""
         gone = given.is_null[self.places]
         if not gone.any():
             return self.places, self.rows
@@ -50,22 +50,22 @@ class Exit:
 
 @dataclass(slots=True)
 class Early:
-    """What the sources and early steps give of one input, in the order of the records' way (depth first)."""
+    """The results of the sources and early steps for one input, in topology order (depth first)."""
 
     exits: list[Exit] = field(default_factory=list)
-    """That of the source, and those of its steps as they are reached (`Graph.entries`)."""
+    """The result of the source, and those of its steps in the order of `Graph.entries`."""
     rejects: list[Reject] = field(default_factory=list)
     """By the messages' numbers."""
 
     def left_out(self, covered: NDArray[np.bool_]) -> Exit:
-        """The messages that no processor is given. The first exit is the source's."""
+        """The messages that no processor receives. The first exit is the source's."""
         places = np.flatnonzero(~covered)
         source = self.exits[0]
         return Exit(source.node, places, source.rows.slice(0, 0))
 
 
 def early_of(topology: BuiltTopology, inputs: Sequence[Input]) -> list[Early]:
-    """For each input, what comes out of the early nodes (rule 1)."""
+    """The results of the early nodes for each input (rule 1)."""
     found = [Early() for _ in inputs]
     by_topic: dict[str, list[int]] = {}
     for number, given in enumerate(inputs):
@@ -109,7 +109,7 @@ def _walk(topology: BuiltTopology, node: str, rows: Rows, messages: Messages) ->
 
 
 def _batch(given: Input) -> MessageBatch:
-    """An input as the steps of a stream know it; they do not look at the values' bytes."""
+    """An input in the form that a stream's steps use; they do not read the values' bytes."""
     return MessageBatch(
         given.source,
         given.offsets,

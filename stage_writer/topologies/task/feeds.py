@@ -1,7 +1,7 @@
-"""Records on their way into the first processors.
+"""The input records of the first processors.
 
-A feed is what one source or early step gives of one input to one function. Several feeds of a task are processed
-message by message: all functions of one, in the order of the records' way, and then those of the next.
+A feed is what one source or early step passes from one input to one function. Several feeds of a task are processed
+message by message: all functions for one message, in topology order, and then those for the next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def _no_target(record: Record) -> None:
-    """For a message that a step has left out, and whose time counts nevertheless."""
+    """For a message that a step has left out, and whose time still counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Feed:
     target: Target
 
     def records(self, refused: Collection[int], left_out: Feed | None = None) -> Iterator[Timed]:
-        """Each message that is not refused. ``left_out`` are those whose time alone counts (`Timed`)."""
+        """Each message that is not refused. ``left_out`` are those of which only the time counts (`Timed`)."""
         places = self._places(refused)
         rows = self.exit.rows
         if len(places) < len(self.exit.places) and not self.is_left_out:
@@ -68,11 +68,11 @@ class Feed:
 
     @property
     def is_left_out(self) -> bool:
-        """Whether nothing takes these."""
+        """Whether no function takes these."""
         return self.target is _no_target
 
     def times_before(self, places: Index, refused: Collection[int]) -> list[int]:
-        """For other messages of the input the highest time of those of this feed that come before each."""
+        """For other messages of the input, the highest time of this feed's messages before each."""
         own, times = self._with_times(refused)
         highest = np.maximum.accumulate(np.concatenate([[NO_TIME_MS], times]))
         found: list[int] = highest[np.searchsorted(own, places)].tolist()
@@ -87,7 +87,7 @@ class Feed:
         return places, np.array(self.reader.times_ms, np.int64)[places]
 
     def _places(self, refused: Collection[int]) -> Index:
-        """The places of the messages that are not refused."""
+        """The indices of the messages that are not refused."""
         places = self.exit.places
         if not refused:
             return places
@@ -103,7 +103,7 @@ class Feed:
 
 
 def in_order(feeds: Sequence[Feed], refused: Collection[int]) -> Iterator[Step]:
-    """What is to be called for several feeds, message by message."""
+    """The calls to make for several feeds, message by message."""
     return heapq.merge(*(feed.steps(number, refused) for number, feed in enumerate(feeds)))
 
 

@@ -1,10 +1,10 @@
-"""The nodes of one task, made and joined: each knows the functions of its children.
+"""The nodes of one task, created and connected: each has the functions of its children.
 
 Rules:
 
-1. A task has its own instance of each processor. Children are joined before their parents, so that what a processor
-   puts in place of its methods while it is initialised is what its parents call.
-2. A sink's function notes a copy of the record's dict: what the user does with it afterwards changes no row.
+1. A task has its own instance of each processor. Children are connected before their parents, so parents call the
+   methods that a processor replaces during its initialization.
+2. A sink's function records a copy of the record's dict: later changes by the user's code affect no row.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A task's processors, and the ways into them."""
+    """A task's processors, and their entry points."""
 
     processors: Mapping[str, Processor]
     """By the names of their nodes."""
     entries: Mapping[str, tuple[tuple[int, Target], ...]]
-    """For each source by its name, the functions that take records of it or of the early steps below it, depth first;
-    with the number of what they take: 0 is the source, and the steps are counted as they are reached."""
+    """For each source by its name, the functions that take its records or those of early steps below it, depth first.
+
+    With the number of their input: 0 is the source, and the steps are counted as they are reached.
+    """
 
     def node_of(self, error: BaseException) -> str:
         """The innermost node whose code raised."""
@@ -75,7 +77,7 @@ class GraphMaker:
         self._targets: dict[str, Target] = {}
 
     def make(self) -> Graph:
-        """The graph, with all processors initialised (rule 1)."""
+        """The graph, with all processors initialized (rule 1)."""
         topology = self._topology
         for node in reversed(self._group.nodes):
             if isinstance(node, SourceNode) or node.name in topology.early:
@@ -89,7 +91,7 @@ class GraphMaker:
         return Graph(processors, entries)
 
     def _entries(self, node: Node, numbers: Iterator[int]) -> Iterator[tuple[int, Target]]:
-        """An early node's tables take columns, as its early steps do; all other children take records one by one."""
+        """An early node's tables take columns, like its early steps; all other children take records one by one."""
         number = next(numbers)
         for child in self._topology.children.get(node.name, ()):
             if child.name in self._topology.early:
@@ -117,7 +119,7 @@ class GraphMaker:
         has_begun = False
 
         def not_in_init(record: Record, child: str | None = None) -> None:
-            if not has_begun:  # what it did would be done again after each restart
+            if not has_begun:  # its work would be repeated after each restart
                 msg = f"the processor of the node {node.name!r} forwards a record in init, and it is of no message"
                 raise ConfigError(msg, "forward in process, or in a punctuation")
             forward(record, child)

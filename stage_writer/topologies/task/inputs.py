@@ -1,4 +1,4 @@
-"""What a task is given, and what it gives."""
+"""A task's input and output."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """Decoded messages of one partition of a source topic, in its order. Those that are refused are left out."""
+    """Decoded messages of one partition of a source topic, in order, without refused ones."""
 
     topic: str
     partition: int
     index: Index
-    """The messages' numbers within this conversion; outputs refer to them. Rising; those of several inputs of a task
-    interleave, in the order in which their records are processed."""
+    """The messages' numbers within this conversion, which outputs refer to.
+
+    Rising; those of several inputs of a task interleave, in the order in which their records are processed.
+    """
     offsets: Index
     timestamps_ms: Index
     """`NO_TIMESTAMP` where Kafka has none."""
@@ -40,9 +42,9 @@ class Input:
     rows: pa.Table
     """The source's columns, a row for each message; for a source of plain JSON one column, the messages' bytes."""
     is_null: Mask
-    """The tombstones, whose rows mean nothing."""
+    """The tombstones, whose rows have no meaning."""
     headers: Sequence[KafkaHeaders | None] | None = None
-    """None when nobody asks for them (`BuiltTopology.needs_headers`)."""
+    """None when no node uses them (`BuiltTopology.needs_headers`)."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -55,15 +57,15 @@ class Input:
 
 @dataclass(slots=True)
 class Output:
-    """What became of the inputs of a task. A message that is in nothing of this was filtered."""
+    """The result for the inputs of a task. A message that appears nowhere in it was filtered."""
 
     tables: dict[str, tuple[Index, pa.Table]] = field(default_factory=dict)
     """By the name of a sink's table, of those that have rows: the messages' numbers, rising, and the rows."""
     topics: list[TopicRecord] = field(default_factory=list)
     """In the order in which they were made."""
     rejects: list[Reject] = field(default_factory=list)
-    """One for each message that is refused, by its number, rising; nothing else was made of it."""
+    """One for each refused message, by its number, rising; it has no other output."""
     dropped: Counter[str] = field(default_factory=Counter)
-    """Records that processors left out, by their reason."""
+    """Records that processors dropped, by reason."""
     wants_commit: bool = False
-    """A processor asked for a flush."""
+    """A processor requested a flush."""

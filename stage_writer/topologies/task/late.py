@@ -1,9 +1,10 @@
-"""The rows of what a task's processors gave: the steps after the last of them, and the tables.
+"""Makes rows of a task's processor output: the steps after the last processor, and the tables.
 
 Rules:
 
-1. A row that does not fit its table or its step has its message refused, as a whole.
-2. What a punctuation gave is of no message that could be refused: it ends the work, with an error that names the place.
+1. If a row is incompatible with its table or its step, its whole message is refused.
+2. A punctuation's output belongs to no message that could be refused: an incompatible row ends the work, with an error
+   that names the place.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Made:
-    """The rows by their tables, and the messages that are refused."""
+    """The rows by table, and the refused messages."""
 
     tables: list[tuple[str, Part]]
     rejects: list[Reject]
@@ -56,16 +57,16 @@ class RowMaker:
 
     @property
     def columns(self) -> Mapping[str, RowWriter]:
-        """What makes the rows of the steps that processors give to, by their names."""
+        """The objects that make the rows of steps after processors, by name."""
         return self._columns
 
     @property
     def tables(self) -> Mapping[str, RowWriter]:
-        """What makes the rows of tables, by their names."""
+        """The objects that make the rows of tables, by name."""
         return self._writers
 
     def made_of(self, outbox: Outbox) -> Made:
-        """The rows of what processors gave. Raises TopologyError (rule 2)."""
+        """The rows of the processors' output. Raises TopologyError (rule 2)."""
         made = Made([], [])
         for table, collected in outbox.rows.items():
             if collected.values:
@@ -82,7 +83,7 @@ class RowMaker:
         return made
 
     def fitted(self, table: str, part: Part) -> tuple[Part, list[Reject]]:
-        """Rows of columns as rows of a table, without those that lack what is NOT NULL."""
+        """Rows of columns as rows of a table, without those with null in a NOT NULL column."""
         rows, problems = self._writers[table].fitted(part.rows)
         rejects = [Reject(int(part.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
         return Part(np.delete(part.index, list(problems)) if problems else part.index, rows), rejects
@@ -128,6 +129,6 @@ def _punctuation_refused(what: str, why: str) -> TopologyError:
 
 
 def _nowhere(count: int) -> Messages:
-    """As many messages as rows, of no place in Kafka: expressions after a processor do not see ``kafka``."""
+    """As many messages as rows, without a position in Kafka: expressions after a processor do not see ``kafka``."""
     zeros, nulls = np.zeros(count, np.int64), pa.nulls(count, pa.binary())
     return Messages.of([MessageBatch(TopicPartition(Topic(""), Partition(0)), zeros, zeros, nulls, nulls, None)])

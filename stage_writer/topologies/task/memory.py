@@ -1,4 +1,4 @@
-"""A task's time in its state: what makes a restored task go on as if it had never stopped."""
+"""Keeps a task's time in its state, so that a restored task continues as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _STREAM_TIME, _STREAM, _WALL = "stream_time_ms", "stream_punctuations", "wall_pu
 
 
 class TaskStores(Protocol):
-    """What a task needs of its stores (`stage_writer.topologies.stores.Stores`)."""
+    """The task's view of its stores (`stage_writer.topologies.stores.Stores`)."""
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
-        """A store by its name; `TASK_STORE` is always there."""
+        """A store by its name; `TASK_STORE` always exists."""
 
     def begin_record(self) -> None:
-        """What was changed up to now can no longer be undone."""
+        """Changes up to now can no longer be undone."""
 
     def undo_record(self) -> None:
-        """Take back what was changed since `begin_record`."""
+        """Undo the changes since `begin_record`."""
 
     def savepoint(self) -> int:
-        """A place that `undo_to` can go back to, until the next `begin_record`."""
+        """A savepoint for `undo_to`, valid until the next `begin_record`."""
 
     def undo_to(self, savepoint: int) -> None:
-        """Take back what was changed since then."""
+        """Undo the changes since the savepoint."""
 
 
 class ClockMemory:
@@ -41,13 +41,13 @@ class ClockMemory:
         self._kept: dict[str, Any] = {}
 
     def recall(self, clock: Clock) -> None:
-        """Set the clock, on which all is scheduled already, to what was kept."""
+        """Set the clock, whose schedule is complete already, to the stored times."""
         self._kept = {name: self._store.get(name) for name in (_STREAM_TIME, _STREAM, _WALL)}
         time_ms = self._kept[_STREAM_TIME]
         clock.resume(NO_TIME_MS if time_ms is None else time_ms, _times(self._kept[_STREAM]), _times(self._kept[_WALL]))
 
     def keep(self, clock: Clock) -> None:
-        """Write down what has changed."""
+        """Store what has changed."""
         now = {_STREAM_TIME: clock.stream_time_ms, _STREAM: _listed(clock.stream), _WALL: _listed(clock.wall)}
         for name, value in now.items():
             if value != self._kept[name] and (value or self._kept[name]):

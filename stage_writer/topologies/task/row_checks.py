@@ -1,12 +1,12 @@
-"""Rows tried one by one, as processors give them: from the first conversion in which one did not fit.
+"""Checks rows one by one, as processors return them: from the first conversion with an incompatible row on.
 
 Rules:
 
-1. To try a row by itself costs many times what it costs among others. So it is done only in a conversion in which a
-   row did not fit, and in those after it, until one has no such row any more.
-2. A field that the table has no column for is a mistake of the code, and concerns every record: the work ends with an
-   error that names it. Unless the name comes from the message itself (JSON that is passed on, a MAP, a text): no
-   record may end the work, so that message is refused.
+1. Checking a row by itself costs many times more than as part of a batch. So it is done only in a conversion with an
+   incompatible row, and in those after it, until one has no such row any more.
+2. A field that the table has no column for is a bug in the code that affects every record: the work ends with an error
+   that names it. If the name comes from the message itself (JSON that is passed on, a MAP, a text), that message is
+   refused instead, because no record may end the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RowChecks:
-    """Whether the rows of a task are tried one by one."""
+    """Whether the rows of a task are checked one by one."""
 
     def __init__(self, maker: RowMaker, outbox: Outbox, current: Current) -> None:
         self._maker = maker
@@ -39,13 +39,13 @@ class RowChecks:
         self.are_on = False
 
     def begin(self) -> None:
-        """A conversion begins (rule 1)."""
+        """A conversion starts (rule 1)."""
         if self.are_on and not self._refused:
             self._set(on=False)
         self._refused = 0
 
     def turn_on(self) -> None:
-        """A row did not fit: it is processed again."""
+        """A row was incompatible: the conversion is repeated."""
         self._set(on=True)
 
     def _set(self, *, on: bool) -> None:

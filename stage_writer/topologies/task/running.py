@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Rejects = dict[int, Reject]
 
 _WITH_LEFT_OUT = 2
-"""Feeds: one that is processed, and one of which only the times count."""
+"""Feeds: one to process, and one of which only the times count."""
 _REMEDY = "fix the topology's code; the writer begins with this message again"
 
 
@@ -61,9 +61,9 @@ class Runner:
             self._punctuate_by_wall_clock(feeds, rejects)
 
     def _run_one(self, feed: Feed, rejects: Rejects, left_out: Feed | None) -> None:
-        """What `_run_several` does, for a single feed: the common case, and the hot loop of a task.
+        """`_run_several` for a single feed: the common case, and the hot loop of a task.
 
-        Of the messages that were left out only the times count, as long as no punctuation waits for one of them.
+        Only the times of left-out messages count, as long as no punctuation is due at one of them.
         """
         current, clock, stores = self._current, self._clock, self._stores
         journal, timers, target, stopping = clock.journal, clock.stream, feed.target, self._stopping
@@ -125,7 +125,7 @@ class Runner:
         return Reject(index, ErrorClass.LATE if is_late else ErrorClass.TOPOLOGY, text)
 
     def _punctuate_by_wall_clock(self, feeds: Sequence[Feed], rejects: Rejects) -> None:
-        """For the last message that is not refused; when there is none, the next conversion does it."""
+        """For the last message that is not refused; if there is none, the next conversion does it."""
         numbers = [int(index) for feed in feeds for index in feed.input.index.tolist() if index not in rejects]
         if numbers:
             self._current.index = max(numbers)

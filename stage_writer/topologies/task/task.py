@@ -1,14 +1,14 @@
-"""A task: it takes decoded messages of the partitions that are its own, and gives rows, records and rejects.
+"""A task: it takes decoded messages of its partitions, and returns rows, records and rejects.
 
 Rules:
 
-1. Messages are processed one after the other in the order of their numbers, each through all nodes (depth first, in
-   the children's order), and then the punctuations that its time makes due.
-2. A message for which something fails is as if it had never been there: its rows, records, changes of state, and its
-   time are undone, and it is refused. So what a task gives is what it would give without its refused messages.
-   Rows are made and tried together. When one does not fit, all that was given is processed again from the state
-   before, once, with each row tried as it comes: a message that is refused then costs its own undo and no other one.
-3. What a punctuation gives belongs to the message that made it due; by wall clock, to the last one that was given.
+1. Messages are processed one after the other in the order of their numbers, each through all nodes (depth first, in the
+   children's order), followed by the punctuations that are due at its time.
+2. A failed message has no effect: its rows, records, changes of state, and its time are undone, and it is refused. So a
+   task's output is the same as without its refused messages. Rows are made and checked together. When one is
+   incompatible, all input is processed again from the previous state, once, with each row checked as it is made: a
+   refused message then costs only its own undo.
+3. A punctuation's output belongs to the message that made it due; by wall clock, to the last one of the input.
 4. Stream time and the punctuations' next times are kept in a store, and so are part of the state.
 """
 
@@ -56,7 +56,7 @@ TaskId = TopicPartition
 
 
 class Task:
-    """One instance of a group of a topology. Not for two threads at a time."""
+    """One instance of a group of a topology. Not thread-safe."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Task:
         output_schema: Mapping[str, pa.Schema | RowWriter],
         stopping: Stopping = NEVER_STOPPING,
     ) -> None:
-        """The stores are open, and stand where the task goes on.
+        """The stores are open, at the state that the task continues from.
 
-        ``output_schema`` has the columns of each table that the topology's sinks name, or what makes its rows.
-        Once ``stopping`` is on for too long, `process` and `finish` raise ConversionInterruptedError, and the task is
-        of no more use.
+        ``output_schema`` has the columns of each table that the topology's sinks name, or the object that makes its
+        rows. Once ``stopping`` has been set for too long, `process` and `finish` raise ConversionInterruptedError, and
+        the task is of no more use.
         """
         self.topology = topology
         self.task_id = task_id
@@ -97,17 +97,17 @@ class Task:
         return self._clock.stream_time_ms
 
     def process(self, inputs: Sequence[Input], wall_clock_ms: int) -> Output:
-        """What becomes of these messages."""
+        """The result for these messages."""
         (output,) = process_together([(self, inputs)], wall_clock_ms)
         return output
 
     def close(self) -> None:
-        """Close the processors; the stores belong to who opened them."""
+        """Close the processors; the stores belong to their opener."""
         for processor in self._graph.processors.values():
             processor.close()
 
     def finish(self, inputs: Sequence[Input], early: Sequence[Early], wall_clock_ms: int) -> Output:
-        """What becomes of the messages, once their early steps are done."""
+        """The result for the messages, after their early steps."""
         rejects: Rejects = {}
         for found in early:
             for reject in found.rejects:
@@ -126,7 +126,7 @@ class Task:
         return output
 
     def _columns(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
-        """The rows that go from sources and early steps right into tables."""
+        """The rows that go directly from sources and early steps into tables."""
         tables = []
         for given, found in zip(inputs, early, strict=True):
             for one in found.exits:
@@ -139,7 +139,7 @@ class Task:
         return tables
 
     def _records(self, inputs: Sequence[Input], early: Sequence[Early], rejects: Rejects) -> Tables:
-        """The rows that processors give (rule 2)."""
+        """The rows from processors (rule 2)."""
         feeds = feeds_of(self.topology, self._graph, inputs, early, rejects)
         saved, before = self._clock.saved(), dict(rejects)
         self.stores.begin_record()
@@ -152,7 +152,7 @@ class Task:
             self.stores.undo_record()
             self._clock.restore(saved)
             self._outbox.clear()
-            if self._checks.are_on:  # the user's code caught even what refused a message
+            if self._checks.are_on:  # the user's code caught even the exception that refuses a message
                 rejects.update((reject.index, reject) for reject in made.rejects)
             else:
                 rejects.clear()
@@ -161,7 +161,7 @@ class Task:
 
 
 def process_together(work: Sequence[tuple[Task, Sequence[Input]]], wall_clock_ms: int) -> list[Output]:
-    """What becomes of the messages of several tasks of one topology; early steps run for all of them at once."""
+    """The result for messages of several tasks of one topology; early steps run for all of them at once."""
     if not work:
         return []
     inputs = [given for _, of_task in work for given in of_task]

@@ -1,10 +1,10 @@
-"""From the dicts that processors give to rows of a table, column by column.
+"""Converts dicts from processors to rows of a table, column by column.
 
 Rules:
 
-1. A row's dict has the table's columns and no others; a column that it lacks is null. Nothing is rounded, cut off or
-   left out: what does not fit its column is refused, with the column, the value and why.
-2. All rows are tried together, and looked at one by one only when that fails.
+1. A row's dict has the table's columns and no others; a column that it lacks is null. Nothing is rounded, truncated or
+   left out: an incompatible value is refused, with the column, the value and the reason.
+2. All rows are converted together, and one by one only when that fails.
 3. A time without a zone is UTC's.
 """
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 Problems = dict[int, str]
-"""Why rows do not fit, by their places."""
+"""Why rows are incompatible, by their indices."""
 
 
 class RowWriter:
@@ -36,7 +36,7 @@ class RowWriter:
         self._names = frozenset(schema.names)
 
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
-        """Rows of columns that are the table's (`check_tables`), but for what may be null: those that fit, as above."""
+        """Rows with the table's columns (`check_tables`), but nullable: those that are compatible, as above."""
         for field in self._schema:
             if field.name not in rows.column_names:
                 rows = rows.append_column(field, pa.nulls(len(rows), field.type))
@@ -63,7 +63,7 @@ class RowWriter:
         return self._names
 
     def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
-        """The rows of those dicts that fit, and why the others do not."""
+        """The rows of the compatible dicts, and why the others are not."""
         if not values:
             return self._schema.empty_table(), {}
         found = self._together(values)

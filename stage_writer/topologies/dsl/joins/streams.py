@@ -1,17 +1,17 @@
-"""Joins of two streams: records of one key that are near each other in time.
+"""Joins of two streams: records with the same key that are close in time.
 
 Rules:
 
-1. Each side keeps its records for as long as others may come that they join with. A record is first joined with what
-   the other side has, then kept.
+1. Each side keeps its records for as long as matches may arrive. A record is first joined with the other side's
+   records, then kept.
 2. A pair's time is the later of the two, and it is made once, when the second of them arrives.
-3. In a left or outer join a record without a match waits, and is given on alone, at its own time, once nothing can come
-   that it would join with: by the highest time that the join has seen on either side. One that comes when time is past
-   its window is given on at once, whatever the grace, as in Kafka Streams. What waits is looked at by each record that
-   moves the time.
-4. A record without a key is given on alone where its side is an outer one, else it is dropped; one without a value is
+3. In a left or outer join a record without a match waits, and is forwarded alone, with its own time, once no match can
+   arrive any more, by the highest time that the join has seen on either side. A record that arrives after its window is
+   forwarded at once, independent of the grace, as in Kafka Streams. Waiting records are checked by each record that
+   advances the time.
+4. A record without a key is forwarded alone where its side is an outer one, else it is dropped; one without a value is
    dropped.
-5. A prior join looks back only: at what is older than the record itself.
+5. A prior join only matches records older than the record itself.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _NULL_VALUE = "null_value"
 
 @dataclass(frozen=True, slots=True)
 class StreamJoin:
-    """One join of two streams. ``keeps_left`` gives on left records without a match, ``keeps_right`` right ones."""
+    """One join of two streams. ``keeps_left`` forwards left records without a match, ``keeps_right`` right ones."""
 
     joiner: Callable[[Value, Value], Value]
     windows: JoinWindows
     store: str
-    """What the names of its stores begin with."""
+    """The prefix of its stores' names."""
     keeps_left: bool = False
     keeps_right: bool = False
     is_prior: bool = False
@@ -58,7 +58,7 @@ class StreamJoin:
 
     @property
     def waiting_store(self) -> str:
-        """Those of both that wait for a match."""
+        """The records of both sides that wait for a match."""
         return f"{self.store}-waiting"
 
     @property
@@ -79,7 +79,7 @@ class JoinSide(Processor):
         self._keeps = join.keeps_left if is_left else join.keeps_right
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the stores of both sides."""
+        """Get the stores of both sides."""
         super().init(context)
         own, other = self._join.left_store, self._join.right_store
         self._own, self._other = map(context.store, (own, other) if self._is_left else (other, own))
@@ -87,7 +87,7 @@ class JoinSide(Processor):
         self._waiting = _Waiting(context, self._join) if self._join.keeps else None
 
     def process(self, record: Record) -> None:
-        """Join it with what the other side has, then keep it."""
+        """Join it with the other side's records, then keep it."""
         seen_ms = record.timestamp_ms if self._time is None else self._time.see(record.timestamp_ms)
         if self._keeps and record.key is None and record.value is not None:
             self.context.forward(record.with_value(self._joined(record.value, None)))
@@ -121,7 +121,7 @@ class JoinSide(Processor):
 
 
 class _Waiting:
-    """Records that have had no match so far, of both sides: ``(time, is left, key)`` to their values."""
+    """Records without a match so far, of both sides: ``(time, is left, key)`` to their values."""
 
     def __init__(self, context: ProcessorContext, join: StreamJoin) -> None:
         self._store = context.store(join.waiting_store)
@@ -144,7 +144,7 @@ class _Waiting:
             self._store.put((time_ms, is_left, key), None)
 
     def give_on(self, context: ProcessorContext, record: Record, seen_ms: int) -> None:
-        """Forward those that nothing can come for any more, the earliest first."""
+        """Forward those that can no longer get a match, earliest first."""
         earliest_ms = self._store.get(_WAITING)
         if earliest_ms is None or earliest_ms + self._shortest_ms >= seen_ms:
             return

@@ -1,11 +1,10 @@
-"""Joins with tables: a stream's records looked up in a table, and tables of one key side by side.
+"""Joins with tables: a stream's records looked up in a table, and tables with the same key.
 
 Rules:
 
 1. A stream's record is joined with the row that the table has when the record arrives, and keeps its own time.
 2. A join of tables is a table: each change on either side gives a change of the joined row, at the later of both times.
-3. As in Kafka Streams, a joined row that goes away is told even when nobody was told of it before, unless old values
-   are sent.
+3. As in Kafka Streams, the deletion of a joined row is forwarded even if the row never was, unless old values are sent.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ class LookUp(Processor):
 
 
 class Previous(Processor):
-    """Each record with the value that its key had before it."""
+    """Each record with the previous value of its key."""
 
     def __init__(self, store: str, joiner: Joiner) -> None:
         self._store_name = store
         self._joiner = joiner
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
+        """Get the store."""
         super().init(context)
         self._store = context.store(self._store_name)
 
     def process(self, record: Record) -> None:
-        """Forward it joined, and remember its value."""
+        """Forward it joined, and store its value."""
         if record.key is None or record.value is None:
             self.context.drop(record, NULL_KEY if record.key is None else "null_value")
             return
@@ -76,15 +75,15 @@ class JoinKind(Enum):
     """Which rows a join of tables has."""
 
     INNER = auto()
-    """Those of keys that both tables have."""
+    """Rows of keys that both tables have."""
     LEFT = auto()
-    """Those of keys that the left table has."""
+    """Rows of keys that the left table has."""
     OUTER = auto()
-    """Those of keys that one of them has."""
+    """Rows of keys that either table has."""
 
 
 class JoinedTable(Table):
-    """Two tables side by side."""
+    """Two tables, joined by key."""
 
     def __init__(self, left: Table, right: Table, joiner: Joiner, kind: JoinKind, store: str | None) -> None:
         self.left = left
@@ -98,13 +97,13 @@ class JoinedTable(Table):
             right.enable_old(force=True)
 
     def enable_old(self, *, force: bool) -> bool:
-        """Old rows are made of the old values of both."""
+        """Old rows are computed from the old values of both."""
         self.left.enable_old(force=True)
         self.right.enable_old(force=True)
         return super().enable_old(force=force)
 
     def stores(self) -> tuple[str, ...]:
-        """Its own, or those of both."""
+        """Its own store, or those of both tables."""
         return (*self.left.stores(), *self.right.stores()) if self.store is None else (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
