@@ -1,4 +1,4 @@
-"""The bootstrap tool: says where chains begin, and carries out the operator's repairs.
+"""The bootstrap tool: sets where chains start, and carries out the operator's repairs.
 
-Rule of this package: it never imports a service; it meets them in the marker format (common/stage/markers.py).
+Rule of this package: it never imports a service; it shares only the marker format with them (common/stage/markers.py).
 """

@@ -1,6 +1,6 @@
-"""What `bootstrap accept` does: look at the stream's tables, plan, rewind the chains, and write the answers.
+"""What `bootstrap accept` does: inspect the stream's tables, plan, rewind the chains, and write the resolutions.
 
-Rule: the answers come last, the own table's after those of the others; a second run does what a first one left.
+Rule: the resolutions come last, the main table's after those of the others; a second run completes an interrupted one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:
-    """Raise UsageError when a table of the stream went back: what it lost may be in the stage, and nowhere else."""
+    """Raise UsageError when a table of the stream was rolled back: its lost records may exist only in the stage."""
     for url, table in tables.items():
         back = find_rollback(read_history(table.version, store_lines(open_store(url))), stream.app_id)
         if back is not None:
@@ -55,7 +55,7 @@ def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: 
 
 @dataclass(frozen=True, slots=True)
 class Accepting:
-    """One stream whose tables are looked at."""
+    """One stream whose tables are inspected."""
 
     stream: Stream
     open_store: Callable[[str], FsspecStore]
@@ -64,10 +64,10 @@ class Accepting:
     sources: Sequence[TopicPartition]
     author: Author
     stage_url: str = ""
-    """Where files that wait for Spark lie."""
+    """Where files that wait for Spark are."""
 
     def plan(self, tables: Mapping[str, TableState], decision: Decision, *, give_up: bool) -> tuple[AcceptPlan, ...]:
-        """The answers, by table; the own table's last. Raises UsageError when no table went back."""
+        """The resolutions, by table; the main table's last. Raises UsageError when no table was rolled back."""
         plans: dict[str, AcceptPlan] = {}
         for url in (*self.stream.side_tables, self.stream.table):
             for back in self._events(url, tables.get(url)):
@@ -139,7 +139,7 @@ class Accepting:
         )
 
     def carry_out(self, store: ObjectStore, turns: Turns, plans: Sequence[AcceptPlan]) -> None:
-        """Rewind the chains, and write the answers. Raises UsageError when there is another answer already."""
+        """Rewind the chains, and write the resolutions. Raises UsageError when there is another resolution already."""
         prove_exclusive_create(store)
         for plan in plans:
             for partition in plan.partitions:

@@ -1,10 +1,10 @@
-"""Chains of several topics (common/stage/merged.py), as far as the tool can repair them.
+"""Chains of several topics (common/stage/merged.py), and the repairs that the tool supports for them.
 
 Rules:
 
-1. A chain is read on only from where each of its topics' positions is known. So it can be rewound to where a marker of
-   its own ends, or to its beginning, and begun again; positions given by hand are of no use to it.
-2. Which topics a topology joins, only its writers know. Who names a chain, names its topics.
+1. A chain can only continue from where each of its topics' positions is known. So it can be rewound to the end of one
+   of its markers, or to its origin, and restarted; positions given by hand cannot be used.
+2. Only the writers know which topics a topology joins. To name a chain, name its topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPartition]:
-    """The partitions of a topic, or of the chain of several, of which Kafka has all."""
+    """The partitions of a topic, or of the chain of several topics, that exist in Kafka for all of them."""
     there = set(partitions)
     chains = {TopicPartition(Topic(topic), found.partition) for found in partitions}
     return sorted(chain for chain in chains if there.issuperset(inputs_of(chain)))

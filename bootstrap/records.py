@@ -1,4 +1,4 @@
-"""The repairs as JSON, for programs: what `bootstrap.view` says to people."""
+"""The repairs as JSON, for programs; `bootstrap.view` shows the same as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Record = dict[str, object]
 
 
 def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
-    """What a skip gives up."""
+    """The positions that a skip gives up."""
     marker = plan.marker
     return _text(
         _place(marker.name.topic_partition)
@@ -32,12 +32,12 @@ def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
 
 
 def rewind_as_json(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
-    """What a rewind moves."""
+    """The markers that a rewind moves."""
     return _text(_rewind(plan) | {"put_aside_late": list(late)}, done=done)
 
 
 def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
-    """What an answer says."""
+    """The content of a resolution."""
     tables = [
         {
             "table": plan.event.url,

@@ -1,7 +1,7 @@
-"""The command ``kafka-delta-express``: what people do before there is a pipeline, and while they look at one.
+"""The command ``kafka-delta-express``: for use before there is a pipeline, and to inspect one.
 
-``config`` and ``markers`` are also below ``bootstrap``; the services are commands of their own, because each of them is
-installed without the other.
+``config`` and ``markers`` are also subcommands of ``bootstrap``; the services are commands of their own, because each
+can be installed without the other.
 """
 
 from __future__ import annotations

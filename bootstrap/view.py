@@ -1,4 +1,4 @@
-"""How plans are shown: aligned text for people, JSON for programs."""
+"""Formats plans: aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plans_as_text(plans: Iterable[StreamPlan]) -> str:
 
 
 def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
-    """The same for programs; ``written`` tells whether the markers were made."""
+    """The same for programs; ``written`` is whether the markers were created."""
     streams = [
         {"app_id": plan.app_id, "partitions": [_record(planned) for planned in plan.partitions]} for plan in plans
     ]
@@ -40,7 +40,7 @@ def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
 
 
 def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
-    """What a skip gives up."""
+    """The positions that a skip gives up."""
     source, span = plan.marker.name.topic_partition, plan.marker.span
     lines = [
         f"The records of {source} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
@@ -52,7 +52,7 @@ def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
 
 
 def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
-    """What a rewind moves."""
+    """The markers that a rewind moves."""
     lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
     lines += [f"{_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
     lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
@@ -65,7 +65,7 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
 
 
 def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
-    """What an answer says, and what is done for it."""
+    """The content of a resolution, and the steps to carry it out."""
     lines: list[str] = []
     for plan in plans:
         lines.append(described(plan.event.url, plan.event.back))

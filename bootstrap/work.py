@@ -1,7 +1,8 @@
-"""What the commands do, from top to bottom: look, decide, show, and change what was decided.
+"""The commands' steps, in order: inspect, decide, show, and carry out.
 
-Rules: everything is decided before anything is written; the store is proved before its conditional writes are relied
-on; what is decided is done in a turn (common/stage/repair_lock.py); the decisions themselves are in bootstrap/core/.
+Rules: everything is decided before anything is written; the store's conditional writes are tested before they are
+relied on; changes are made while holding the repair lock (common/stage/repair_lock.py); the decisions themselves are in
+bootstrap/core/.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """The positions that a source gives, and what it lacks where it gives none."""
+    """The positions from a source, and what it lacks where it has none."""
 
     positions: Mapping[TopicPartition, Position]
     why_none: str = ""
@@ -85,7 +86,7 @@ class Work:
             return tuple(self._plan_stream(kafka, stream, source) for stream in self._streams(app_id))
 
     def write(self, plans: Sequence[StreamPlan]) -> int:
-        """Make the markers of the plans; how many. Raises UsageError, and then has written nothing."""
+        """Create the markers of the plans. Returns how many. Raises UsageError, and then has written nothing."""
         markers = [marker for plan in plans for marker in plan.markers]
         beginnings = [found for plan in plans for found in plan.beginnings]
         prove_exclusive_create(self._store)
@@ -150,7 +151,7 @@ class Work:
     # skip, rewind and restart
 
     def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
-        """Look at one partition and decide."""
+        """Inspect one partition and decide."""
         (state,) = self._look(topic, partition)
         return decide(state, self._author)
 
@@ -168,7 +169,7 @@ class Work:
     def plan_restart(
         self, topic: str, partition: int | None, *, give_up: bool, at: Position | None = None
     ) -> tuple[Restart | Left, ...]:
-        """The plan for a topic that was created again, or that the table does not know, or for one of its partitions.
+        """The plan for a topic that was recreated, or that the table does not know, or for one of its partitions.
 
         Raises UsageError.
         """
@@ -214,7 +215,7 @@ class Work:
             staging.make(store, plan.marker)
 
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
-        """Carry a rewind out; the paths of markers that came meanwhile and had to go as well."""
+        """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
         prove_exclusive_create(self._store)
         with self._turns.taken(plan.source, f"bootstrap rewind --to {plan.asked}") as store:
             require_not_loading(store, plan, lambda: self._table_position(plan.source))
@@ -225,7 +226,7 @@ class Work:
     def accept(
         self, app_id: str, decision: Decision, *, give_up: bool, do_it: bool
     ) -> tuple[Accepting, tuple[AcceptPlan, ...]]:
-        """Plan the answer to a stream's tables that went back; with ``do_it``, carry it out."""
+        """Plan the resolution for a stream whose tables were rolled back; with ``do_it``, carry it out."""
         (stream,) = self._streams(app_id)
         require_plain(stream, "bootstrap accept")
         with closing(KafkaView(self._settings)) as kafka:
@@ -272,7 +273,7 @@ class Work:
         return {url: state for url in stream.tables if (state := self._state_of(stream, url)) is not None}
 
     def _state_of(self, stream: Stream, url: str) -> TableState | None:
-        """A table's state; what its positions belong to is remembered."""
+        """A table's state; also caches what its positions belong to."""
         store = self._open(url)
         state = read_table_state(store)
         if state is not None:
@@ -285,7 +286,7 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        self._turns.look(source)  # before the chain: that is what makes a plan stale
+        self._turns.look(source)  # read before the chain: an outdated table position makes the plan stale, never wrong
         identity = self._identity(stream, table)
         return partition_state(
             self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity
@@ -306,7 +307,7 @@ def from_table(
     begun: Mapping[TopicPartition, int],
     identity: TableIdentity = NO_IDENTITY,
 ) -> Requested:
-    """The positions of the table's txn actions for the chains that are there; ``begun`` are their generations."""
+    """The positions of the table's txn actions for the existing chains; ``begun`` are their generations."""
     if table is None:
         msg = f"there is no Delta table at {stream.table}"
         raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")

@@ -1,1 +1,1 @@
-"""``config init|schema|show``: a first config from what a topic holds, and what editors and people ask of one."""
+"""``config init|schema|show``: a first config from a topic's content, and views of a config for editors and people."""

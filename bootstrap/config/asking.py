@@ -1,4 +1,4 @@
-"""Kafka, asked for topics and for some of their newest messages. No group is joined and nothing is committed."""
+"""Reads the list of topics, and some of their newest messages. Joins no group and commits nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
 
 
 def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable[[int], None]) -> Sample:
-    """Of each partition the newest messages. Raises BrokerError, and UsageError for a topic without any."""
+    """The newest messages of each partition. Raises BrokerError, and UsageError for a topic without any."""
     reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
     try:
         sources = reader.partitions(topic)

@@ -99,7 +99,7 @@ def _asked(value: str | None, option: str, question: str) -> str:
 
 
 def _asked_url(value: str | None, option: str, question: str) -> str:
-    """The same for a URL. Raises UsageError for what is none; one with a reference is checked in the draft."""
+    """The same for a URL. Raises UsageError for an invalid one; one with a reference is checked in the draft."""
     url = _asked(value, option, question)
     try:
         return url if "${" in url else require_url(url)
@@ -109,7 +109,7 @@ def _asked_url(value: str | None, option: str, question: str) -> str:
 
 
 def _chosen(topics: Mapping[str, int]) -> list[str]:
-    """The topics that a person chooses by number or name."""
+    """The topics that the user chooses by number or name."""
     names = list(topics)
     if not names:
         msg = "Kafka has no topics"
@@ -130,8 +130,8 @@ def _chosen(topics: Mapping[str, int]) -> list[str]:
 
 
 def _require_good(text: str, source: str) -> None:
-    """What is written can be read. Raises ConfigError: an answer may not fit another one."""
-    # A secret that was given is a reference by now, and its variable may not be there yet.
+    """Check that the written config can be read. Raises ConfigError: answers may contradict each other."""
+    # A secret is a reference by now, and its variable may not be set yet.
     names = _references(yaml.safe_load(text))
     parse_settings(text, {**dict.fromkeys(names, "x"), **os.environ}, source)
 

@@ -1,10 +1,10 @@
-"""A commented config, from what was sampled. Pure.
+"""A commented config, from a sample. Pure.
 
 Rules:
 
-1. What is written is read back by `common.settings.load` and passes ``stage-writer check``.
-2. Each choice that a person may want to make otherwise has a comment beside it. Guesses are comments, and not settings.
-3. A secret is never written: what was given for a key that sounds secret is a reference to an environment variable.
+1. The text can be read by `common.settings.load` and passes ``stage-writer check``.
+2. Each choice that the user may want to change has a comment next to it. Guesses are comments, not settings.
+3. A secret is never written: the value of a key that sounds secret becomes a reference to an environment variable.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from bootstrap.config.sample import Sample
 _WIDTH = 110
 _NAMES = ("event_time", "occurred_at", "timestamp", "time", "ts", "created_at", "created")
-"""Of several moments the one that is called like this is when it happened."""
+"""Of several times, the one with this name is when the event happened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What was asked for."""
+    """The user's answers."""
 
     kafka: Mapping[str, str]
-    """Properties as they were given, references to the environment not replaced."""
+    """Properties as given, with references to the environment not replaced."""
     stage_url: str
     tables_url: str
     partition_by: str | None = None
@@ -46,7 +46,7 @@ class Answers:
 
 @dataclass(slots=True)
 class Draft:
-    """The text, and what the person who asked should be told."""
+    """The text, and notes for the user."""
 
     text: str
     told: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ def _partitioning(answers: Answers, found: Inferred, sample: Sample) -> tuple[di
     source, what = "kafka.timestamp", "the day on which Kafka got the record"
     if times:
         path = min((path for path, _ in times), key=_how_unlike)
-        # In quotes: a name may be a word of SQL.
+        # Quoted: a name may be a keyword of SQL.
         source = ".".join('"' + name.replace('"', '""') + '"' for name in path)
         what = f"the day of {'.'.join(path)}"
     return {column: f"CAST({source} AS DATE)"}, [column], f"{what}; leave both out for a small table"

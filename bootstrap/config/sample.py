@@ -1,7 +1,7 @@
-"""Messages of a topic as records: what is wrapped around them is recognised, and what is no record is counted. Pure.
+"""Messages of a topic as records: wrappers are recognized, and messages that are not records are counted. Pure.
 
-Rule: a message is looked at as the writer would: one JSON object in UTF-8, in a frame of Confluent's serializers or
-not, a change event of Debezium or not.
+Rule: a message is read as the writer would: one JSON object in UTF-8, with or without a frame of Confluent's
+serializers, a change event of Debezium or not.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _EVENT = {"op", "source"}
 
 @dataclass(slots=True)
 class Sample:
-    """What was seen of one topic."""
+    """The sampled messages of one topic."""
 
     topic: str
     partitions: int
     records: Shape = field(default_factory=Shape)
-    """The records; of change events the images of rows."""
+    """The records; for change events the images of rows."""
     messages: int = 0
     tombstones: int = 0
     framed: int = 0
@@ -49,7 +49,7 @@ class Sample:
 
     @property
     def key_fields(self) -> tuple[str, ...]:
-        """The fields that each message key has; none where keys differ, or are no objects."""
+        """The fields that every message key has; empty where keys differ, or are not objects."""
         (names, count) = max(self.keys.items(), key=lambda item: item[1], default=((), 0))
         return names if count == self.messages else ()
 
@@ -60,7 +60,7 @@ class Sample:
 
 
 def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> Sample:
-    """What some messages are: value and key of each."""
+    """The sample of some messages: value and key of each."""
     plain, images = Sample(topic, partitions), Shape()
     for value, key in messages:
         plain.messages += 1
@@ -97,7 +97,7 @@ def _key_fields(key: bytes | None) -> tuple[str, ...]:
 def _document(text: bytes) -> dict[str, object] | None:
     try:
         found: object = json.loads(text.decode())
-    except ValueError:  # also what is no UTF-8
+    except ValueError:  # including text that is not UTF-8
         return None
     return found if isinstance(found, dict) else None
 

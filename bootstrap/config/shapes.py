@@ -1,15 +1,15 @@
-"""What sampled records look like, field by field. Pure.
+"""The structure of sampled records, field by field. Pure.
 
 Rules:
 
-1. What is inferred is what nearly all records have: of a hundred values one may be odd. Those would be dead letters,
-   which is told with their number and with the type that takes them too. Where more differ, each record of the sample
-   fits: values of several kinds are STRING with the format ``json``, which takes anything as it was sent.
-2. A type is no more than what was seen: whole numbers are BIGINT, or DECIMAL(38,0) beyond it; texts that are all
-   moments or days, in the forms that the writer reads, are TIMESTAMP, TIMESTAMP_NTZ or DATE. Numbers that look like
-   epochs stay numbers: that is a guess, and told as one.
+1. Types are inferred from nearly all records: one value in a hundred may be odd. Those would be dead letters, which is
+   reported with their number and with a type that accepts them too. Where more differ, the type accepts every record of
+   the sample: values of several kinds are STRING with the format ``json``, which accepts anything as it was sent.
+2. A type covers only the values seen: whole numbers are BIGINT, or DECIMAL(38,0) beyond it; texts that are all
+   timestamps or dates, in the forms that the writer reads, are TIMESTAMP, TIMESTAMP_NTZ or DATE. Numbers that look like
+   epochs stay numbers: that they are times is a guess, and reported as one.
 3. An object whose keys look like data, and whose values are of one kind, is a MAP.
-4. No value of a record is kept: a config is put into version control.
+4. No value of a record is kept, because configs go into version control.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ID = re.compile(r"\d+|[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*", re.ASCII)
-# Delta takes them with column mapping only.
+# Delta supports them with column mapping only.
 _ODD_NAME = re.compile(r"[ ,;{}()\n\t=]|^$")
 _LARGEST = 2**63 - 1
 _MOST_DIGITS = 38
@@ -42,7 +42,7 @@ _EPOCHS = {"epoch_s": 1, "epoch_ms": 10**3, "epoch_us": 10**6}
 
 
 class Kind(StrEnum):
-    """What a JSON value is; texts by their form."""
+    """The kind of a JSON value; texts by their form."""
 
     BOOLEAN = "true or false"
     WHOLE = "whole number"
@@ -62,10 +62,10 @@ _NUMBERS = frozenset({Kind.WHOLE, Kind.FRACTION})
 
 @dataclass(slots=True)
 class Shape:
-    """The values that were seen in one place."""
+    """The values seen at one place."""
 
     seen: int = 0
-    """Values, nulls among them."""
+    """The number of values, including nulls."""
     nulls: int = 0
     kinds: Counter[Kind] = field(default_factory=Counter)
     lowest: int = 0
@@ -74,7 +74,7 @@ class Shape:
     element: Shape | None = None
 
     def add(self, value: object) -> None:
-        """One more value, as `json.loads` gave it."""
+        """Add a value, as `json.loads` returned it."""
         self.seen += 1
         if value is None:
             self.nulls += 1
@@ -94,7 +94,7 @@ class Shape:
             self.highest = value if first else max(self.highest, value)
 
     def join(self, other: Shape) -> None:
-        """All that the other has seen."""
+        """Add all values of the other shape."""
         if other.kinds[Kind.WHOLE]:
             first = not self.kinds[Kind.WHOLE]
             self.lowest = other.lowest if first else min(self.lowest, other.lowest)
@@ -128,7 +128,7 @@ class Shape:
 
     @property
     def epoch(self) -> str | None:
-        """The format of a number that may be a moment between 2000 and 2100 (rule 2)."""
+        """The format of a number that may be a time between 2000 and 2100 (rule 2)."""
         if set(self.kinds) != {Kind.WHOLE} or self.lowest <= 0:
             return None
         for name, unit in _EPOCHS.items():
@@ -144,11 +144,11 @@ def _is_one(shape: Shape) -> bool:
 
 
 def _usual(kinds: Counter[Kind]) -> set[Kind]:
-    """The kinds that nearly all values have; all of them where too many differ (rule 1)."""
+    """The kinds that nearly all values have; all kinds where too many differ (rule 1)."""
     room = sum(kinds.values()) // _ONE_ODD_IN
     usual = set(kinds)
     families = [_NUMBERS, _TEXTS, {Kind.BOOLEAN}, {Kind.OBJECT}, {Kind.ARRAY}]
-    # The narrower ones of numbers and texts come after them.
+    # The narrower ones of numbers and texts come later.
     for family in (*families, {Kind.WHOLE}, _TIMES, {Kind.DAY}):
         within = usual & family
         odd = sum(kinds[kind] for kind in usual - within)
@@ -192,7 +192,7 @@ def _text_kind(text: str) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The type that takes also the few odd values of a place."""
+    """The type that also accepts the few odd values of a place."""
 
     path: str
     type: str
@@ -201,17 +201,17 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """What a stream's settings would be."""
+    """The settings for a stream, inferred."""
 
     columns: StructType
     formats: Mapping[str, str]
     notes: tuple[str, ...]
-    """What a person should know of single fields."""
+    """Notes for the user on single fields."""
     alternatives: tuple[Alternative, ...] = ()
 
 
 def inferred(records: Shape) -> Inferred:
-    """The columns of some records: of a shape that has seen objects."""
+    """The columns of some records, from a shape that has seen objects."""
     found = _Inference(records.kinds[Kind.OBJECT])
     columns = found.struct(records, ())
     return Inferred(columns, found.formats, tuple(found.notes), tuple(found.alternatives))
@@ -225,7 +225,7 @@ class _Inference:
     alternatives: list[Alternative] = field(default_factory=list)
 
     def struct(self, shape: Shape, path: tuple[str, ...]) -> StructType:
-        """The fields that columns can have."""
+        """The fields that can be columns."""
         taken: dict[str, str] = {}
         fields: list[Field] = []
         for name, inner in shape.fields.items():
@@ -281,7 +281,7 @@ class _Inference:
         return self._any(path)
 
     def _tell_odd(self, shape: Shape, kinds: set[Kind], path: tuple[str, ...]) -> None:
-        """Say what a few values are (rule 1), and which type takes all."""
+        """Report the few odd values (rule 1), and the type that accepts all."""
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
         words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))
         usual = ", ".join(f"{shape.kinds[kind]:,} {kind.value}" for kind in sorted(kinds))
@@ -329,7 +329,7 @@ def _path(path: tuple[str, ...]) -> str:
 def moments(
     columns: StructType, shape: Shape, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], DataType]]:
-    """Fields, at any depth of STRUCTs, that hold a day or a moment in each record that was seen: path and type."""
+    """Fields, at any depth of STRUCTs, that held a date or time in every sampled record: path and type."""
     for one in columns:
         inner = shape.fields[one.name]
         if inner.seen - inner.nulls < shape.kinds[Kind.OBJECT]:

@@ -1,1 +1,1 @@
-"""What the tool decides, as values: no input or output, no clock, no chance."""
+"""The tool's decisions, as values: no input or output, no clock, no randomness."""

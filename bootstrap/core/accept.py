@@ -1,19 +1,19 @@
-"""The operator's answer to a table that went back: what `bootstrap accept` plans.
+"""The operator's resolution for a table that was rolled back: what `bootstrap accept` plans.
 
 Rules:
 
-1. ``--go-on`` changes no chain: the table's present positions hold. Where its txn actions expired, they are those that
-   its own commits name; where it was recreated, the chain's first marker.
-2. ``--replay`` begins again where the table's records end. Markers from there on that follow one another, and whose
-   files are all there, are used as they are; where that run ends before the chain does, or where there is none, the
-   chain is rewound to its end (bootstrap/core/repair.py), and the writers stage the rest again.
-3. What Kafka no longer has is named in numbers and refused; with ``--give-up`` loading begins where Kafka begins.
-4. A table of a route, or for dead letters, gets its part of a marker when the stream's own table gets it, never alone.
-   So it can be replayed only with the own table, which must have gone back as far.
-6. What a table lost of a topic that was recreated since is in Kafka no more, and its positions are not the new topic's.
-   It is refused as in rule 3; with ``--give-up`` the new topic's chain goes on where the table has it.
-5. The chains are rewound before the answer is written, so that a crash in between leaves a stream that waits, and the
-   same command again does the rest.
+1. ``--go-on`` changes no chain: the table's current positions are valid. Where its txn actions expired, they are the
+   positions in its own commits; where it was recreated, the chain's first marker.
+2. ``--replay`` restarts where the table's records end. Consecutive markers from there on, whose files all exist, are
+   used as they are; where that run ends before the chain does, or where there is none, the chain is rewound to the
+   run's end (bootstrap/core/repair.py), and the writers stage the rest again.
+3. Records that Kafka no longer has are counted and refused; with ``--give-up`` loading starts where Kafka starts.
+4. A table of a route, or for dead letters, gets its part of a marker when the stream's main table gets it, never alone.
+   So it can be replayed only with the main table, which must have been rolled back as far.
+6. Lost records of a topic that was recreated since are no longer in Kafka, and their positions are not the new topic's.
+   They are refused as in rule 3; with ``--give-up`` the new topic's chain continues at the table's position.
+5. The chains are rewound before the resolution is written, so after a crash in between the stream still waits, and the
+   same command completes the rest.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """What becomes of one Kafka partition."""
+    """The resolution for one Kafka partition."""
 
     source: TopicPartition
     position: Position
-    """Where loading goes on."""
+    """Where loading continues."""
     staged_to: Position
-    """Up to where the markers that are there are used."""
+    """The end of the existing markers that are used."""
     rewind: RewindPlan | None
     given_up: Span | None = None
-    """What Kafka no longer has."""
+    """The positions that Kafka no longer has."""
     generation: int = 0
-    """Of the chain that goes on there."""
+    """The generation of the chain that continues there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A table of a stream that went back."""
+    """A rollback of one of a stream's tables."""
 
     url: str
     table_id: str
@@ -63,7 +63,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class AcceptPlan:
-    """The answer for one table of a stream."""
+    """The resolution for one table of a stream."""
 
     event: Event
     decision: Decision
@@ -71,12 +71,12 @@ class AcceptPlan:
 
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
-        """Where loading goes on."""
+        """Where loading continues."""
         return {found.source: found.position for found in self.partitions}
 
     @property
     def generations(self) -> Mapping[TopicPartition, int]:
-        """Of the chains that the positions are of, where it is not 0."""
+        """The generations of the positions' chains, where not 0."""
         return {found.source: found.generation for found in self.partitions if found.generation}
 
 
@@ -104,7 +104,7 @@ def plan_replay(
     *,
     give_up: bool = False,
 ) -> AcceptPlan:
-    """The table gets back what it lost (rules 2 and 3). Raises UsageError."""
+    """The table gets its lost records again (rules 2 and 3). Raises UsageError."""
     url, back = event.url, event.back
     if back.kind is Kind.EXPIRED:
         msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
@@ -133,7 +133,7 @@ def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
 def _replay(
     state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
 ) -> PartitionAnswer | None:
-    """The answer for one Kafka partition; None where the loader finds its own way (rule 6)."""
+    """The resolution for one Kafka partition; None where the loader continues by itself (rule 6)."""
     if back.generations.get(state.source, 0) < state.generation and back.kind is not Kind.RECREATED:
         if not give_up:
             raise _of_an_older_topic(state.source, f"what came after {back.positions[state.source]}")
@@ -154,13 +154,13 @@ def _replay(
             raise UsageError(msg, "add --give-up to begin where Kafka begins, or accept the table with --go-on")
         given_up = Span(begin, state.ends.low)
         begin = usable = state.ends.low
-    # What the table says of itself is not true, and must not hold the rewind back.
+    # The table's own position is wrong, and must not block the rewind.
     rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
     return PartitionAnswer(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
 
 
 def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:
-    """The end of the markers that begin at a position, follow one another, and can still be loaded (rule 2)."""
+    """The end of the consecutive markers from a position on that can still be loaded (rule 2)."""
     position = begin
     for marker in state.chain.markers:
         if marker.span.start == position and has_files(marker):
@@ -169,9 +169,9 @@ def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Mark
 
 
 def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | None]) -> None:
-    """Raise UsageError when a table would have to be loaded without the stream's own one (rule 4).
+    """Raise UsageError when a table would have to be loaded without the stream's main table (rule 4).
 
-    ``own`` is where that one goes on.
+    ``own`` is where the main table continues.
     """
     back = side.event.back
     replayed = {found.source for found in side.partitions if found.generation == back.generations.get(found.source, 0)}

@@ -1,11 +1,11 @@
-"""Which markers say where chains begin: the plan behind ``bootstrap plan`` and ``bootstrap write``.
+"""Which markers set where chains start: the plan behind ``bootstrap plan`` and ``bootstrap write``.
 
 Rules:
 
-1. The marker for position p covers ``[p-1, p)`` and has no rows: what an operator would ``touch``. No marker can stand
-   before position 0: where the stream's ``start`` does not begin there by itself, a beginning says so.
-2. A chain is never overwritten. A partition with any marker is refused, and with one refusal nothing is written.
-3. Nothing is given up in silence. A position that Kafka does not have, or one beyond what the table wants next, is
+1. The marker for position p covers ``[p-1, p)`` and has no rows: the same as one made with ``touch``. No marker can
+   exist before position 0: where the stream's ``start`` is not there anyway, an origin sets it.
+2. A chain is never overwritten. A partition with any marker is refused, and after any refusal nothing is written.
+3. Nothing is given up silently. A position that Kafka does not have, or one beyond the table's next position, is
    refused; giving positions up is what ``bootstrap skip`` is for.
 """
 
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A marker is to be made."""
+    """A marker to create."""
 
     marker: Marker
     note: str = ""
-    """What the operator may want to know."""
+    """A note for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A beginning is to be written down: position 0, for which there is no marker, or the ``latest`` of now."""
+    """An origin to record: position 0, for which there is no marker, or the current ``latest``."""
 
     source: TopicPartition
     beginning: Beginning
 
     @property
     def path(self) -> str:
-        """Its object."""
+        """The path of its object."""
         return begin_path(self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class NotNeeded:
-    """The stream begins there without a marker."""
+    """The stream starts there without a marker."""
 
     why: str
 
@@ -66,7 +66,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """No marker may be made."""
+    """No marker may be created."""
 
     problem: str
     remedy: str
@@ -77,7 +77,7 @@ Outcome = Make | Begin | NotNeeded | LeftOut | Refused
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """What the plan says of one Kafka partition."""
+    """The plan for one Kafka partition."""
 
     source: TopicPartition
     position: Position | None
@@ -93,12 +93,12 @@ class StreamPlan:
 
     @property
     def beginnings(self) -> tuple[Begin, ...]:
-        """The beginnings to be written down."""
+        """The origins to record."""
         return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, Begin))
 
     @property
     def markers(self) -> tuple[Marker, ...]:
-        """The markers to be made. Raises UsageError when anything is refused (rule 2)."""
+        """The markers to create. Raises UsageError when anything is refused (rule 2)."""
         refused = [
             (planned.source, planned.outcome) for planned in self.partitions if isinstance(planned.outcome, Refused)
         ]
@@ -112,9 +112,9 @@ class StreamPlan:
 
 
 def plan_partition(state: PartitionState, position: Position | None, why_none: str, author: Author) -> PlannedPartition:
-    """The plan for one partition; ``why_none`` says what the source lacks when it has no position."""
+    """The plan for one partition; ``why_none`` is why the source has no position for it."""
     if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
-        # Written down with the others: of a topic whose partition 0 has a chain, one without would be taken for new.
+        # Recorded with the others: in a topic whose partition 0 has a chain, one without would be treated as new.
         end = state.ends.high
         return PlannedPartition(state.source, end, Begin(state.source, Beginning(end, state.generation)))
     return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))

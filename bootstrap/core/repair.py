@@ -3,19 +3,19 @@
 Rules:
 
 1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
-   loader, or goes on from the chain's end. It never covers what another marker covers.
-2. A rewind makes the chain end at a *sound* position: one before which nothing gets lost. Sound is what all tables of
-   the stream have, and where a marker ends; while the own table has no position, also where the chain begins, or any
-   place before that. One that is not sound is rounded down to the next that is. (Where a marker begins behind a gap is
-   not sound: the marker that says "begin here" would cover the gap's last position.)
-3. Markers that reach beyond the new end are put aside, highest first: what is left is always the lower part of the
-   chain, so that whoever reads it at any moment stages again, and leaves nothing out. The lowest of them goes last,
-   after the marker, or the beginning, that says where to begin: a partition never stands without anything, which could
-   mean the stream's ``start: latest``.
-4. Of a stream with a topology, the place is also one at which its task's state is known (core/task_states.py).
-5. Positions that the table has are not staged again unless that is asked for: the loader passes over them.
-6. Of a chain of several topics they never are: where topics were read to their ends, the order of their messages was
-   chance, and another one the next time.
+   loader, or continues the chain's end. It never covers what another marker covers.
+2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are those
+   that all tables of the stream have reached, and the ends of markers; while the main table has no position, also the
+   chain's start, and any position before that. Any other is rounded down to the next sound one. (The start of a marker
+   after a gap is not sound: the marker that says "start here" would cover the gap's last position.)
+3. Markers that reach beyond the new end are put aside, highest first: the rest is always the lower part of the chain,
+   so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
+   the marker, or the origin, for the new start was written: a partition is never left without both, which could mean
+   the stream's ``start: latest``.
+4. In a stream with a topology, the position is also one at which its task's state is known (core/task_states.py).
+5. Positions that the table has are not staged again except on request: the loader skips them.
+6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
+   depended on timing, and would differ the next time.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ class SkipPlan:
 
 @dataclass(frozen=True, slots=True)
 class RewindPlan:
-    """Where the chain will end, and what has to move for it."""
+    """Where the chain will end, and what must move for it."""
 
     asked: Position
     position: Position
     put_aside: tuple[StagedMarker, ...]
-    """In the order in which they go: highest first."""
+    """In the order of removal: highest first."""
     marker: Marker | None
-    """Made before the last one goes; None where the chain ends at the position by itself, or at position 0."""
+    """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
     source: TopicPartition
     beginning: Beginning | None = None
-    """Written down before the last one goes, for position 0."""
+    """Recorded before the last one is removed, for position 0."""
     notes: tuple[str, ...] = ()
 
 
 def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
-    """The marker that fills the first gap, or lengthens the chain. Raises UsageError."""
+    """The marker that fills the first gap, or extends the chain. Raises UsageError."""
     if is_merged(state.source.topic):
         msg = f"{state.source} is a chain of several topics, and one number does not say which of them to skip in"
         raise UsageError(msg, "put the records back, or start the stream over under another app_id")
@@ -101,7 +101,7 @@ def _first_gap(state: PartitionState) -> Span | None:
     first = markers[0]
     position = state.in_all_tables
     if position is None:
-        # A first marker that follows another one is the rest of a chain; what it follows is the gap.
+        # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
         position = first.span.start if lost is None else lost
     for marker in markers:
@@ -122,7 +122,7 @@ def _end(state: PartitionState) -> Position:
 
 
 def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_table: bool = False) -> RewindPlan:
-    """What has to move so that the next owner stages again from ``to``, or from before it. Raises UsageError."""
+    """The moves after which the next owner stages again from ``to``, or from before it. Raises UsageError."""
     _check_above_table(state, to, below_table=below_table)
     states = TaskStates.of(state.chain)
     position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
@@ -164,7 +164,7 @@ def _check_above_table(state: PartitionState, to: Position, *, below_table: bool
 
 
 def _check_merged(state: PartitionState, position: Position) -> None:
-    """Of a chain of several topics nothing that is loaded may be staged again (rule 6)."""
+    """In a chain of several topics nothing that is loaded may be staged again (rule 6)."""
     if is_merged(state.source.topic) and state.table is not None and position < state.table:
         msg = (
             f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
@@ -194,7 +194,7 @@ def _sound(state: PartitionState, to: Position) -> Position:
 
 
 def _root(state: PartitionState) -> Position:
-    """Where the chain begins, if it were whole."""
+    """Where the complete chain would start."""
     if not state.staged and state.beginning is not None:
         return state.beginning.position
     if not state.staged:
@@ -206,7 +206,7 @@ def _root(state: PartitionState) -> Position:
     previous = None if first.marker is None else first.marker.previous
     root = first.name.start if previous is None else min(previous, first.name.start)
     if state.beginning is not None and state.beginning.position >= state.ends.low:
-        # A rewind that was interrupted, or a late claim, left markers above it; what lies between was never staged.
+        # A rewind that was interrupted, or a late claim, left markers above it; the range between was never staged.
         return min(root, state.beginning.position)
     return root
 
@@ -221,7 +221,7 @@ def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tu
 
 
 def replaces(plan: RewindPlan) -> bool:
-    """Whether the new marker has the name of the one that goes last, and so is written over it."""
+    """Whether the new marker has the name of the one that is removed last, and so overwrites it."""
     if plan.marker is None or not plan.put_aside:
         return False
     last: StagedMarker = plan.put_aside[-1]

@@ -1,22 +1,22 @@
-"""A new chain for a topic that was deleted and created again, or that has lost records which are staged.
+"""A new chain for a topic that was deleted and recreated, or that has lost records which are staged.
 
 Rules:
 
-1. The new chain has the next generation, so that its positions are never taken for the old topic's: in the markers, in
-   the table's txn actions, or by a writer that comes late (common/stage/chain_origins.py).
-2. Nothing that was staged of the old topic is given up in silence: a chain that the table does not have whole is
-   refused, unless the operator gives the rest up. Kafka no longer has it. So is one whose table went back and waits for
-   an answer, whatever its positions say (bootstrap/accepting.py).
-3. A chain of the topic that is there is refused: its records would be loaded a second time. Where Kafka has lost the
-   last records of that very topic, only the operator knows from which offset on it has others (``at``): what lies
-   before it is taken for loaded, what lies behind it is loaded as new.
+1. The new chain has the next generation, so its positions are never mistaken for the old topic's: in the markers, in
+   the table's txn actions, or by a stale writer (common/stage/chain_origins.py).
+2. Nothing that was staged of the old topic is given up silently: a chain that the table does not have completely is
+   refused, unless the operator gives the rest up. Kafka no longer has it. A chain whose table was rolled back and waits
+   for a resolution is refused too, independent of its positions (bootstrap/accepting.py).
+3. A chain of the current topic is refused: its records would be loaded a second time. Where Kafka has lost the last
+   records of this same topic, only the operator knows from which offset on it has different ones (``at``): records
+   before it count as loaded, those from it on are loaded as new.
 4. A chain that the table's positions do not belong to (another stream's, another topic's: common/tables/identity.py)
-   begins again in the same way, behind what the table has of it under another app_id, at Kafka's first record, or
-   ``at`` the place that the operator names. What was staged from there on is staged again from Kafka, so it is not
-   given up; what the table has under another app_id is not loaded a second time.
-5. The order: all markers are copied below ``stray/``; the beginning is written; then they go, highest first. From the
-   beginning on they are of an older generation, which nobody obeys, so a crash in between harms nothing, and the same
-   command tidies up.
+   restarts in the same way, after the records that the table has of it under another app_id, at Kafka's first record,
+   or ``at`` the given position. Records staged from there on are staged again from Kafka, so they are not given up;
+   records that the table has under another app_id are not loaded a second time.
+5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
+   the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
+   same command cleans up.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _OTHER_STREAM = "start the stream over under another app_id, with tables of its 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What changes in one partition."""
+    """The changes in one partition."""
 
     source: TopicPartition
     beginning: Beginning | None
-    """None where the new chain has begun, and only markers of the old one are to go."""
+    """None where the new chain has started, and only markers of the old one are left to delete."""
     put_aside: tuple[StagedMarker, ...]
-    """In the order in which they go."""
+    """In the order of deletion."""
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A partition that stays as it is."""
+    """A partition that does not change."""
 
     source: TopicPartition
     why: str
@@ -83,7 +83,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
 
 
 def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
-    """A chain of its own, beside what the table's positions belong to (rule 4). Raises UsageError."""
+    """A separate chain, in addition to the one of the table's positions (rule 4). Raises UsageError."""
     ends, loaded = state.ends, state.elsewhere
     if at is not None and is_merged(state.source.topic):
         msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
@@ -101,7 +101,7 @@ def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bo
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:
-    """Whether the chain is of the topic that is there."""
+    """Whether the chain is of the current topic."""
     return state.chain_topic_id is not None and state.chain_topic_id == state.topic_id
 
 
@@ -120,7 +120,7 @@ def _require_whole(state: PartitionState) -> None:
 
 
 def _require_place(state: PartitionState, at: Position) -> None:
-    """Raises UsageError for a place that Kafka does not have, behind the chain, or of a chain of several topics."""
+    """Raises UsageError for a position that Kafka does not have, after the chain, or in a chain of several topics."""
     if is_merged(state.source.topic):
         msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
         raise UsageError(msg, _OTHER_STREAM)
@@ -132,7 +132,7 @@ def _require_place(state: PartitionState, at: Position) -> None:
 
 
 def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
-    """What is staged, and neither loaded nor staged again from Kafka where a chain begins at ``begin`` (rules 2, 4)."""
+    """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
     broken = next((found for found in state.staged if found.marker is None), None)
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.source} has"
@@ -154,5 +154,5 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
 
 
 def _may_be_of_this_topic(state: PartitionState) -> bool:
-    """Whether Kafka may have what is staged: its topic is the same, as far as is known."""
+    """Whether Kafka may have the staged records: its topic is the same, as far as is known."""
     return state.chain_topic_id is None or state.topic_id is None or _is_of_this_topic(state)

@@ -1,4 +1,4 @@
-"""Where positions are taken from: the values of ``--from``, and the files that hold positions.
+"""The sources of positions: the values of ``--from``, and files with positions.
 
 Rules:
 
@@ -39,14 +39,14 @@ _SHAPES = (
 
 @dataclass(frozen=True, slots=True)
 class FromGroup:
-    """The offsets that a consumer group has committed."""
+    """The committed offsets of a consumer group."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class FromDelta:
-    """The txn actions of the stream's own table."""
+    """The txn actions of the stream's main table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ PositionSource = StartAt | FromTimestamp | FromGroup | FromDelta | FromFile
 
 
 def parse_source(text: str) -> PositionSource:
-    """The meaning of ``--from``. Raises UsageError. What is nothing else is the path of a file."""
+    """The meaning of ``--from``; any other text is the path of a file. Raises UsageError."""
     if text in set(StartAt):
         return StartAt(text)
     if text == "delta":
@@ -82,7 +82,7 @@ def parse_source(text: str) -> PositionSource:
 
 
 def unreadable_file(path: str, reason: str) -> UsageError:
-    """The error for a ``--from`` that is no word of ours and no file either."""
+    """The error for a ``--from`` that is neither a keyword nor a file."""
     return UsageError(f"--from {path} is no word known here, and no file can be read there: {reason}", _FORMS)
 
 

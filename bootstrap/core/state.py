@@ -1,4 +1,4 @@
-"""What the tool knows before it decides: one Kafka partition in Kafka, in the stage, and in the table."""
+"""The input of the tool's decisions: one Kafka partition in Kafka, in the stage, and in the table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What Kafka holds of a partition: the positions ``[low, high]`` are those that a reader can begin at."""
+    """The contents of a partition in Kafka: the positions ``[low, high]`` are those that a reader can start at."""
 
     low: Position
     high: Position
@@ -28,10 +28,10 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class StagedMarker:
-    """A marker as it lies in the stage, also one that cannot be read."""
+    """A marker in the stage, readable or not."""
 
     path: str
-    """The object's own path; a name that a person typed is not padded."""
+    """The object's own path; a hand-typed name is not padded."""
     name: MarkerName
     marker: Marker | None
     """None when its content cannot be read."""
@@ -41,37 +41,37 @@ class StagedMarker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One Kafka partition, as found."""
+    """The current state of one Kafka partition."""
 
     source: TopicPartition
     app_id: str
     start: Start
-    """What the stream says about a partition without markers."""
+    """The stream's start for a partition without markers."""
     ends: Ends
     table: Position | None
     """The next position that the table wants; None when it has none for this partition."""
     staged: Sequence[StagedMarker] = field(default=())
     """The markers of the chain in the stage, in the order of their positions."""
     older: Sequence[StagedMarker] = field(default=())
-    """Markers of a lower generation, which are of no chain any more."""
+    """Markers of a lower generation, which no longer belong to a chain."""
     beginning: Beginning | None = None
-    """What is written down about where the chain begins (common/stage/chain_origins.py)."""
+    """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
-    """The chain's."""
+    """The chain's generation."""
     topic_id: str | None = None
-    """The broker's id of the topic that is there now; None where it has none."""
+    """The broker's id of the current topic; None where it has none."""
     foreign: str | None = None
-    """Why what is staged is not what the table's positions belong to (common/tables/identity.py); None where it is."""
+    """Why the chain is not the one of the table's positions (common/tables/identity.py); None where it is."""
     elsewhere: Position | None = None
-    """Up to where the table has it under the app_id that it was staged for, where that is another one."""
+    """The table's position under the app_id that the chain was staged for, where that is another one."""
     replaced_generation: int = 0
-    """The highest generation of the chains that the table has in its place."""
+    """The highest generation of the chains that the table has instead."""
     owed_from: Position | None = None
-    """From where on another table of the stream still lacks records that the own one has (common/tables/debts.py)."""
+    """From where another table of the stream still lacks records that the main table has (common/tables/debts.py)."""
 
     @property
     def in_all_tables(self) -> Position | None:
-        """Up to where every table of the stream has the records; None while its own has no position."""
+        """The end of what every table of the stream has; None while the main table has no position."""
         if self.table is None or self.owed_from is None:
             return self.table
         return min(self.table, self.owed_from)
@@ -93,24 +93,24 @@ class PartitionState:
 
     @property
     def outboxes(self) -> tuple[str, ...]:
-        """What the chain's last marker has for Kafka topics: whoever comes after it has to name it too."""
+        """The outboxes that the chain's last marker names: its successor must name them too."""
         known = [found.marker.manifest for found in self.staged if found.marker and found.marker.manifest]
         return known[-1].outboxes if known else ()
 
     @property
     def chain(self) -> Chain:
-        """The markers that can be read, as a chain."""
+        """The readable markers, as a chain."""
         return read_chain(found.marker for found in self.staged if found.marker is not None)
 
     def end_of(self, found: StagedMarker) -> Position:
-        """Where a marker's span ends; one that cannot be read is taken to reach up to the next marker."""
+        """Where a marker's span ends; an unreadable one is assumed to reach up to the next marker."""
         if found.marker is not None:
             return found.marker.span.end
         later = [other.name.start for other in self.staged if other.name.start > found.name.start]
         return min(later, default=Position(MAX_POSITION))
 
     def begins_at_zero(self) -> bool:
-        """Whether a writer begins at position 0 as long as there is no marker."""
+        """Whether a writer starts at position 0 while there is no marker."""
         if self.beginning is not None:
             return self.beginning.position == 0
         if isinstance(self.start, FromOffsets):
@@ -121,7 +121,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes markers, and when: what a manifest says for people."""
+    """The author and time of new markers, for people who read the manifest."""
 
     name: str
     now_ms: int
@@ -134,7 +134,7 @@ class Author:
         previous: Position | None,
         of_task: StateFiles | None = None,
     ) -> Marker:
-        """A marker that covers a span and brings no rows; ``of_task`` is the state of a topology's task there."""
+        """A marker that covers a span without rows; ``of_task`` is the state of a topology's task there."""
         manifest = Manifest(
             span=span,
             previous=previous,
@@ -150,10 +150,10 @@ class Author:
         return Marker(MarkerName(state.source, span.start), manifest)
 
     def begin_at(self, state: PartitionState, position: Position, of_task: StateFiles | None = None) -> Marker:
-        """The marker that says: all before ``position`` is done, begin there. Position 0 has a beginning instead."""
+        """A marker that sets the start to ``position``. Position 0 has an origin instead."""
         return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None, of_task)
 
 
 def begin_at_zero(state: PartitionState) -> Beginning:
-    """What says that a chain without a marker begins at position 0."""
+    """An origin that sets a chain without a marker to start at position 0."""
     return Beginning(Position(0), state.generation, state.chain_topic_id)

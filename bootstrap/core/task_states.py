@@ -1,12 +1,12 @@
-"""Where on a chain the state of a topology's task is known: what a repair keeps of it.
+"""The positions of a chain at which the state of a topology's task is known, and what a repair keeps of it.
 
 Rules:
 
-1. A flush's marker says what the state was where it begins and where it ends (common/stage/state_files.py). A marker
-   made by hand changes nothing of it. A chain none of whose markers says anything is of a stream without a topology.
-2. A chain is rewound to a place whose state is known, so that the next owner goes on as if what came after had never
-   been. Below where a task began with nothing there is nothing either.
-3. A marker that a repair makes says what the state is there: those below it may be settled later.
+1. A flush's marker records the state at its start and at its end (common/stage/state_files.py). A marker made by hand
+   does not change the state. A chain without any state in its markers belongs to a stream without a topology.
+2. A chain is rewound to a position with a known state, so the next owner continues as if the later records had never
+   been read. Below the position where a task started with an empty state, the state is empty too.
+3. A marker made by a repair records the state there: those below it may be settled later.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskStates:
-    """The states that a chain's markers know, by their positions."""
+    """The states in a chain's markers, by position."""
 
     known: Mapping[Position, StateFiles]
 
     @classmethod
     def of(cls, chain: Chain) -> TaskStates:
-        """What the living markers say."""
+        """The states in the valid markers."""
         known: dict[Position, StateFiles] = {}
         for marker in chain.markers:
             state = None if marker.manifest is None else marker.manifest.state
@@ -46,7 +46,7 @@ class TaskStates:
         return cls(known)
 
     def at(self, position: Position) -> StateFiles | None:
-        """The state there, as far as it is known."""
+        """The state there, if known."""
         found = self.known.get(position)
         if found is None and self.known:
             lowest = min(self.known)
@@ -54,13 +54,13 @@ class TaskStates:
         return found
 
     def sound(self, position: Position, is_sound: Callable[[Position], bool]) -> Position:
-        """The highest sound place up to ``position`` whose state is known; the place itself where there is none."""
+        """The highest sound position up to ``position`` with a known state; the position itself where there is none."""
         if not self.known or self.at(position) is not None:
             return position
         return max((place for place in self.known if place < position and is_sound(place)), default=position)
 
     def note(self, position: Position) -> tuple[str, ...]:
-        """What a person has to know of a place that is rewound to."""
+        """A note for the operator on the position of a rewind."""
         if not self.known or position == 0 or self.at(position) is not None:
             return ()
         note = (

@@ -1,1 +1,1 @@
-"""``markers ls|show|verify``: the chains of done markers, for people. They look, and change nothing."""
+"""``markers ls|show|verify``: inspect the chains of done markers. Read-only."""

@@ -1,10 +1,10 @@
-"""What is known of a Kafka partition's chain, and what is wrong with it. Pure.
+"""The known state of a Kafka partition's chain, and its faults. Pure.
 
 Rules:
 
-1. Links, gaps and strays are those of common/stage/chain.py, which the services obey.
-2. A file of a marker that the table has not may not be missing. One that the table has may be: OPTIMIZE and VACUUM take
-   what was rewritten, and the marker is kept for a while after it was loaded.
+1. Links, gaps and strays are defined by common/stage/chain.py, which the services use.
+2. A file of a marker that is not loaded must exist. A file that was loaded may be gone: OPTIMIZE and VACUUM remove
+   rewritten files, and the marker is kept for a while after it was loaded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     FAULT = "fault"
     NOTED = "noted"
@@ -39,7 +39,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that a person should know of one chain."""
+    """A finding on one chain for the operator."""
 
     source: TopicPartition
     severity: Severity
@@ -47,34 +47,34 @@ class Finding:
     text: str
     remedy: str = ""
     path: str | None = None
-    """The object that it is about."""
+    """The object concerned."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChain:
-    """One Kafka partition's markers, and how far its table is."""
+    """One Kafka partition's markers, and its table's position."""
 
     source: TopicPartition
     app_id: str
     staged: Sequence[StagedMarker]
-    """Of the chain's generation, by position; also what cannot be read."""
+    """The markers of the chain's generation, by position, including unreadable ones."""
     table: Position | None
-    """The next position that the table wants; None when it has none, or could not be asked."""
+    """The next position that the table wants; None when it has none, or could not be read."""
     generation: int = 0
     beginning: Beginning | None = None
     older: int = 0
-    """Markers of a topic that was there before."""
+    """Markers of a previous topic."""
     modified_ms: Mapping[str, int] = field(default_factory=dict)
-    """When each object was written."""
+    """The modification time of each object."""
 
     @property
     def chain(self) -> Chain:
-        """What can be read, as the services read it."""
+        """The readable markers, as the services read them."""
         return read_chain(found.marker for found in self.staged if found.marker is not None)
 
     @property
     def start(self) -> Position | None:
-        """Where what is there begins."""
+        """The first position that exists."""
         markers = self.chain.markers
         return markers[0].span.start if markers else None
 
@@ -84,7 +84,7 @@ class PartitionChain:
 
 
 def link_findings(found: PartitionChain) -> Iterator[Finding]:
-    """What is wrong with the chain itself (rule 1)."""
+    """Faults of the chain itself (rule 1)."""
     source, chain = found.source, found.chain
     for staged in found.staged:
         if staged.is_newer:
@@ -113,7 +113,7 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
 
 
 def to_stage_again(findings: Iterable[Finding]) -> Mapping[TopicPartition, Position]:
-    """From where on the chains at fault are to be staged again; what only needs an upgrade is left as it is."""
+    """From where the faulty chains must be staged again; faults that only need an upgrade are left out."""
     starts: dict[TopicPartition, Position] = {}
     for found in findings:
         name = None if found.path is None else MarkerName.parse(found.path)
@@ -130,22 +130,22 @@ def _gap_remedy(source: TopicPartition, position: Position) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a data file says of itself."""
+    """The content of a data file's footer."""
 
     size_bytes: int
     rows: int
     offsets: tuple[int, int] | None
-    """The lowest and the highest offset; None where it holds none, or does not say."""
+    """The lowest and the highest offset; None where the file has none, or no statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The data file is not there."""
+    """The data file does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The data file is there and is no Parquet file."""
+    """The data file exists and is not a Parquet file."""
 
     why: str
 
@@ -154,7 +154,7 @@ Looked = Footer | Gone | Broken
 
 
 def file_findings(found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked) -> list[Finding]:
-    """What is wrong with one data file of a marker (rule 2)."""
+    """The fault of one data file of a marker (rule 2)."""
     source, path = found.source, f"{url.rstrip('/')}/{file.path}"
     stage_again = f"{repair('rewind', source, marker.span.start, '--yes')} has it staged again"
     if isinstance(looked, Gone) and found.has_loaded(marker.span):

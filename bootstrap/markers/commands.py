@@ -98,7 +98,7 @@ def _covers(staged: StagedMarker, name: MarkerName) -> bool:
 
 
 def _named(path: str | None, topic: str | None, partition: int | None, at: int | None) -> MarkerName:
-    """What is asked for; with an offset, the name that a marker would have that begins there."""
+    """The requested marker's name; for an offset, the name of a marker that would start there."""
     by_place = topic is not None and partition is not None and at is not None
     if path is not None and (topic, partition, at) == (None, None, None):
         name = MarkerName.parse(path)

@@ -1,10 +1,10 @@
-"""Looks into the stage and, for a verification, into the footers of the data files. Side by side, in bounded memory.
+"""Reads the stage and, for a verification, the footers of the data files. Concurrently, in bounded memory.
 
 Rules:
 
-1. The stage is listed once for all partitions, and only the markers of what was asked for are read.
-2. Of a data file the footer is read and no row.
-3. A table that cannot be read does not hide the chains: its positions are unknown then, and the reason is told.
+1. The stage is listed once for all partitions, and only the requested markers are read.
+2. Only the footer of a data file is read, and no rows.
+3. A table that cannot be read does not hide the chains: its positions are then unknown, and the reason is reported.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ _OFFSET = "_kafka_offset"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which chains are looked at."""
+    """Which chains to inspect."""
 
     topic: str | None = None
     partition: int | None = None
 
     def takes(self, source: TopicPartition) -> bool:
-        """Whether a Kafka partition is among them."""
+        """Whether a Kafka partition is selected."""
         return self.topic in (None, source.topic) and self.partition in (None, source.partition)
 
 
 @dataclass(slots=True)
 class Looker:
-    """Reads what a config's stage and tables hold."""
+    """Reads a config's stage and tables."""
 
     settings: Settings
     problems: list[str] = field(default_factory=list)
-    """What could not be asked (rule 3)."""
+    """What could not be read (rule 3)."""
     _store: FsspecStore = field(init=False)
     _open: Callable[[str], FsspecStore] = field(init=False)
 
@@ -68,7 +68,7 @@ class Looker:
         self._open = stores_of(stage.storage_options)
 
     def chains(self, wanted: Wanted) -> list[PartitionChain]:
-        """The chains that are there. Raises StoreError, and UsageError for a topic that no stream takes."""
+        """The existing chains. Raises StoreError, and UsageError for a topic that no stream takes."""
         if wanted.topic is not None and self.settings.stream_of(wanted.topic) is None:
             msg = f"no stream of the config reads the topic {wanted.topic!r}"
             raise UsageError(msg, "name a topic of streams[].topics")
@@ -116,7 +116,7 @@ class Looker:
         )
 
     def _positions(self, stream: Stream) -> tuple[dict[str, int], TxnIds]:
-        """The txn actions of a stream's own table, and the ids that they have there."""
+        """The txn actions of a stream's main table, and its ids for the topics."""
         ids, store = TxnIds(stream.app_id, stream.several_topics), self._open(stream.table)
         try:
             state = read_table_state(store)
@@ -131,7 +131,7 @@ class Looker:
         name, found = item
         data = self._store.read(found.path)
         if data is None:
-            return None  # settled since it was listed
+            return None  # settled since the listing
         try:
             return StagedMarker(found.path, name, marker_from_bytes(name, data))
         except MarkerError as error:
@@ -140,7 +140,7 @@ class Looker:
     def findings(
         self, chains: Sequence[PartitionChain], *, files: bool, told: Callable[[int], None]
     ) -> Iterator[Finding]:
-        """What is wrong with the chains and, if wanted, with their data files; ``told`` hears of each file."""
+        """The findings on the chains and, if requested, on their data files; ``told`` is called for each file."""
         for chain in chains:
             yield from link_findings(chain)
         if not files:
@@ -160,7 +160,7 @@ class Looker:
                 yield from file_findings(chain, marker, self._root(url, file), file, looked)
 
     def _root(self, url: str, file: StagedFile) -> str:
-        """What a file's path lies below: what waits for Spark lies in the stage."""
+        """The root of a file's path; files that wait for Spark are in the stage."""
         return self._store.url if file.path.startswith(f"{STAGED}/") else url
 
     def _look(self, url: str, file: StagedFile) -> Looked:
@@ -178,11 +178,11 @@ class Looker:
 
 
 def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
-    """The lowest and highest offset by the footer's statistics."""
+    """The lowest and highest offset in the footer's statistics."""
     names = metadata.schema.to_arrow_schema().names
     if _OFFSET not in names or not metadata.num_row_groups:
         return None
-    # A column of a struct is several columns of Parquet, so the index is looked for by its path.
+    # A struct column is several columns in Parquet, so the index is searched by path.
     group = metadata.row_group(0)
     index = next(
         (one for one in range(metadata.num_columns) if group.column(one).path_in_schema == _OFFSET),
@@ -197,6 +197,6 @@ def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
 
 
 def files_of(chains: Sequence[PartitionChain]) -> int:
-    """How many data files the markers name."""
+    """The number of data files that the markers name."""
     markers: list[Marker] = [one.marker for chain in chains for one in chain.staged if one.marker is not None]
     return sum(len(table.files) for marker in markers for table in marker.tables)

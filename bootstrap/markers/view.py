@@ -1,4 +1,4 @@
-"""How chains are shown: aligned text for people, JSON for programs."""
+"""Formats chains: aligned text for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
 
 
 def findings_as_text(findings: Sequence[Finding], chains: int, files: int) -> str:
-    """What a verification found."""
+    """The findings of a verification."""
     lines = []
     for found in findings:
         tone = Tone.BAD if found.severity is Severity.FAULT else Tone.WARNING
@@ -175,7 +175,7 @@ def findings_as_json(findings: Sequence[Finding], chains: int, files: int) -> st
 
 
 def marker_as_json(staged: StagedMarker) -> str:
-    """What lies in the object, put in order."""
+    """The object's content, in order."""
     marker = staged.marker
     if marker is None or marker.manifest is None:
         return json.dumps({"path": staged.path, "manifest": None}, indent=2)

@@ -1,1 +1,1 @@
-"""What the tool asks and changes: Kafka, the table's log, the stage."""
+"""The tool's I/O: Kafka, the table's log, the stage."""

@@ -1,6 +1,6 @@
-"""What Kafka says: the partitions of a stream, their ends, the offsets at a moment, and a group's commits.
+"""What the tool reads from Kafka: the partitions of a stream, their ends, the offsets at a time, and a group's commits.
 
-Rules: nothing is consumed, joined or committed; every question is bounded in time, and its failure names the servers.
+Rules: nothing is consumed, joined or committed; every request has a timeout, and its error names the servers.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NOBODY = "kafka-delta-express-bootstrap"
 
 
 class KafkaView:
-    """A read-only look at a cluster."""
+    """A read-only view of a cluster."""
 
     def __init__(self, settings: Settings, group: str | None = None) -> None:
-        """``group`` is the one whose commits are asked for. Raises ConfigError for properties that are refused."""
+        """``group`` is the one whose commits are read. Raises ConfigError for properties that librdkafka rejects."""
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._heard = LastWord()
         self._group = group or _NOBODY
@@ -50,7 +50,7 @@ class KafkaView:
             self._admin = AdminClient(client_properties(given), logger=QUIET)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         close_within(self._consumer)
 
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
@@ -76,7 +76,7 @@ class KafkaView:
         return found
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
-        """The id of each topic; None from a broker that has no ids, and of a topic that is gone meanwhile."""
+        """The id of each topic; None from a broker without topic ids, and for a topic that was deleted meanwhile."""
         asked = set(topics)
         with self._errors("describe topics"):
             return {**dict.fromkeys(asked), **topic_ids(self._admin, asked, TIMEOUT_S)}
@@ -91,7 +91,7 @@ class KafkaView:
         return found
 
     def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
-        """The first record at or after a moment; the partition's end where there is none."""
+        """The first record at or after a time; the partition's end where there is none."""
         asked = [KafkaPartition(source.topic, source.partition, timestamp_ms) for source in ends]
         with self._errors("look up offsets by time"):
             answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
@@ -121,7 +121,7 @@ class KafkaView:
         try:
             yield
         except KafkaException as error:
-            self._consumer.poll(0)  # hands over what librdkafka has to say about its connections
+            self._consumer.poll(0)  # delivers librdkafka's connection events
             raise broker_error(what, self._servers, error.args[0], self._heard, user_of=user_of) from error
 
 

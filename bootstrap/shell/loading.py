@@ -1,4 +1,4 @@
-"""Keeps rewinds of chains of several topics apart from loads (the rules are those of `common.stage.loading`)."""
+"""Keeps rewinds of chains of several topics and loads apart (rules: `common.stage.loading`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[], Position | None]) -> None:
-    """To be called in the turn of a rewind, before its first change; ``table`` looks at the table's position again.
+    """Call this under the repair lock of a rewind, before its first change; ``table`` reads the table's position again.
 
-    Raises UsageError where a loader brings, or has brought meanwhile, what would be staged again in another order.
+    Raises UsageError where a loader is loading, or has loaded meanwhile, what would be staged again in another order.
     """
     source = plan.source
     if not is_merged(source.topic):

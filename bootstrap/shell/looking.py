@@ -1,4 +1,4 @@
-"""One Kafka partition as the tool finds it: Kafka's ends, the chain in the stage, and the table's position for it."""
+"""One Kafka partition's current state: Kafka's ends, the chain in the stage, and the table's position for it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def partition_state(
     topic_id: str | None,
     identity: TableIdentity = NO_IDENTITY,
 ) -> PartitionState:
-    """The stage is read here and now; the rest was looked up before. Raises StoreError and MarkerError.
+    """The stage is read now; the rest was looked up before. Raises StoreError and MarkerError.
 
     ``identity`` is what the table's positions belong to.
     """
@@ -64,7 +64,7 @@ def partition_state(
     theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
     return replace(
         state,
-        table=None,  # What it says is of another chain.
+        table=None,  # Its content is about another chain.
         owed_from=None,
         foreign=foreign,
         elsewhere=None if theirs is None else replace(ids, app_id=theirs).position(transactions, source),
@@ -75,7 +75,7 @@ def partition_state(
 
 
 def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
-    """Why what is staged, or is there to be staged, is not what the table's positions belong to."""
+    """Why the staged records, or those to stage, are not of the stream and topic of the table's positions."""
     source = state.source
     theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
     if theirs is not None:

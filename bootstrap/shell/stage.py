@@ -1,10 +1,10 @@
-"""The stage as the tool reads and changes it.
+"""The stage, as read and changed by the tool.
 
 Rules:
 
-1. A marker is made by exclusive create. Only a rewind writes over one, and only when a copy of it has been put aside.
-2. What is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path gets a
-   number. A marker is deleted only after its copy is there.
+1. A marker is created exclusively. Only a rewind overwrites one, and only after a copy of it was put aside.
+2. A marker that is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path
+   gets a number. A marker is deleted only after its copy exists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMa
 def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
     data = store.read(path)
     if data is None:
-        return None  # settled since it was listed
+        return None  # settled since the listing
     try:
         return StagedMarker(path, name, marker_from_bytes(name, data))
     except MarkerError:
@@ -48,21 +48,21 @@ def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | Non
 
 
 def make(store: ObjectStore, marker: Marker) -> None:
-    """Create a marker. Raises UsageError when somebody else has made it meanwhile (rule 1)."""
+    """Create a marker. Raises UsageError when another process has created it meanwhile (rule 1)."""
     if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
         msg = f"the marker {marker.name.path} was created by another process meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
 def beginning_of(store: ObjectStore, source: TopicPartition) -> Beginning | None:
-    """Where a chain begins while it has no marker. Raises StoreError, and MarkerError for what cannot be read."""
+    """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
     path = begin_path(source)
     data = store.read(path)
     return None if data is None else beginning_from_bytes(path, data)
 
 
 def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> None:
-    """Write a beginning down. Raises UsageError when somebody else has meanwhile."""
+    """Record an origin. Raises UsageError when another process has done so meanwhile."""
     path = begin_path(source)
     if isinstance(store.create(path, beginning_to_bytes(beginning)), AlreadyExists):
         msg = f"{path} was written by another process meanwhile"
@@ -70,18 +70,18 @@ def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> N
 
 
 def restart(store: ObjectStore, plan: Restart) -> None:
-    """Carry a restart out, in the order that bootstrap/core/restart.py gives (rule 5 there)."""
+    """Carry a restart out, in the order of bootstrap/core/restart.py (rule 5 there)."""
     for found in plan.put_aside:
         _copy(store, found.path)
     if plan.beginning is not None:
         store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
     store.delete([found.path for found in plan.put_aside])
-    # What a loader that died had noted is of the chain before, whose positions say nothing of this one's.
+    # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
     store.delete([found.path for found in store.list(loading_folder(plan.source))])
 
 
 def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
-    """Carry a rewind out, in the order that bootstrap/core/repair.py gives (rule 3 there).
+    """Carry a rewind out, in the order of bootstrap/core/repair.py (rule 3 there).
 
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
@@ -105,9 +105,9 @@ def _put_aside(store: ObjectStore, going: Sequence[StagedMarker], copy_also: Seq
 
 
 def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
-    """Markers that continue what was put aside: claimed after the chain was read, and before the marker below went.
+    """Markers that continue those put aside: claimed after the chain was read, and before the marker below was deleted.
 
-    A claim that comes later still finds the marker before it gone and its copy below ``stray/``, and withdraws.
+    A later claim still finds the marker before it gone and its copy below ``stray/``, and withdraws.
     """
     if not plan.put_aside:
         return ()

@@ -1,4 +1,4 @@
-"""Takes turns in the stage, and stops what has lost its own (common/stage/repair_lock.py has the rules)."""
+"""Acquires the repair lock in the stage, and stops a command that has lost it (rules: common/stage/repair_lock.py)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """The turns of one command."""
+    """The repair locks of one command."""
 
     def __init__(self, store: ObjectStore, author: Author, unique: str, *, take_over: int | None = None) -> None:
-        """``unique`` is no other command's; ``take_over`` is a turn that has not ended, of somebody who is gone."""
+        """``unique`` identifies this command; ``take_over`` is the unfinished lock of a process that is gone."""
         self._store = store
         self._author = author
         self._unique = unique
@@ -39,13 +39,13 @@ class Turns:
         self._seen: dict[TopicPartition, LastTurn] = {}
 
     def look(self, source: TopicPartition) -> None:
-        """To be called before a partition's chain is read (rule 2); the first look counts. Raises StoreError."""
+        """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
         if source not in self._seen:
             self._seen[source] = last_turn(found.path for found in self._store.list(turns_folder(source)))
 
     @contextmanager
     def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:
-        """The stage, for as long as the turn is ours. Raises UsageError when it is another's, and StoreError."""
+        """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""
         seen = self._seen[source]
         if not seen.ended and seen.number != self._take_over:
             data = self._store.read(turn_path(source, seen.number))
@@ -57,7 +57,7 @@ class Turns:
         try:
             yield GuardedStore(self._store, source, number)
         except StoreError:
-            raise  # what was asked for may still be done, later: this turn does not end by itself
+            raise  # a timed-out request may still be carried out later: the lock is not released automatically
         except KafkaDeltaExpressError:
             self._end(source, number)
             raise
@@ -68,7 +68,7 @@ class Turns:
 
 
 class GuardedStore:
-    """A `common.ports.ObjectStore` that changes nothing once the next turn is another's (rule 4)."""
+    """A `common.ports.ObjectStore` that changes nothing once the next lock is another command's (rule 4)."""
 
     def __init__(self, store: ObjectStore, source: TopicPartition, number: int) -> None:
         self._store = store
@@ -81,46 +81,46 @@ class GuardedStore:
         return self._store.url
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """As the store says."""
+        """Like the store's."""
         return self._store.list(prefix)
 
     def read(self, path: str) -> bytes | None:
-        """As the store says."""
+        """Like the store's."""
         return self._store.read(path)
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """As the store says."""
+        """Like the store's."""
         return self._store.read_each(paths)
 
     def open(self, path: str) -> BinaryIO:
-        """As the store says."""
+        """Like the store's."""
         return self._store.open(path)
 
     def stat(self, path: str) -> StoredObject | None:
-        """As the store says."""
+        """Like the store's."""
         return self._store.stat(path)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Raises UsageError when the turn is another's."""
+        """Raises UsageError when the lock is another command's."""
         self._require()
         return self._store.create(path, data)
 
     def write(self, path: str, data: bytes) -> None:
-        """Raises UsageError when the turn is another's."""
+        """Raises UsageError when the lock is another command's."""
         self._require()
         self._store.write(path, data)
 
     def upload(self, path: str, data: Pieces) -> None:
-        """As `write`."""
+        """Like `write`."""
         self.write(path, data.to_bytes())
 
     def copy(self, path: str, to: str) -> None:
-        """Raises UsageError when the turn is another's."""
+        """Raises UsageError when the lock is another command's."""
         self._require()
         self._store.copy(path, to)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """One after the other. Raises UsageError when the turn is another's."""
+        """Deletes one after the other. Raises UsageError when the lock is another command's."""
         for path in paths:
             self._require()
             self._store.delete([path])
