@@ -69,7 +69,7 @@ class Work:
     """The commands over a configured stage, with a view of Kafka."""
 
     def __init__(self, settings: Settings, clock: Clock, *, take_over: int | None = None) -> None:
-        """Raises ConfigError when the stage's URL cannot be used; ``take_over`` is a turn whose process is gone."""
+        """Raises ConfigError if the stage's URL cannot be used; ``take_over`` is the lock of a process that is gone."""
         self._settings = settings
         self._options = settings.stage.storage_options
         self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
@@ -156,9 +156,9 @@ class Work:
         return decide(state, self._author)
 
     def plan_rewinds(self, starts: Mapping[TopicPartition, Position]) -> tuple[RewindPlan, ...]:
-        """What has these partitions staged again from a position on, or from where the table is past it.
+        """Rewinds that stage these partitions again from a position on, or from the table's if that is higher.
 
-        Raises UsageError, before anything is changed, where one of them cannot be.
+        Raises UsageError, before anything is changed, where one of them cannot be repaired.
         """
         topics = dict.fromkeys(source.topic for source in starts)
         states = [state for topic in topics for state in self._look(topic, None) if state.source in starts]
@@ -286,7 +286,7 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        self._turns.look(source)  # read before the chain: an outdated table position makes the plan stale, never wrong
+        self._turns.look(source)  # before the chain is read: this is how a stale plan is detected
         identity = self._identity(stream, table)
         return partition_state(
             self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity

@@ -1,6 +1,6 @@
-"""What the three commands have in common: exit codes, how an error is shown, and the config argument.
+"""The shared parts of the three commands: exit codes, how an error is shown, and the config argument.
 
-Rules: what a command ends with is an `ExitCode`. An error that a user can cause is two sentences on standard error and
+Rules: a command's exit status is an `ExitCode`. An error that a user can cause is two sentences on standard error,
 never a stack trace.
 """
 
@@ -38,18 +38,18 @@ EXIT_CODES = (
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help: calls to copy, one on a line, and the exit codes."""
+    """The end of a command's help: examples to copy, one per line, and the exit codes."""
     # typer joins the lines of a paragraph and keeps paragraphs apart.
     return "\n\n".join(["Examples:", *lines, EXIT_CODES])
 
 
 def new_group(help_text: str) -> typer.Typer:
-    """Commands below a word of an application: ``bootstrap markers ls``."""
+    """A group of subcommands: ``bootstrap markers ls``."""
     return typer.Typer(help=help_text, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def new_app(help_text: str) -> typer.Typer:
-    """A typer application with this project's habits."""
+    """A typer application with this project's conventions."""
     app = new_group(help_text)
 
     @app.callback()
@@ -60,7 +60,7 @@ def new_app(help_text: str) -> typer.Typer:
             typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
         ] = False,
     ) -> None:
-        """The options before a command; each is carried out by its callback."""
+        """The options before a command; each is handled by its callback."""
 
     top.__doc__ = help_text
     return app
@@ -73,15 +73,15 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001 - typer calls it so
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text with the config's path in its remedies (common/remedies.py), made fit for a terminal.
+    """Print a text with the config's path in its remedies (common/remedies.py), safe for a terminal.
 
-    What commands print goes through it.
+    All output of commands goes through it.
     """
     typer.echo(printable(rendered(text)), err=err)
 
 
 def stage_writer_command() -> list[str]:
-    """What starts ``stage-writer`` in another process; ``-P`` passes over packages of the current folder."""
+    """The command line to start ``stage-writer`` in another process; ``-P`` ignores packages of the current folder."""
     return [sys.executable, "-P", "-m", "kafka_delta_express"]
 
 
@@ -96,7 +96,7 @@ def settings_from(config: Path, *, print_config: bool = False) -> Settings:
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
-    """Run a command and turn what happens into an exit code; a command raises `typer.Exit` for one of its own."""
+    """Run a command and turn its result into an exit code; a command raises `typer.Exit` for one of its own."""
     try:
         app(args=arguments)
     except KafkaDeltaExpressError as error:

@@ -2,15 +2,15 @@
 
 Rules:
 
-1. A lock file names every jar exactly, with its SHA-256. Nothing is resolved on a user's machine, and what a
-   repository serves is believed only when its checksum is the lock's.
-2. A file appears in the cache under its own name only when it is whole and checked (a temporary file beside it, then a
-   rename), so that two processes may fetch the same jar at once, and what is in the cache is used without a question.
-3. What may pass by itself (a reset connection, a 503) is tried again; what will not (a 404, a wrong checksum) fails at
-   once, with the URL and what to do.
+1. A lock file names every jar exactly, with its SHA-256. Nothing is resolved on a user's machine, and a downloaded file
+   is used only if its checksum is the lock's.
+2. A file appears in the cache under its own name only when it is complete and checked (a temporary file next to it,
+   then a rename), so two processes may fetch the same jar at once, and cached files are used without a check.
+3. Transient errors (a reset connection, a 503) are retried; permanent ones (a 404, a wrong checksum) fail at once,
+   with the URL and the remedy.
 
-The cache is ``$XDG_CACHE_HOME/kafka-delta-express`` (``~/.cache`` by default); ``KDE_MAVEN_URL`` names another
-repository of Maven's layout.
+The cache is ``$XDG_CACHE_HOME/kafka-delta-express`` (``~/.cache`` by default); ``KDE_MAVEN_URL`` sets another
+repository with Maven's layout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAVEN_URL = "https://repo1.maven.org/maven2"
 READABLE = 0o644
-"""Of what is fetched, which is no secret: an image's cache is filled by root and read by another user."""
+"""Permissions of fetched files, which are public: an image's cache is filled by root and read by another user."""
 _ATTEMPTS = 5
 _TIMEOUT_S = 60
 _PARALLEL = 6
@@ -76,11 +76,11 @@ class Jar:
 
 
 class _PassingError(Exception):
-    """A failure that the next attempt may not meet."""
+    """A transient failure."""
 
 
 def read_lock(path: Path) -> Mapping[str, tuple[Jar, ...]]:
-    """The groups of a lock file: ``[group]`` lines, each followed by its jars; ``#`` begins a comment."""
+    """The groups of a lock file: ``[group]`` lines, each followed by its jars; ``#`` starts a comment."""
     groups: dict[str, list[Jar]] = {}
     jars: list[Jar] = []
     for number, raw in enumerate(path.read_text("utf-8").splitlines(), start=1):
@@ -97,12 +97,12 @@ def read_lock(path: Path) -> Mapping[str, tuple[Jar, ...]]:
 
 
 def ensure_jars(jars: Sequence[Jar], environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Where the jars are on this machine, in the given order; those that are missing are downloaded first."""
+    """The paths of the jars on this machine, in the given order; downloads missing ones first."""
     base = environ.get("KDE_MAVEN_URL", MAVEN_URL).rstrip("/")
     cache = cache_folder(environ) / "jars"
 
     def ensure(jar: Jar) -> Path:
-        # The checksum is part of the path: another lock's jar of the same name is another file.
+        # The checksum is part of the path: another lock's jar with the same name is another file.
         target = cache / jar.sha256[:16] / jar.name
         if not target.exists():
             fetch(f"{base}/{jar.path}", target, jar.sha256)
@@ -113,14 +113,14 @@ def ensure_jars(jars: Sequence[Jar], environ: Mapping[str, str] = os.environ) ->
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The project's folder for what can be fetched again."""
+    """The project's folder for files that can be fetched again."""
     base = environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kafka-delta-express"
 
 
 def fetch(url: str, target: Path, sha256: str) -> None:
     """Download ``url`` to ``target``, whose content then has the given SHA-256; raises DownloadError."""
-    # Whoever only asks where the cache is goes without it.
+    # Imported here: code that only needs the cache's path does without it.
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter  # noqa: PLC0415
 
     attempts = Retrying(

@@ -1,8 +1,8 @@
-"""Every error that this project raises on purpose, under one root.
+"""All errors that this project raises on purpose, under one root.
 
-Rules: an error says what is wrong (naming the key, file or offset), and what to do about it. Entry points print the
-two sentences and choose the exit code; nobody prints a stack trace for something that a user did. An exception that
-is not below `KafkaDeltaExpressError` is a bug.
+Rules: an error states the problem (with the key, file or offset) and the remedy. Entry points print the two sentences
+and choose the exit code; a user's mistake never prints a stack trace. An exception that is not below
+`KafkaDeltaExpressError` is a bug.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """How a command of this project ends; other programs rely on these numbers."""
+    """The exit status of this project's commands; other programs rely on these numbers."""
 
     DONE = 0
     FAILED = 1
-    """Trying again may help: a service is away."""
+    """A retry may help: a service is unavailable."""
     USAGE = 2
-    """Wrong use or config: trying again changes nothing."""
+    """Wrong usage or config: a retry changes nothing."""
     HELD = 3
-    """Done what could be done; something is held or not compatible, and waits for a person."""
+    """All possible work is done; something is held or incompatible, and waits for an operator."""
 
     @classmethod
     def of(cls, codes: Iterable[ExitCode]) -> ExitCode:
-        """The one that tells most: wrong use before a failure, a failure before what waits, and that before done."""
+        """The most significant one: wrong usage before a failure, a failure before a hold, and that before success."""
         found = set(codes)
         return next((code for code in (cls.USAGE, cls.FAILED, cls.HELD) if code in found), cls.DONE)
 
 
 class KafkaDeltaExpressError(Exception):
-    """The root. ``problem`` names what is wrong and where; ``remedy`` says what to do about it."""
+    """The root. ``problem`` states what is wrong and where; ``remedy`` what to do about it."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
@@ -47,7 +47,7 @@ class KafkaDeltaExpressError(Exception):
 
 
 class HeldError(KafkaDeltaExpressError):
-    """What could be done is done; the rest waits for a person."""
+    """All possible work is done; the rest waits for an operator."""
 
     exit_code = ExitCode.HELD
 
@@ -69,37 +69,37 @@ class SchemaError(ConfigError):
 
 
 class ExpressionError(ConfigError):
-    """A SQL expression of a stream does not fit the record's fields, or is not a scalar expression."""
+    """A SQL expression of a stream is incompatible with the record's fields, or is not a scalar expression."""
 
 
 class StoreError(KafkaDeltaExpressError):
-    """An object store refused a call, or does not do what the chain needs of it."""
+    """An object store refused a call, or lacks an operation that the chain needs."""
 
 
 class StoreUnfitError(StoreError):
-    """The store does not honour conditional writes, so that no chain can be kept in it."""
+    """The store does not honor conditional writes, so no chain can be kept in it."""
 
     exit_code = ExitCode.USAGE
 
 
 class StoreRefusedError(StoreError):
-    """The store is there and says no: wrong credentials, a right that is missing, a bucket that does not exist."""
+    """The store is reachable and refuses: wrong credentials, a missing permission, a bucket that does not exist."""
 
     exit_code = ExitCode.USAGE
 
 
 class BrokerError(KafkaDeltaExpressError):
-    """Kafka cannot be reached, or answered in a way that stops the work."""
+    """Kafka cannot be reached, or responded with an error that stops the work."""
 
 
 class BrokerRefusedError(BrokerError):
-    """Kafka is there and says no: wrong credentials, a certificate that is not believed, a right that is missing."""
+    """Kafka is reachable and refuses: wrong credentials, an untrusted certificate, a missing permission."""
 
     exit_code = ExitCode.USAGE
 
 
 class RegistryError(KafkaDeltaExpressError):
-    """The schema registry cannot be reached, or does not say what a schema is."""
+    """The schema registry cannot be reached, or does not return a schema's type."""
 
 
 class MarkerError(KafkaDeltaExpressError):
@@ -107,26 +107,26 @@ class MarkerError(KafkaDeltaExpressError):
 
 
 class NewerFormatError(MarkerError):
-    """An object in the stage is of a form that only a newer release reads."""
+    """An object in the stage has a format that only a newer release reads."""
 
 
 class StateError(MarkerError):
-    """The state of a topology's task, which a marker names, is missing or cannot be read."""
+    """The state of a topology's task, which a marker names, is missing or unreadable."""
 
 
 class TableError(KafkaDeltaExpressError):
-    """A Delta table cannot be read, created or added to."""
+    """A Delta table cannot be read, created or appended to."""
 
 
 class NotCompatibleError(TableError):
-    """A Delta table does not take what the stream has for it until a person changes one of them."""
+    """A Delta table cannot accept a stream's data until an operator changes one of them."""
 
     exit_code = ExitCode.HELD
 
 
 class DownloadError(KafkaDeltaExpressError):
-    """A file that is fetched by name and checksum could not be had."""
+    """A file that is downloaded by name and checksum could not be fetched."""
 
 
 class BuildError(KafkaDeltaExpressError):
-    """A part that is compiled on this machine could not be."""
+    """A part that is compiled on this machine could not be built."""

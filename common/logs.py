@@ -1,6 +1,6 @@
-"""Structured logs: JSON lines for machines, coloured text for people, both on standard error.
+"""Structured logs: JSON lines for machines, colored text for people, both on standard error.
 
-Rules: an event's name is a constant sentence in lower case and what varies is in its fields, so that logs can be
+Rules: an event's name is a constant sentence in lower case, and variable parts are in its fields, so that logs can be
 searched; record bytes and secrets are never among the fields.
 """
 
@@ -31,7 +31,7 @@ def _with_config_path(renderer: structlog.typing.Processor) -> structlog.typing.
 
 
 def _printable_values(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What others wrote, made fit for a terminal (common/printable.py); a stack trace keeps its lines."""
+    """Makes values from other sources safe for a terminal (common/printable.py); a stack trace keeps its lines."""
     del logger, method
     return {key: _printable_value(key, value) for key, value in event.items()}
 
@@ -43,7 +43,7 @@ def _printable_value(key: str, value: object) -> object:
 
 
 def set_up_logs(settings: LogSettings, service: str) -> FilteringBoundLogger:
-    """Configure structlog for this process; returns the logger that the wiring hands around."""
+    """Configure structlog for this process; returns the logger that the wiring passes around."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     people = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     renderer: structlog.typing.Processor

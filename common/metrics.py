@@ -1,7 +1,7 @@
-"""The metric catalogue: every metric of both services, declared once.
+"""The metric catalog: every metric of both services, declared once.
 
-Rules: names and units follow Prometheus' conventions (base units, ``_total`` for counters); a label never holds what a
-record holds; docs/metrics.md is generated from this page. `Metrics` makes only those that a service touches.
+Rules: names and units follow Prometheus' conventions (base units, ``_total`` for counters); a label never holds record
+content; docs/metrics.md is generated from this module. `Metrics` creates only those that a service uses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 
 class MetricKind(StrEnum):
-    """Prometheus' kinds that are in use."""
+    """The kinds of Prometheus metrics in use."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -357,7 +357,7 @@ class Metrics:
         made.observe(value)
 
     def forget(self, metric: Metric, **labels: str) -> None:
-        """Drop the value of a gauge that has these labels; without them all values, before they are set again."""
+        """Remove the value of a gauge with these labels; without labels all values, before they are set again."""
         made = self._made.get(metric.name)
         if made is not None and labels:
             with suppress(KeyError):
@@ -366,11 +366,11 @@ class Metrics:
             made.clear()
 
     def with_process(self) -> None:
-        """Serve what the operating system says of this process too: memory, CPU time, open files."""
+        """Also export the operating system's data on this process: memory, CPU time, open files."""
         ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
-        """Everything in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def _labelled(self, metric: Metric, labels: dict[str, str]) -> Counter | Gauge | Histogram:

@@ -1,7 +1,7 @@
 """The ports that both services and the bootstrap tool use: the clock and the object store.
 
-A service is given its ports by its constructor. Production hands it the real ones, the contract tests run one suite
-over each implementation, and a simulation hands it its own and so decides about time and failure.
+A service gets its ports through its constructor. Production passes the real ones, the contract tests run one suite over
+each implementation, and a simulation passes its own and so controls time and failures.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Time, as two questions: how long since, and what date is it."""
+    """Time: elapsed seconds, and the current date."""
 
     def monotonic_s(self) -> float:
-        """Seconds that never go back; only differences mean something."""
+        """Seconds that never decrease; only differences have a meaning."""
 
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
@@ -29,7 +29,7 @@ class Clock(Protocol):
         """Wait."""
 
 
-# Linux has a clock that also runs while the machine is suspended, as everybody else's does.
+# Linux has a clock that also runs while the machine is suspended, as clocks elsewhere do.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", None)
 
 
@@ -62,14 +62,14 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyExists:
-    """Somebody else's object is there; nothing was written."""
+    """Another process's object is there; nothing was written."""
 
 
 CreateOutcome = Created | AlreadyExists
 
 
 class ObjectStore(Protocol):
-    """A flat name space of objects below one root URL. Paths are relative, with ``/`` between their parts.
+    """A flat namespace of objects below one root URL. Paths are relative, with ``/`` between their parts.
 
     Every method raises `common.errors.StoreError` when the store cannot be reached or refuses; absence is a value.
     """
@@ -79,34 +79,34 @@ class ObjectStore(Protocol):
         """The root, as configured."""
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object whose path lies below the folder ``prefix``, at any depth, in no particular order."""
+        """Every object whose path is below the folder ``prefix``, at any depth, in no particular order."""
 
     def read(self, path: str) -> bytes | None:
-        """The object's bytes, or None when it is not there."""
+        """The object's bytes, or None when it does not exist."""
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """What `read` says of each, in their order; some may be fetched ahead."""
+        """The result of `read` for each, in order; some may be fetched ahead."""
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable reader that fetches only what is read: for the columns of a large Parquet file."""
+        """A seekable reader that fetches only the parts that are read: for the columns of a large Parquet file."""
 
     def stat(self, path: str) -> StoredObject | None:
-        """What `list` would say of one object, or None when it is not there."""
+        """The entry that `list` would return for one object, or None when it does not exist."""
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Write the object only if nothing has that path: atomic, durable, decided by the store."""
+        """Write the object only if the path is free: atomic, durable, decided by the store."""
 
     def write(self, path: str, data: bytes) -> None:
-        """Write the object, whatever was there. For names that are unique by themselves."""
+        """Write the object, replacing any existing one. For names that are unique by themselves."""
 
     def upload(self, path: str, data: Pieces) -> None:
-        """Write a new file of any size under a name that is unique by itself, holding no second copy if that can be.
+        """Write a new file of any size under a unique name, without a second copy in memory if possible.
 
-        A file that is there is never replaced: it is taken for an earlier try's.
+        An existing file is never replaced: it is assumed to be from an earlier attempt.
         """
 
     def copy(self, path: str, to: str) -> None:
-        """Make a second object of the same bytes, now, whatever was there; without fetching them where that can be."""
+        """Copy an object now, replacing any existing one; without downloading it where possible."""
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects; absent ones are passed over."""
+        """Delete the objects; absent ones are ignored."""

@@ -1,14 +1,14 @@
-"""Text that others wrote, made fit for a terminal.
+"""Text from other sources, made safe for a terminal.
 
-A marker, a table's log and a topic's names are written by whoever may write there. A terminal obeys escape sequences,
-which may clear what was printed, or name a window, and a line break may pass for a line of ours.
+Anyone with write access writes markers, table logs and topic names. A terminal executes escape sequences, which may
+clear the output or set a window's title, and a line break may fake a line of ours.
 
 Rules:
 
-1. Whatever goes to a terminal goes through `printable`: what commands print (`common.cli.echo`) and logs for people.
-   Control characters, those that turn the direction of text around, and halves of surrogate pairs become escapes.
-2. The few colours that `common.terminal` writes stay.
-3. A value within a line, or a cell of a table, goes through `one_line` also (or `joined`), which leaves no line break.
+1. All terminal output goes through `printable`: output of commands (`common.cli.echo`) and logs for people. Control
+   characters, bidirectional controls, and unpaired surrogates become escapes.
+2. The few color codes that `common.terminal` writes are kept.
+3. A value within a line, or a cell of a table, also goes through `one_line` (or `joined`), which removes line breaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINE = re.compile(f"{_OURS}|[{_UNFIT}\t\n]")
 
 
 def printable(text: str) -> str:
-    """The text without anything that a terminal would obey, but for line breaks, tabs and our own colours."""
+    """The text without anything that a terminal would execute, except line breaks, tabs and our own colors."""
     return _TEXT.sub(_escaped, text)
 
 
@@ -36,7 +36,7 @@ def one_line(text: str) -> str:
 
 
 def joined(lines: Iterable[str]) -> str:
-    """Lines, each of which stays one."""
+    """Lines, each of which remains a single line."""
     return "\n".join(map(one_line, lines))
 
 

@@ -1,9 +1,9 @@
-"""Writes the reference pages from the settings and the catalogue of metrics.
+"""Writes the reference pages from the settings and the catalog of metrics.
 
-docs/configuration.md and docs/config.schema.json are the settings, docs/metrics.md is the catalogue.
+docs/configuration.md and docs/config.schema.json are the settings, docs/metrics.md is the catalog.
 
-``python -m common.reference`` writes them, ``--check`` exits with 1 when one is stale. Rule: whatever these pages say
-of a key or a metric is said where it is declared (common/settings/model.py, common/metrics.py), once.
+``python -m common.reference`` writes them, ``--check`` exits with 1 when one is stale. Rule: everything these pages say
+about a key or a metric is written once, where it is declared (common/settings/model.py, common/metrics.py).
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> Iterator[str]:
     for key, field in _fields(model):
         inner = _model_in(field.annotation)
         by_name = typing.get_origin(field.annotation) is dict  # a section for each name
-        if inner is None or by_name or field.default is None:  # a section that may be left out is told itself
+        if inner is None or by_name or field.default is None:  # an optional section has a row of its own
             yield _setting_row(prefix, key, field)
         if inner is not None:
             yield from _rows(f"{prefix}{key}.{'*.' if by_name else ''}", inner)

@@ -3,11 +3,11 @@
 Rules:
 
 1. Code that makes a remedy writes ``CONFIG`` where the command has the path: ``f"bootstrap skip {CONFIG} --to {to}"``.
-   Decisions so stay pure, and a remedy that lies in the stage names the reader's own file, not the writer's.
-2. What leaves the process goes through `rendered`: the commands' output (`common.cli.echo` and `common.cli.run`), the
-   logs (`common.logs`) and the pages (`common.http.server`). The command line says once which file it is.
-3. What is decided about a table without knowing its URL, from its protocol or properties alone, writes ``TABLE``; the
-   caller that knows the URL fills it in: `of_table`.
+   So decisions stay pure, and a remedy that is stored in the stage names the reader's own file, not the writer's.
+2. Output of the process goes through `rendered`: the commands' output (`common.cli.echo` and `common.cli.run`), the
+   logs (`common.logs`) and the pages (`common.http.server`). The command line sets the file once.
+3. Code that does not know a table's URL, only its protocol or properties, writes ``TABLE``; the caller that knows the
+   URL fills it in: `of_table`.
 4. The path is absolute and quoted for a POSIX shell, so that a command can be copied from a page or a log. Values that
    a user chose freely, such as an app_id or a URL, are quoted where they are written: `quoted`.
 """
@@ -38,12 +38,12 @@ class _Shown:
 
 
 def show_config(path: Path | None) -> None:
-    """Say which file the placeholder stands for; None to forget it."""
+    """Set the file that the placeholder stands for; None to clear it."""
     _Shown.path = path
 
 
 def rendered(text: str) -> str:
-    """``text`` with the config's path, in plain text as well as in JSON; as it is while no path is known."""
+    """``text`` with the config's path, in plain text as well as in JSON; unchanged while no path is known."""
     if _Shown.path is None:
         return text
     path = quoted(str(_Shown.path.absolute()))
@@ -51,7 +51,7 @@ def rendered(text: str) -> str:
 
 
 def delta_table(url: str) -> str:
-    """How a SQL statement names a Delta table by its URL."""
+    """The name of a Delta table in a SQL statement, by its URL."""
     return f"delta.`{url}`"
 
 
@@ -67,6 +67,6 @@ def repair(verb: str, source: TopicPartition, to: int | None = None, *flags: str
 
 
 def replay(source: TopicPartition, start: int, end: int | None) -> str:
-    """The command that asks for the rows of ``[start, end)`` again; without ``end`` it has to be filled in."""
+    """The command that replays the rows of ``[start, end)``; without ``end`` the user has to fill it in."""
     words = f"stage-writer replay {CONFIG} --topic {source.topic} --partition {source.partition} --from {start}"
     return f"{words} --to {'OFFSET' if end is None else end} --yes"

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A *position* is the next offset that is wanted; an *offset* is a record's place. They have different types, and the
-   only way from one to the other is `Span.last_offset` and `position_after`.
-2. A span is half-open, ``[start, end)``, never empty, and covers *positions*: holes that Kafka leaves (compaction,
-   transaction markers, aborted records) lie inside of it.
+1. A *position* is the next offset wanted; an *offset* identifies a record. They have different types, and only
+   `Span.last_offset` and `position_after` convert between them.
+2. A span is half-open, ``[start, end)``, never empty, and covers *positions*: gaps in Kafka's offsets (compaction,
+   transaction markers, aborted records) are part of it.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Span:
 
     @property
     def last_offset(self) -> Offset:
-        """The last offset that is covered: what a Delta txn action and kafka-delta-ingest record."""
+        """The last offset covered: the one that a Delta txn action and kafka-delta-ingest record."""
         return Offset(self.end - 1)
 
     @property
     def positions(self) -> int:
-        """How many positions are covered; with holes in Kafka, more than there are records."""
+        """The number of positions covered; with gaps in Kafka, more than the number of records."""
         return self.end - self.start
 
     def covers(self, position: Position) -> bool:
-        """Whether ``position`` lies in ``[start, end)``."""
+        """Whether ``position`` is in ``[start, end)``."""
         return self.start <= position < self.end
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
-"""What people see on a terminal, and programs do not: colours, progress bars, questions; and tables of plain text.
+"""Output for people on a terminal, not for programs: colors, progress bars, prompts; and plain-text tables.
 
 Rules:
 
-1. Colours and bars are for terminals. Where the output is a file or a pipe, where ``NO_COLOR`` is set or ``TERM`` is
-   ``dumb``, there are no colours. A bar is on standard error: standard output holds the answer and nothing else.
+1. Colors and bars are for terminals. There are no colors where the output is a file or a pipe, where ``NO_COLOR`` is
+   set or ``TERM`` is ``dumb``. A bar goes to standard error: standard output has only the result.
 2. A table is aligned with spaces and never cut to a width: it is read by ``grep`` and ``awk`` too.
 """
 
@@ -31,7 +31,7 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
 
 class Tone(StrEnum):
-    """What a word tells."""
+    """The meaning of a word, shown as a color."""
 
     GOOD = "green"
     WARNING = "yellow"
@@ -40,17 +40,17 @@ class Tone(StrEnum):
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colours may be written there (rule 1)."""
+    """Whether colors may be written there (rule 1)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def toned(text: str, tone: Tone) -> str:
-    """The text in a colour, where standard output has colours."""
+    """The text in a color, where standard output has colors."""
     return typer.style(text, fg=tone.value) if has_colours(sys.stdout) else text
 
 
 def aligned(head: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
-    """A table; the columns whose indexes are in ``right`` hold numbers."""
+    """A table; the columns whose indexes are in ``right`` are right-aligned."""
     lines = [tuple(map(one_line, row)) for row in (head, *rows)]
     widths = [max(len(_plain(line[index])) for line in lines) for index in range(len(head))]
 
@@ -75,7 +75,7 @@ def age_text(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error for long work, where that is a terminal; what is given tells it how much was done."""
+    """A bar on standard error for long work, on a terminal only; the yielded function reports how much was done."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda _: None
         return
@@ -87,5 +87,5 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], No
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: both ends are a terminal."""
+    """Whether the user can be prompted: both ends are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()

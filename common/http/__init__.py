@@ -1,1 +1,1 @@
-"""What both services serve over HTTP: health, readiness, version, metrics, and calls that a token allows."""
+"""The HTTP interface of both services: health, readiness, version, metrics, and calls with a token."""

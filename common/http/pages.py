@@ -1,4 +1,4 @@
-"""The pages and calls that every service has."""
+"""The pages and calls of every service."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ DISTRIBUTION = "kafka-delta-express"
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a service is: ``problems`` is empty when all is well."""
+    """A service's health: ``problems`` is empty when there are none."""
 
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a person may want to know, and is no problem."""
+    """Notes for operators that are not problems."""
 
 
 def with_remedy(problem: str, remedy: str) -> str:
-    """A line for a problem and what fixes it, as command lines have it in two."""
+    """A problem and its remedy in one line, which command lines show in two."""
     return f"{problem} → {remedy}" if remedy else problem
 
 
@@ -41,7 +41,7 @@ def release() -> str:
 def service_pages(
     service: str, health: Callable[[], Health], ready: Callable[[], Health], metrics: Callable[[], bytes]
 ) -> dict[str, Page | Callable[[], Page]]:
-    """The pages that every service has, its status aside."""
+    """The pages of every service, except its status page."""
     return {
         "/healthcheck": lambda: _health(health()),
         "/ready": lambda: _health(ready()),
@@ -51,7 +51,7 @@ def service_pages(
 
 
 def pausing_calls(pausing: Pausing) -> dict[str, Callable[[Mapping[str, str]], Page]]:
-    """``/pause`` and ``/resume``; each may be said twice."""
+    """``/pause`` and ``/resume``; both are idempotent."""
 
     def pause(_query: Mapping[str, str]) -> Page:
         pausing.pause()

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A pause is of one process and of its life: a restart forgets it, and another process knows nothing of it. It is for
-   minutes at a table or a store; who wants no work for longer stops the service.
-2. It is no problem: the health says so in a note and stays well, or whoever watches would restart the service, and so
-   end the pause.
+1. A pause applies to one process until it ends: a restart clears it, and other processes are unaffected. It is for
+   short maintenance of a table or a store; for a longer break, stop the service.
+2. It is not a problem: the health page has a note and stays healthy, because a monitor would otherwise restart the
+   service, and so end the pause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Pausing:
-    """Said from one thread, asked from another."""
+    """Set from one thread, read from another."""
 
     def __init__(self, clock: Clock, log: FilteringBoundLogger, metrics: Metrics, metric: Metric) -> None:
         """``metric`` is 1 while it lasts."""
@@ -34,17 +34,17 @@ class Pausing:
 
     @property
     def is_on(self) -> bool:
-        """Whether to rest now."""
+        """Whether the service is paused now."""
         return self._since_ms is not None
 
     @property
     def since_ms(self) -> int | None:
-        """When it began; None while there is none."""
+        """When it was paused; None if it is not."""
         return self._since_ms
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the health says of it."""
+        """The note for the health page."""
         since_ms = self._since_ms
         if since_ms is None:
             return ()
@@ -52,14 +52,14 @@ class Pausing:
         return (f"paused since {moment}; POST /resume ends it",)
 
     def pause(self) -> None:
-        """Rest from now on."""
+        """Pause from now on."""
         if self._since_ms is None:
             self._since_ms = self._clock.wall_ms()
             self._metrics.set(self._metric, 1)
             self._log.warning("paused by request")
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume."""
         if self._since_ms is not None:
             self._since_ms = None
             self._metrics.set(self._metric, 0)

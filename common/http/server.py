@@ -2,18 +2,18 @@
 
 Rules:
 
-1. ``GET`` reads, ``POST`` asks for something. A ``POST`` needs the token of the settings, compared in constant time;
-   without a token in the settings every one is refused. The token is in no page and in no log. So does a ``GET`` that
-   reads what records hold (`Routes.reads`).
-2. It binds to what the settings say, loopback by default. A page that fails answers 500 and harms nothing else.
-3. What a request may cost is bounded: its head is at most 16 KiB, and it is received, and its answer sent, within 10 s
-   each, however slowly the bytes come. 64 connections are open at a time; one more closes the oldest that waits for its
-   client. Pages that anyone may read are computed 32 at a time, so that slow ones do not take all connections; a page
-   that is a plain `Page` (``/version``, which probes ask for) is served without that limit.
-4. A page loads nothing from anywhere else, and no other site may show it in a frame or read it. A site cannot point a
-   name of its own at this server to read it either (DNS rebinding): the ``Host`` of a request is an IP address, a name
-   that nobody can register (no dot in it, ``.localhost``, ``.svc``, ``.cluster.local``), this machine's own name, the
-   name in the address that is bound, or one in the settings (`HostNames`).
+1. ``GET`` reads, ``POST`` triggers an action. A ``POST`` needs the token of the settings, compared in constant time;
+   without a token in the settings every ``POST`` is refused. A ``GET`` that reads record content needs it too
+   (`Routes.reads`). The token appears in no page and in no log.
+2. It binds to the configured address, loopback by default. A page that fails returns 500 and affects nothing else.
+3. The cost of a request is bounded: its head is at most 16 KiB, and receiving it and sending the response take at most
+   10 s each, even with a slow client. 64 connections are open at a time; one more closes the oldest that waits for its
+   client. Pages that anyone may read are computed 32 at a time, so slow ones do not occupy all connections; a constant
+   `Page` (``/version``, which probes use) is served without that limit.
+4. A page loads nothing from other hosts, and no other site may show it in a frame or read it. A site cannot point a
+   name of its own at this server to read it either (DNS rebinding): the ``Host`` of a request must be an IP address, a
+   name that cannot be registered (without a dot, ``.localhost``, ``.svc``, ``.cluster.local``), this machine's own
+   name, the name in the bound address, or one in the settings (`HostNames`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An answer."""
+    """A response."""
 
     status: int
     content_type: str
@@ -79,16 +79,16 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What a server answers."""
+    """The paths that a server handles."""
 
     pages: Mapping[str, Page | Callable[[], Page]]
     """For ``GET``, by path."""
     calls: Mapping[str, Callable[[Mapping[str, str]], Page]] = field(default_factory=dict)
-    """For ``POST``, by path; given the query."""
+    """For ``POST``, by path; called with the query."""
     token: str | None = field(default=None, repr=False)
-    """What a ``POST`` has to bring; None where none is allowed."""
+    """The token that a ``POST`` must send; None where none is allowed."""
     reads: Mapping[str, Callable[[str, Mapping[str, str]], Page]] = field(default_factory=dict)
-    """For ``GET`` with the token, by the first part of the path; given what follows it, and the query."""
+    """For ``GET`` with the token, by the first part of the path; called with the rest of the path, and the query."""
 
 
 def text_page(status: int, text: str) -> Page:
@@ -102,14 +102,14 @@ def json_page(status: int, value: object) -> Page:
 
 
 class HostNames:
-    """The names that a request may give as its ``Host`` (rule 4)."""
+    """The allowed values of a request's ``Host`` (rule 4)."""
 
     def __init__(self, bound: str, more: Collection[str] = ()) -> None:
-        """``bound`` is the host of the address that is served; ``more`` are names, or ``*.`` and a name, or ``*``."""
+        """``bound`` is the host of the bound address; ``more`` are names, or ``*.`` and a name, or ``*``."""
         self._patterns = tuple(name.lower() for name in (bound, socket.gethostname(), *more))
 
     def __contains__(self, host: str) -> bool:
-        """Whether a request with this header, which may end in a port, is answered."""
+        """Whether a request with this header, with or without a port, is allowed."""
         try:
             name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
         except ValueError:
@@ -127,7 +127,7 @@ class HttpServer:
     """Serves from a thread of its own until closed."""
 
     def __init__(self, address: str, routes: Routes, hosts: Collection[str] = ()) -> None:
-        """Bind to ``host:port``, and answer to ``hosts`` too; raises ConfigError when the address is wrong or taken."""
+        """Bind to ``host:port``, and also accept ``hosts``; raises ConfigError when the address is wrong or taken."""
         host, _, port = address.rpartition(":")
         names = HostNames(host.strip("[]"), hosts)
         try:
@@ -144,7 +144,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is bound, also when 0 was asked for."""
+        """The bound port, also when 0 was requested."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
@@ -155,14 +155,14 @@ class HttpServer:
 
 
 class _Connections:
-    """The open connections, oldest first (rule 3). A socket is closed only after it has left."""
+    """The open connections, oldest first (rule 3). A socket is closed only after it was removed here."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_answered: dict[socket.socket, bool] = {}
 
     def admit(self, connection: socket.socket) -> bool:
-        """Add one, and close the oldest one that waits for its client if there are too many; False if none does."""
+        """Add a connection; if there are too many, close the oldest idle one. False if there is none."""
         with self._lock:
             if len(self._is_answered) >= _MOST_CONNECTIONS:
                 waiting = (other for other, is_answered in self._is_answered.items() if not is_answered)
@@ -176,13 +176,13 @@ class _Connections:
             return True
 
     def leave(self, connection: socket.socket) -> None:
-        """It is about to be closed."""
+        """Remove a connection that is about to be closed."""
         with self._lock:
             self._is_answered.pop(connection, None)
 
     @contextmanager
     def answering(self, connection: socket.socket) -> Iterator[None]:
-        """While its answer is computed it stays; raises ConnectionAbortedError if it had to go."""
+        """Keeps the connection while its response is computed; raises ConnectionAbortedError if it had to be closed."""
         self._mark(connection, is_answered=True)
         try:
             yield
@@ -197,7 +197,7 @@ class _Connections:
 
 
 class _BoundedServer(ThreadingHTTPServer):
-    """One thread for each connection, up to a number (rule 3)."""
+    """One thread for each connection, up to a limit (rule 3)."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -225,19 +225,19 @@ class _BoundedServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is not an error."""
+        """A client that disconnects is not an error."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers one request; ``routes`` and ``hosts`` are set by the class that is made for a server."""
+    """Handles one request; ``routes`` and ``hosts`` are set by the subclass that is made for a server."""
 
     routes: ClassVar[Routes]
     hosts: ClassVar[HostNames]
     server: _BoundedServer
-    default_request_version = "HTTP/1.0"  # so that what cannot be read is answered with a status, too
+    default_request_version = "HTTP/1.0"  # so that an unreadable request gets a status, too
 
     def handle(self) -> None:
-        """One request, which is received whole before any of it counts (rule 3)."""
+        """One request, which must be received completely before any of it counts (rule 3)."""
         self.close_connection = True
         self.requestline, self.request_version, self.command = "", "HTTP/1.0", ""
         self.headers = self.MessageClass()
@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BytesIO(head)
         self.raw_requestline = self.rfile.readline()
         if not self.parse_request():
-            return  # it has answered
+            return  # it has responded
         hosts = self.headers.get_all("Host", [])
         if len(hosts) > 1 or not all(host in self.hosts for host in hosts):
             told = "writer.http_hosts or loader.http_hosts"
@@ -294,7 +294,7 @@ class _Handler(BaseHTTPRequestHandler):
             return answer()
 
     def _drain(self) -> None:
-        """Receive what is still on its way, or closing would have the client lose the answer."""
+        """Receive the remaining bytes; otherwise closing could make the client lose the response."""
         self.connection.shutdown(socket.SHUT_WR)
         deadline_s = time.monotonic() + _DRAIN_WITHIN_S
         drained = 0
@@ -334,7 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
         return dict(parse_qsl(self.path.partition("?")[2], keep_blank_values=True))
 
     def _read(self) -> Page:
-        """What the token allows to see."""
+        """Reads that need the token."""
         first = "/" + self._path.removeprefix("/").partition("/")[0]
         read = self.routes.reads.get(first)
         if read is None:
@@ -343,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._unknown() or _tried(lambda: read(rest, query))
 
     def _refusal(self) -> Page | None:
-        """The answer to a ``POST`` that is not carried out (rules 1 and 3), or None; no call reads its body."""
+        """The response to a ``POST`` that is refused (rules 1 and 3), or None; no call reads its body."""
         length = self.headers.get("Content-Length", "0")
         is_length = _CONTENT_LENGTH.fullmatch(length) is not None
         if "Transfer-Encoding" in self.headers or not is_length or int(length) > _MOST_BODY_BYTES:
@@ -366,7 +366,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, page: Page) -> None:
         packed = len(page.body) >= _WORTH_PACKING_BYTES and "gzip" in self.headers.get("Accept-Encoding", "")
         body = gzip.compress(page.body, 1) if packed else page.body
-        self.connection.settimeout(_SEND_WITHIN_S)  # of all that one call sends, not of each part
+        self.connection.settimeout(_SEND_WITHIN_S)  # for everything one call sends, not per part
         self.send_response(page.status)
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -381,11 +381,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """A request that cannot be read is answered like any other."""
+        """An unreadable request gets a response like any other."""
         self._answer(text_page(code, f"{message}\n"))
 
     def version_string(self) -> str:
-        """The project, not the version of Python."""
+        """The project's version, not Python's."""
         return "kafka-delta-express"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name

@@ -1,1 +1,1 @@
-"""What the programs' Kafka clients have in common."""
+"""The shared parts of the programs' Kafka clients."""

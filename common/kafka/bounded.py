@@ -1,13 +1,13 @@
-"""What Kafka's client would do without end, with one.
+"""Timeouts for operations of Kafka's client that have none.
 
 Rules:
 
-1. Closing waits until the brokers have answered what is under way, a commit for example, or until they are known to be
-   gone; one that accepts connections and says nothing is neither, for minutes. So a thread closes, and who asked for it
-   waits for a bounded time. What has not ended by then is left: it ends when the brokers speak, or with the process.
-2. A name that is looked up can not be interrupted, so that closing takes as long as the system's resolver.
-3. An answer to an administrator's question comes when its time is over, at the latest. That the client says so itself
-   is not relied on.
+1. Closing waits until the brokers have responded to requests in progress, a commit for example, or until they are known
+   to be gone; a broker that accepts connections and does not respond is neither, for minutes. So a thread closes, and
+   the caller waits for a bounded time. A close that is not done by then is left running: it ends when the brokers
+   respond, or with the process.
+2. A DNS lookup cannot be interrupted, so closing takes as long as the system's resolver.
+3. An admin request is answered within its timeout. This does not rely on the client to enforce it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Answer = TypeVar("Answer")
 
 
 def close_within(consumer: Consumer, seconds: float = CLOSE_WITHIN_S) -> bool:
-    """Close it; whether that ended in time (rules 1 and 2). Callbacks of the consumer run in another thread meanwhile.
+    """Close it. Returns whether that ended in time (rules 1 and 2). The consumer's callbacks run in another thread.
 
-    Raises what closing, or a callback, raises.
+    Raises the errors of closing, or of a callback.
     """
     raised: list[BaseException] = []
 
@@ -49,7 +49,7 @@ def close_within(consumer: Consumer, seconds: float = CLOSE_WITHIN_S) -> bool:
 
 
 def answer_of(asked: Future[Answer], timeout_s: float) -> Answer:
-    """The answer to a question with that time. Raises KafkaException, also when there is none (rule 3)."""
+    """The result of a request with that timeout. Raises KafkaException, also after the timeout (rule 3)."""
     try:
         return asked.result(timeout_s + _GRACE_S)
     except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""What the programs' Kafka clients have in common. It imports no client: not every installation has one."""
+"""The shared parts of the programs' Kafka clients. Imports no client: not every installation has one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 QUIET = logging.getLogger("librdkafka")
-"""Swallows what librdkafka would print: what matters of it comes as an error, or through ``error_cb``."""
+"""Discards librdkafka's own output: what matters arrives as an error, or through ``error_cb``."""
 QUIET.addHandler(logging.NullHandler())
 QUIET.propagate = False
 
@@ -29,7 +29,7 @@ class Described(Protocol):
 
 
 def client_properties(kafka: Mapping[str, Option]) -> dict[str, Option]:
-    """The properties that every kind of client takes; librdkafka would warn about a consumer's own."""
+    """The properties that every kind of client accepts; librdkafka would warn about a consumer's own."""
     consumer_only = ("fetch.", "queued.", "isolation.", "partition.assignment", "session.", "heartbeat.", "max.poll.")
     group_only = ("group.", "auto.offset", "enable.partition.eof", "check.crcs")
     return {key: value for key, value in kafka.items() if not key.startswith((*consumer_only, *group_only))}
@@ -39,7 +39,7 @@ def refused_property(reason: str) -> ConfigError:
     """Librdkafka took none of the properties, because of one."""
     msg = f"kafka: librdkafka refuses a property: {reason}"
     file = _FILE.search(reason)
-    if file is not None:  # what OpenSSL says of it are numbers
+    if file is not None:  # OpenSSL's part of it is only numbers
         password = (
             "" if file[1].startswith("ssl.ca") else ", and that kafka.ssl.key.password opens it where it is locked"
         )
@@ -48,6 +48,6 @@ def refused_property(reason: str) -> ConfigError:
 
 
 def topic_id(described: Described) -> str | None:
-    """A topic's id; None from a broker that is too old to have them, which says zero."""
+    """A topic's id; None from a broker without topic ids, which returns zero."""
     text = str(described.topic_id)
     return None if described.topic_id is None or not text.strip("A=") else text

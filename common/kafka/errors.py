@@ -1,11 +1,11 @@
-"""What Kafka refuses, and what its client cannot do, as one error with a remedy. It imports no client.
+"""Turns Kafka's refusals and its client's failures into one error with a remedy. Imports no client.
 
 Rules:
 
-1. A question that got no answer does not say why: librdkafka tells that elsewhere, again and again while it tries. The
-   last word of it that names a cause is the reason that people read.
-2. A refusal names the servers, the topic or the group, and the right, the secret or the certificate to look at.
-3. What librdkafka says is shown without the times that it took, so that the same words are the same text.
+1. A request without a response has no reason: librdkafka reports that separately, repeatedly while it retries. Its last
+   report that names a cause is the reason in the error.
+2. A refusal names the servers, the topic or the group, and the permission, the secret or the certificate to check.
+3. librdkafka's messages are shown without durations, so that equal messages have equal text.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ class KafkaFault(Protocol):
     """A `confluent_kafka.KafkaError`."""
 
     def name(self) -> str:
-        """As librdkafka calls it, for example ``_SSL``."""
+        """The name in librdkafka, for example ``_SSL``."""
 
     def str(self) -> str:
-        """In words."""
+        """The description from librdkafka."""
 
 
 @dataclass(slots=True)
 class LastWord:
-    """What librdkafka said last of why it has no connection (rule 1); `hear` is its ``error_cb``."""
+    """librdkafka's last reason for a missing connection (rule 1); `hear` is its ``error_cb``."""
 
     name: str = ""
     text: str = ""
 
     def hear(self, fault: KafkaFault) -> None:
-        """Keep what names a cause. A refused certificate is followed by a mere broken connection."""
+        """Keep an error that names a cause. A refused certificate is followed by a mere broken connection."""
         broken = fault.name() == "_TRANSPORT" and self.is_refusal
         if fault.name() not in _NO_CAUSE and not broken:
             self.name, self.text = fault.name(), words(fault)
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a broker was there and did not let us in, or we did not believe it."""
+        """Whether a broker was reached and rejected us, or we did not trust it."""
         return self.name in _REFUSALS or _is_alert(self.name, self.text)
 
 
 def words(fault: KafkaFault) -> str:
-    """What librdkafka says (rule 3)."""
+    """The message from librdkafka (rule 3)."""
     return _TIMING.sub("", fault.str())
 
 
 def broker_error(
     what: str, servers: str, fault: KafkaFault | None, heard: LastWord | None = None, *, user_of: str = ""
 ) -> BrokerError:
-    """The error of a question that failed; ``user_of`` is the topic or the group that it was about."""
+    """The error of a failed request; ``user_of`` is the topic or the group that it was about."""
     name, text = ("", "no answer in time") if fault is None else (fault.name(), words(fault))
     if heard is not None and heard.text and name not in _REFUSALS:
         name, text = heard.name, heard.text
@@ -90,7 +90,7 @@ def broker_error(
 
 
 def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault) -> BrokerError:
-    """The error of a consumer that its group, or a topic's leader, does not let go on."""
+    """The error of a consumer that its group, or a topic's leader, does not let continue."""
     name, text = fault.name(), words(fault)
     kind = BrokerRefusedError if name in _REFUSALS else BrokerError
     msg = f"Kafka at {servers} refuses this member of the group {group}: {text}"
@@ -98,7 +98,7 @@ def member_error(servers: str, group: str, topic: str | None, fault: KafkaFault)
 
 
 def remedy(name: str, text: str, user_of: str = "") -> str:
-    """What to do about a refusal."""
+    """The remedy for a refusal."""
     if name in _LOGIN:
         return _TOKENS if "OAUTHBEARER token" in text else _LOG_IN
     if name == "_SSL":
@@ -113,5 +113,5 @@ def remedy(name: str, text: str, user_of: str = "") -> str:
 
 
 def _is_alert(name: str, text: str) -> bool:
-    """Whether the broker ended the handshake: it does not take our certificate, or we show none."""
+    """Whether the broker ended the handshake: it rejects our certificate, or requires one."""
     return name == "_TRANSPORT" and "SSL alert" in text

@@ -1,4 +1,4 @@
-"""What librdkafka says of properties while a client is made of them."""
+"""Errors of librdkafka on properties while a client is created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def taking_properties() -> Iterator[None]:
-    """Around the making of a client. Raises ConfigError, for a property that librdkafka refuses."""
+    """Wrap the creation of a client in this. Raises ConfigError for a property that librdkafka rejects."""
     try:
         yield
     except KafkaException as error:

@@ -1,11 +1,11 @@
-"""Reads ranges of Kafka partitions, for whoever is no member of a group: a replay, a verification.
+"""Reads ranges of Kafka partitions without being a group member: for a replay, a verification.
 
 Rules:
 
-1. No group is joined and nothing is committed: partitions are assigned. A running writer is not disturbed. The client
-   looks for the group that it has to have all the same, and hands over among the records that we may not read it.
-2. Every question is bounded in time. Properties that librdkafka refuses are the settings' fault (ConfigError); all else
-   is the broker's (BrokerError), and names the servers.
+1. No group is joined and nothing is committed: partitions are assigned. A running writer is not affected. The client
+   still looks up its required group, and delivers an authorization error for it among the records.
+2. Every request has a timeout. Properties that librdkafka rejects are a ConfigError; everything else is a BrokerError,
+   which names the servers.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _TIMEOUT_S = 30.0
 _LOOK_S = 0.5
 _REFUSED_S = 2.0
 _NEWEST_S = 10.0
-# librdkafka's own codes begin with an underscore.
+# librdkafka's own codes start with an underscore.
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 _NO_ANSWER = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT)  # noqa: SLF001
 _NO_FEATURE = KafkaError._UNSUPPORTED_FEATURE  # noqa: SLF001
 NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
-"""What a consumer is told that may not read its group: nothing, for one that joins none."""
+"""The error for a consumer that may not read its group; irrelevant if it joins none."""
 
 
 class KafkaReader:
     """A consumer of assigned partitions."""
 
     def __init__(self, properties: Mapping[str, Option], at_a_time: int) -> None:
-        """``properties`` are a consumer's, ``at_a_time`` is how many records are handed over. Raises ConfigError."""
+        """``properties`` are a consumer's, ``at_a_time`` is the largest batch of records. Raises ConfigError."""
         self._servers = str(properties["bootstrap.servers"])
         self._at_a_time = at_a_time
         fixed: dict[str, Option] = {
@@ -72,7 +72,7 @@ class KafkaReader:
         return [TopicPartition(Topic(topic), Partition(one)) for one in found]
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that is there; None from a broker that has no ids."""
+        """The id of each topic that exists; None from a broker without topic ids."""
         with self._errors("describe topics"):
             return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
 
@@ -83,7 +83,7 @@ class KafkaReader:
         return Position(low), Position(high)
 
     def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        """The first record at or after a moment; ``high``, the end, when there is none."""
+        """The first record at or after a time; ``high``, the end, when there is none."""
         with self._errors(f"look up {source} by time", source.topic):
             (answer,) = self._consumer.offsets_for_times([_kafka(source, timestamp_ms)], timeout=_TIMEOUT_S)
             if answer.error is not None:
@@ -91,13 +91,13 @@ class KafkaReader:
         return Position(answer.offset) if answer.offset >= 0 else high
 
     def messages(self, source: TopicPartition, span: Span) -> Iterator[list[Message]]:
-        """The records of a range, in order; some at a time, and never none."""
+        """The records of a range, in order; in batches that are never empty."""
         self._reading = True
         self._consumer.assign([_kafka(source, span.start)])
         ended, heard_s = False, time.monotonic()
         while not ended:
             with self._errors(f"read {source}", source.topic):
-                # It waits until it has as many or the time is over, also at the partition's end.
+                # It waits for that many or the timeout, even at the partition's end.
                 messages = self._consumer.consume(self._at_a_time, _LOOK_S)
                 for problem in (message.error() for message in messages):
                     if problem is not None and problem.code() not in {_END, NO_GROUP}:
@@ -107,7 +107,7 @@ class KafkaReader:
             elif time.monotonic() - heard_s > _TIMEOUT_S:
                 msg = f"Kafka at {self._servers} did not send anything of {source} for {_TIMEOUT_S:.0f} seconds"
                 raise BrokerError(msg, "see whether the brokers are well, and run the command again")
-            # None of the partition that was read before.
+            # Drops leftovers of the partition that was read before.
             messages = [one for one in messages if (one.topic(), one.partition()) == (source.topic, source.partition)]
             wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
             ended = len(wanted) < len(messages)
@@ -115,9 +115,9 @@ class KafkaReader:
                 yield wanted
 
     def newest(self, spans: Mapping[TopicPartition, Span]) -> Iterator[list[Message]]:
-        """The records of ranges that end where their partitions do, those of all partitions as they come.
+        """The records of ranges that end where their partitions do, those of all partitions in order of arrival.
 
-        It ends with less when Kafka sends nothing for a while.
+        It ends early when Kafka returns nothing for a while.
         """
         self._reading = True
         self._consumer.assign([_kafka(source, span.start) for source, span in spans.items()])
@@ -137,7 +137,7 @@ class KafkaReader:
                 yield wanted
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         close_within(self._consumer)
 
     @contextmanager
@@ -145,7 +145,7 @@ class KafkaReader:
         try:
             yield
         except KafkaException as error:
-            if not self._reading:  # nothing is lost by it: librdkafka hands over what it has to say of its connections
+            if not self._reading:  # loses nothing: librdkafka delivers its connection events
                 self._consumer.poll(0)
             raise broker_error(what, self._servers, error.args[0], self._heard, user_of=topic) from error
 
@@ -153,9 +153,9 @@ class KafkaReader:
 def topics_of(
     consumer: Consumer, timeout_s: float, heard: LastWord | None, topic: str | None = None
 ) -> dict[str, TopicMetadata]:
-    """Kafka's topics, or one. Raises KafkaException, and soon when the brokers refuse us: time does not fix that.
+    """Kafka's topics, or one. Raises KafkaException, and soon when the brokers reject us: waiting does not help.
 
-    ``heard`` is the consumer's, of one that reads nothing yet; without it the time is taken to its end.
+    ``heard`` is the consumer's, of one that reads nothing yet; without it the full timeout is used.
     """
     began_s = time.monotonic()
     left_s = timeout_s
@@ -163,12 +163,12 @@ def topics_of(
         try:
             metadata = consumer.list_topics(topic, timeout=left_s if heard is None else min(left_s, _LOOK_S))
         except KafkaException as error:
-            # One look at the clock: a moment later less than no time may be left, which librdkafka takes as forever.
+            # The clock is read once: later the remaining time could be negative, which librdkafka treats as infinite.
             passed_s = time.monotonic() - began_s
             left_s = timeout_s - passed_s
             if heard is None or error.args[0].code() not in _NO_ANSWER or left_s <= 0:
                 raise
-            consumer.poll(0)  # hands over what librdkafka has to say about its connections
+            consumer.poll(0)  # delivers librdkafka's connection events
             if heard.is_refusal and passed_s >= _REFUSED_S:
                 raise
         else:
@@ -177,9 +177,9 @@ def topics_of(
 
 
 def require_allowed(consumer: Consumer, topic: str, timeout_s: float, heard: LastWord | None = None) -> list[int]:
-    """The partitions of a topic, none when it is not there. Raises KafkaException, also where we may not know of it.
+    """The partitions of a topic, none if it does not exist. Raises KafkaException, also for a hidden topic.
 
-    A list of all topics says nothing of those that this user may not see; a question for one of them does.
+    A list of all topics omits those that this user may not see; a request for one of them returns the error.
     """
     found = topics_of(consumer, timeout_s, heard, topic).get(topic)
     if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
@@ -188,7 +188,7 @@ def require_allowed(consumer: Consumer, topic: str, timeout_s: float, heard: Las
 
 
 def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -> dict[Topic, str | None]:
-    """The id of each topic that is there; None from a broker that has no ids. Raises KafkaException."""
+    """The id of each topic that exists; None from a broker without topic ids. Raises KafkaException."""
     try:
         answers = admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=timeout_s)
     except KafkaException as error:

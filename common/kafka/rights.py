@@ -1,6 +1,6 @@
-"""Whether a topic that the settings name is there, and may be written or read: for ``check`` of both services.
+"""Whether a topic in the settings exists, and may be written or read: for ``check`` of both services.
 
-What a broker without an authorizer says is taken as everything. Nothing is created by asking.
+The answer of a broker without an authorizer counts as all permissions. The check creates nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TIMEOUT_S = 10.0
 
 
 class Right(Enum):
-    """What somebody wants to do with a topic."""
+    """An operation on a topic that needs permission."""
 
     READ = AclOperation.READ
     WRITE = AclOperation.WRITE
 
 
 def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Right) -> None:
-    """Raise ConfigError for a topic, given by ``key``, that is not there or may not be used so; and BrokerError."""
+    """Raise ConfigError for a topic, given by ``key``, that is missing or not permitted; and BrokerError."""
     heard, servers = LastWord(), str(kafka["bootstrap.servers"])
     with taking_properties():
         admin = AdminClient({**client_properties(kafka), "error_cb": heard.hear}, logger=QUIET)
@@ -48,21 +48,21 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
             raise ConfigError(msg, f"create the topic (one partition is enough), or fix {key}") from error
         if fault.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise _not_allowed(key, topic, right) from error
-        admin.poll(0)  # hands over what librdkafka has to say of its connections
+        admin.poll(0)  # delivers librdkafka's connection events
         what = f"describe the topic {topic}"
         raise broker_error(what, servers, fault, heard) from error
     require_right(found, key, topic, right)
 
 
 def described(admin: AdminClient, topic: str) -> TopicDescription:
-    """What a topic is, with what this user may do. Raises KafkaException."""
+    """A topic's description, including this user's permissions. Raises KafkaException."""
     names = TopicCollection([topic])
     answers = admin.describe_topics(names, include_authorized_operations=True, request_timeout=_TIMEOUT_S)
     return answer_of(answers[topic], _TIMEOUT_S)
 
 
 def require_right(found: TopicDescription, key: str, topic: str, right: Right) -> None:
-    """Raise ConfigError for a topic, as described, that may not be used so."""
+    """Raise ConfigError for a described topic without the permission."""
     allowed = found.authorized_operations
     if allowed and right.value not in allowed:
         raise _not_allowed(key, topic, right)

@@ -1,1 +1,1 @@
-"""How far a service is behind Kafka, in records and in time."""
+"""A service's lag behind Kafka, in records and in time."""

@@ -1,11 +1,11 @@
-"""Asks Kafka now and then where its partitions end, beside the service, for metrics and the status page.
+"""Periodically reads the ends of Kafka's partitions, in the background, for metrics and the status page.
 
 Rules:
 
-1. It is for people: nothing that a service does rests on it, and a Kafka that does not answer is told once and asked
-   again. Without an HTTP server nobody asks.
-2. One question for all partitions, each time. A topic that is not told of while others are keeps them from nothing; it
-   is told once, until it answers again.
+1. It is for operators: no service depends on it, and a failure is logged once and retried. Without an HTTP server it
+   does not run.
+2. One request for all partitions, each time. A topic that fails does not affect the others; it is logged once, until it
+   succeeds again.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _CLOSE_WITHIN_S = 1.0
 
 
 class KafkaEnds:
-    """The ends of partitions, as who reads committed records sees them."""
+    """The ends of partitions, as read_committed consumers see them."""
 
     def __init__(self, properties: Mapping[str, Option], log: FilteringBoundLogger) -> None:
-        """Nothing is asked yet."""
+        """Requests nothing yet."""
         self._properties = client_properties(properties)
         self._admin: AdminClient | None = None
         self._log = log
         self._refused: AbstractSet[Topic] = frozenset()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Of the partitions that Kafka tells of in time. Raises KafkaException, also where there is no Kafka."""
+        """The partitions for which Kafka responds in time. Raises KafkaException, also when Kafka is unreachable."""
         inputs = {one for source in sources for one in inputs_of(source)}
         return with_chains(self.offsets(inputs, OffsetSpec.latest()), sources)
 
     @property
     def admin(self) -> AdminClient:
-        """The client, made when it is first needed. Raises KafkaException."""
+        """The client, created on first use. Raises KafkaException."""
         if self._admin is None:
             self._admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
         return self._admin
 
     def offsets(self, sources: Collection[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, Position]:
-        """Positions of those partitions of topics that Kafka tells of, in one request.
+        """Positions of the partitions of topics for which Kafka responds, in one request.
 
-        Raises KafkaException where it tells of none.
+        Raises KafkaException if there are none.
         """
         told, refused = offsets_told(self.admin, sources, which)
         if refused and not told:
@@ -85,7 +85,7 @@ class KafkaEnds:
 def offsets_told(
     admin: AdminClient, sources: Collection[TopicPartition], which: OffsetSpec
 ) -> tuple[dict[TopicPartition, Position], dict[Topic, KafkaException]]:
-    """The positions of partitions of topics, by one request with a deadline of its own; and why others are not told."""
+    """The positions of partitions of topics, by one request with its own timeout; and the errors of the others."""
     told: dict[TopicPartition, Position] = {}
     refused: dict[Topic, KafkaException] = {}
     wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
@@ -95,7 +95,7 @@ def offsets_told(
     for found, answer in answers.items():
         try:
             position = Position(int(answer_of(answer, _TIMEOUT_S).offset))
-        except KafkaException as error:  # a topic that is gone keeps no other from being told
+        except KafkaException as error:  # a missing topic does not affect the others
             refused[Topic(found.topic)] = error
         else:
             told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
@@ -115,7 +115,7 @@ class EndWatch:
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Asks for ``wanted``, and then calls ``tell``, whether or not there was an answer."""
+        """Reads the ends of ``wanted``, and then calls ``tell``, whether or not that succeeded."""
         self._ends = ends
         self._wanted = wanted
         self._tell = tell
@@ -128,12 +128,12 @@ class EndWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """End; a question under way is not waited for."""
+        """Stop; does not wait for a request in progress."""
         self._closed.set()
         self._thread.join(_CLOSE_WITHIN_S)
 
     def look(self) -> None:
-        """One turn."""
+        """One round."""
         sources = self._wanted()
         self._history.keep(sources)
         try:

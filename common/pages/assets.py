@@ -1,4 +1,4 @@
-"""The files of the status page, as they are served."""
+"""The static files of the status page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", 
 
 
 def status_pages(status: Callable[[], Status]) -> dict[str, Callable[[], Page]]:
-    """The page, what it is made of, and what it shows."""
+    """The page, its assets, and its data."""
     return {
         "/": _file("status.html"),
         "/status.css": _file("status.css"),

@@ -1,12 +1,12 @@
-"""What a service says of itself on its status page.
+"""The data of a service's status page.
 
 Rules:
 
-1. It is made from what the service knows anyway, when somebody asks: no store and no Kafka is asked for a page.
-2. Both services say it in one form: a stream's *stops*, from Kafka on, and of each Kafka partition the positions at
-   them, the last stop first.
-3. A problem has the command that fixes it. Nothing here is a secret, or a record's content, but for samples that the
-   settings ask for, which are masked (common/pages/samples.py).
+1. It is made on request from what the service already knows: a page needs no access to the store or Kafka.
+2. Both services use the same form: a stream's *stops*, starting with Kafka, and for each Kafka partition the positions
+   at them, the last stop first.
+3. A problem has the command that fixes it. Nothing here is a secret or record content, except for samples enabled in
+   the settings, which are masked (common/pages/samples.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """How bad a problem is."""
+    """The severity of a problem."""
 
     ERROR = "error"
-    """Records wait until somebody does something."""
+    """Records wait for an operator."""
     WARNING = "warning"
-    """Something to look at, or that may fix itself."""
+    """Needs attention, or may resolve itself."""
 
 
 class State(StrEnum):
-    """What a Kafka partition does; the worst first."""
+    """The state of a Kafka partition; the worst first."""
 
     HELD = "held"
     WAITING = "waiting"
@@ -44,49 +44,49 @@ class State(StrEnum):
 
 
 class Unit(StrEnum):
-    """How a figure is to be written."""
+    """How a figure is displayed."""
 
     TEXT = "text"
     COUNT = "count"
     BYTES = "bytes"
     SINCE = "since"
-    """Milliseconds since 1970, shown as how long ago."""
+    """Milliseconds since 1970, shown as an age."""
     UNTIL = "until"
-    """The same, as how long from now."""
+    """The same, shown as the time until then."""
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something."""
+    """A count with its noun."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number that tells something about the whole service."""
+    """A number about the whole service."""
 
     label: str
     value: str | float | None
     unit: Unit = Unit.TEXT
     of: float | None = None
-    """The bound, where there is one."""
+    """The limit, where there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is wrong."""
+    """A problem."""
 
     level: Level
     title: str
     problem: str
     remedy: str
-    """May hold commands in backquotes."""
+    """May contain commands in backquotes."""
     also: int = 0
-    """How many more of the same there are."""
+    """The number of further problems of the same kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far one stop is behind the one before."""
+    """The lag of one stop behind the one before."""
 
     records: int | None
     seconds: float | None
@@ -98,7 +98,7 @@ class Lag:
 
 
 def added(lags: Sequence[Lag]) -> Lag:
-    """The lag of several: records of all, seconds of the last; unknown while all are."""
+    """The total lag of several: the sum of records, the maximum of seconds; unknown only if all are unknown."""
     records = [lag.records for lag in lags if lag.records is not None]
     seconds = [lag.seconds for lag in lags if lag.seconds is not None]
     return Lag(sum(records) if records else None, max(seconds, default=None))
@@ -106,11 +106,11 @@ def added(lags: Sequence[Lag]) -> Lag:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A place on a stream's way."""
+    """A stage of a stream's path."""
 
     name: str
     lag: Lag | None
-    """Behind the stop before; None at the first one."""
+    """Behind the previous stop; None for the first one."""
     note: str = ""
 
 
@@ -121,13 +121,13 @@ class StreamFlow:
     app_id: str
     table: str
     way: str
-    """What more there is to say of it, in a few words."""
+    """Additional details, in a few words."""
     stops: tuple[Stop, ...]
     partitions: int
     held: int
     valid_through_ms: int | None
     level: Level | None
-    """Of its worst problem; None when all is well."""
+    """The level of its worst problem; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +141,11 @@ class PartitionRow:
     positions: tuple[int | None, ...]
     """At the stops, the last stop first; the end of Kafka comes last."""
     lag: Lag
-    """Of the last stop, behind Kafka's end, or what is known of it."""
+    """The lag of the last stop behind Kafka's end, as far as it is known."""
     note: str = ""
 
     def to_json(self) -> Mapping[str, object]:
-        """By hand, for there may be thousands, and the service has other things to do than `asdict`."""
+        """Handwritten, because there may be thousands, and `asdict` would take too much of the service's time."""
         return {
             "stream": self.stream,
             "topic": self.topic,
@@ -181,7 +181,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Those of one class."""
+    """The dead letters of one class."""
 
     stream: str
     error_class: str
@@ -191,16 +191,16 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """All of it."""
+    """The whole page."""
 
     service: str
     version: str
     now_ms: int
     started_ms: int
     state: str
-    """What the service does now, in a few words."""
+    """What the service is doing, in a few words."""
     verdict: str
-    """One sentence more."""
+    """An additional sentence."""
     figures: tuple[Figure, ...] = ()
     problems: tuple[Problem, ...] = ()
     streams: tuple[StreamFlow, ...] = ()
@@ -211,7 +211,7 @@ class Status:
     events: tuple[Event, ...] = ()
     dead_letters: tuple[DeadLetters, ...] = ()
     is_known: bool = True
-    """Whether enough is known to say that all is well: not while it starts, or stands by."""
+    """Whether enough is known to report that there are no problems: not at startup, or on standby."""
 
     def to_json(self) -> Mapping[str, object]:
         """For the page; keys are only ever added."""

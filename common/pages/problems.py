@@ -1,4 +1,4 @@
-"""Problems that both services tell in the same words."""
+"""Problems that both services report in the same words."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Waiting(Protocol):
 
     @property
     def reason(self) -> str:
-        """In a word."""
+        """A short label."""
 
     @property
     def problem(self) -> str:
-        """In a sentence."""
+        """One sentence."""
 
     @property
     def remedy(self) -> str:
-        """What fixes it."""
+        """The remedy."""
 
 
 Reason = TypeVar("Reason", bound=Waiting)
 
 
 def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held") -> Iterator[Problem]:
-    """The Kafka partitions that are held: one problem for each reason, told of the first of them."""
+    """The held Kafka partitions: one problem for each reason, described for the first of them."""
     by_reason: dict[str, list[tuple[TopicPartition, Reason]]] = {}
     for source, why in sorted(held.items()):
         by_reason.setdefault(why.reason, []).append((source, why))
@@ -43,7 +43,7 @@ def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held")
 
 
 def paused_problem(what: str) -> Problem:
-    """Somebody has paused the service; ``what`` does not happen meanwhile, as "Loading is paused"."""
+    """The service was paused; ``what`` does not happen meanwhile, as "Loading is paused"."""
     text = f"{what} until it is resumed, or this process is restarted."
     remedy = 'resume with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
     return Problem(Level.WARNING, "Paused by request", text, remedy)

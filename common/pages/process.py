@@ -1,4 +1,4 @@
-"""What the operating system says of this process."""
+"""Data of the operating system on this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int | None:
-    """Memory in use; None where it cannot be told."""
+    """Memory in use; None where it cannot be determined."""
     try:
         return int(_STATM.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

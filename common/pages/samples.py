@@ -1,10 +1,10 @@
-"""A few dead letters for the status page, masked: what shape they have, and nothing that they say.
+"""A few dead letters for the status page, masked: their structure without their content.
 
 Rules:
 
-1. Off unless the settings ask for it. Only the newest of each class are kept, cut to a length.
-2. Digits become ``9``, and all else but JSON's own punctuation ``x``. The names of fields stay; where it is not certain
-   that something is such a name, it is masked too. The place says which record it is.
+1. Off unless enabled in the settings. Only the newest of each class are kept, truncated.
+2. Digits become ``9``, and everything else except JSON's own punctuation ``x``. The names of fields stay; text that may
+   not be a field name is masked too. The position identifies the record.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Samples:
     """The newest dead letters by stream and class."""
 
     def __init__(self, most: int) -> None:
-        """``most`` of each class."""
+        """At most ``most`` of each class."""
         self._most = most
         self._found: dict[tuple[str, str], deque[Sample]] = {}
 
     def add(self, app_id: str, letters: Iterable[tuple[str, str, bytes | None]]) -> None:
-        """Letters of a stream: class, place, and value."""
+        """Add a stream's dead letters: class, position, and value."""
         for error_class, place, value in letters:
             found = self._found.setdefault((app_id, error_class), deque(maxlen=self._most))
             found.append(Sample(place, masked(value or b"")))
 
     def of(self, app_id: str, error_class: str) -> tuple[Sample, ...]:
-        """Those of a class, the newest first."""
+        """The samples of a class, the newest first."""
         return tuple(reversed(self._found.get((app_id, error_class), ())))
 
 
 def masked(value: bytes) -> str:
-    """A value's shape (rule 2)."""
+    """A value's structure (rule 2)."""
     text = value[: _MOST_CHARACTERS * 4].decode("utf-8", "replace")
     inside = [match.span() for match in _TEXT.finditer(text)]
     starts = {start for start, _ in inside}
@@ -52,7 +52,7 @@ def masked(value: bytes) -> str:
     last = 0
     for name in _NAME.finditer(text):
         quote = text.index('"', name.start())
-        if quote in starts:  # and not in the middle of another text
+        if quote in starts:  # and not in the middle of other text
             parts += [_masked(text[last : name.start()]), name[0]]
             last = name.end()
     shown = "".join([*parts, _masked(text[last:])])

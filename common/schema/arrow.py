@@ -2,7 +2,7 @@
 
 Rules:
 
-1. An Arrow type here is the one physical form of a Delta type: microseconds for both timestamps, ``UTC`` for the one
+1. An Arrow type here is the only physical form of a Delta type: microseconds for both timestamps, ``UTC`` for the one
    with a zone, 128-bit decimals, 32-bit string offsets.
 2. The names inside of lists and maps (``element``, ``key``, ``value``) are those that Spark writes to Parquet.
 """

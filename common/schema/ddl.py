@@ -2,12 +2,13 @@
 
 Rules:
 
-1. The grammar is Spark's for a column list: any case, backticks round odd names (doubled inside), ``NOT NULL`` and
-   ``COMMENT '…'`` on columns and struct fields, a colon between name and type where one likes, SQL comments.
-2. What a writer could not keep true is refused, not ignored: VARCHAR(n), CHAR(n), DEFAULT, GENERATED, INTERVAL, VOID.
-3. Every error says at which place of the text, and what to write instead.
-4. ``parse_ddl(to_ddl(schema)) == schema`` for each schema whose metadata is at most a comment and whose arrays and
-   maps may hold nulls: DDL can say no more.
+1. The grammar is Spark's for a column list: any case, backticks around unusual names (doubled inside), ``NOT NULL`` and
+   ``COMMENT '…'`` on columns and struct fields, an optional colon between name and type, SQL comments.
+2. A declaration that a writer could not enforce is refused, not ignored: VARCHAR(n), CHAR(n), DEFAULT, GENERATED,
+   INTERVAL, VOID.
+3. Every error gives the place in the text, and what to write instead.
+4. ``parse_ddl(to_ddl(schema)) == schema`` for each schema whose metadata is at most a comment and whose arrays and maps
+   may hold nulls: DDL cannot express more.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_]*[A-Za-z_][A-Za-z0-9_]*")
-_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # Spark would take 1d for a number
+_UNQUOTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # Spark would read 1d as a number
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _UNESCAPE = re.compile(r"(?:\\(?P<escape>u[0-9A-Fa-f]{4}|U[0-9A-Fa-f]{8}|.)|(?P<doubled>''|\"\"))", re.DOTALL)
 
 
 def parse_ddl(text: str) -> StructType:
-    """The schema that a column list declares. Raises SchemaError naming the place and the remedy."""
+    """The schema that a column list declares. Raises SchemaError with the place and the remedy."""
     reader = _Reader(text)
     fields = reader.fields()
     if reader.token.text:
@@ -93,7 +94,7 @@ def parse_ddl(text: str) -> StructType:
 
 
 def to_ddl(schema: StructType) -> str:
-    """The column list that declares ``schema``; see rule 4 for what it cannot say."""
+    """The column list that declares ``schema``; see rule 4 for its limits."""
     return ", ".join(_field_ddl(field, " ") for field in schema)
 
 
@@ -113,12 +114,12 @@ def type_to_ddl(data_type: DataType) -> str:
 
 
 def quote_name(name: str) -> str:
-    """A column's name as SQL wants it: in backticks where it is not a plain word."""
+    """A column's name as SQL requires it: in backticks unless it is a plain word."""
     return name if _UNQUOTED.fullmatch(name) else backticks(name)
 
 
 def backticks(name: str) -> str:
-    """A name as Spark quotes it, whatever word it is."""
+    """A name in Spark's quotes, always."""
     return f"`{name.replace('`', '``')}`"
 
 

@@ -1,14 +1,14 @@
-"""How types that were inferred from values become one, and what a table gets of them.
+"""How types that were inferred from values are merged, and which columns a table gains from them.
 
 Rules:
 
 1. Inferred types form a lattice: no type (null) below everything, LONG below DOUBLE, STRING above everything; structs
-   are joined field by field, arrays element by element. `joined` is commutative, associative and idempotent, so in
-   whatever order and groups values are looked at, the same type comes out.
-2. What is known wins: `additions` never changes the type of a field that is there, at any depth. So whoever joins
-   twice, or late, or what another one has joined already, changes nothing.
-3. Two names of one struct that differ in case only cannot both be columns: the one that is there stays, of two new ones
-   the first by code points is taken.
+   are joined field by field, arrays element by element. `joined` is commutative, associative and idempotent, so the
+   result does not depend on the order or grouping of the values.
+2. Known fields win: `additions` never changes the type of an existing field, at any depth. So joining twice, late, or
+   what another process has joined already, changes nothing.
+3. Two names of one struct that differ in case only cannot both be columns: the existing one stays, of two new ones the
+   first by code points is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ELEMENT = "element"
 VALUE = "value"
 NO_COLUMNS = StructType(())
 MOST_OFFERED = 10_000
-"""Fields that are offered at once, whatever the settings say: an offer travels in a marker."""
+"""The most fields in one offer, independent of the settings: an offer is stored in a marker."""
 _NUMBERS = frozenset({Primitive.LONG, Primitive.DOUBLE})
 
 
@@ -35,12 +35,12 @@ class Addition:
     """A field that a schema lacks."""
 
     path: tuple[str, ...]
-    """Names from the top; the element of an array is `ELEMENT`, the value of a map `VALUE`, as in Spark's SQL."""
+    """Names from the top; an array's element is `ELEMENT`, a map's value `VALUE`, as in Spark's SQL."""
     type: DataType
 
     @property
     def name(self) -> str:
-        """The path as SQL writes it."""
+        """The path in SQL."""
         return ".".join(quote_name(name) for name in self.path)
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Addition:
 
     @property
     def size(self) -> int:
-        """How many fields it is, with those inside of it."""
+        """The number of fields, including nested ones."""
         return fields_in(self.type) + 1
 
 
@@ -72,7 +72,7 @@ def joined(left: DataType | None, right: DataType | None) -> DataType | None:  #
 
 
 def joined_columns(left: StructType, right: StructType) -> StructType:
-    """The same for two structs; the fields come in the order of their names."""
+    """The same for two structs; the fields are in the order of their names."""
     types: dict[str, DataType] = {field.name: field.type for field in left}
     for field in right:
         types[field.name] = joined(types.get(field.name), field.type) or field.type
@@ -83,7 +83,7 @@ def joined_columns(left: StructType, right: StructType) -> StructType:
 
 
 def joined_within(left: StructType, right: StructType, room: int) -> StructType:
-    """The same, as far as there is room for so many fields; a struct that is too large is left out as a whole."""
+    """The same, limited to a number of fields; a struct that is too large is left out as a whole."""
     both = joined_columns(left, right)
     if fields_in(both) <= room:
         return both
@@ -92,7 +92,7 @@ def joined_within(left: StructType, right: StructType, room: int) -> StructType:
 
 
 def additions(known: StructType, wanted: StructType) -> tuple[Addition, ...]:
-    """What ``known`` lacks of ``wanted``, at any depth (rules 2 and 3)."""
+    """The fields of ``wanted`` that ``known`` lacks, at any depth (rules 2 and 3)."""
     return tuple(_additions(known, wanted))
 
 
@@ -121,7 +121,7 @@ def _within(known: DataType, wanted: DataType, path: tuple[str, ...]) -> Iterato
 def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
     """The schema with more fields, each at the end of its struct; the paths are those of `additions`.
 
-    Raises ValueError for one that is there, or that no struct leads to.
+    Raises ValueError for a path that exists, or that no struct leads to.
     """
     by_first: dict[str, list[Addition]] = {}
     for addition in added:
@@ -190,7 +190,7 @@ def nullable(data_type: DataType) -> DataType:
 
 
 def fields_in(data_type: DataType) -> int:
-    """How many fields are in a type, at any depth."""
+    """The number of fields in a type, at any depth."""
     match data_type:
         case StructType(fields):
             return sum(1 + fields_in(field.type) for field in fields)
@@ -203,7 +203,7 @@ def fields_in(data_type: DataType) -> int:
 
 
 def within(added: Iterable[Addition], room: int) -> tuple[Addition, ...]:
-    """The first of them that are no more than ``room`` fields together; one that is too large is passed over."""
+    """The first ones that have at most ``room`` fields together; a larger one is skipped."""
     kept: list[Addition] = []
     for addition in added:
         if addition.size <= room:

@@ -1,12 +1,12 @@
-"""What a table has of a record's fields, and under which names: `drop`, `rename` and `field_names` of a stream.
+"""Which of a record's fields a table has, and under which names: `drop`, `rename` and `field_names` of a stream.
 
 Rules:
 
-1. A field is named by the steps of its path: ``meta.producer.name``; what lies in an array is ``items.element.price``,
-   in a map ``props.value.x``. A path that names no field is refused.
-2. A renamed field stays where it is; a new name is not looked at again, so that two can change places.
-3. The result is columns and a plan: what to keep of what. The plan is None where nothing changes, so that columns that
-   do not change cost nothing.
+1. A field is named by the steps of its path: ``meta.producer.name``; a field in an array is ``items.element.price``, in
+   a map ``props.value.x``. A path that names no field is refused.
+2. A renamed field stays where it is; new names are not renamed again, so two fields can swap names.
+3. The result is columns and a plan of what to keep. The plan is None where nothing changes, so unchanged columns cost
+   nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Steps = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of a struct these fields are kept, each by its place, with the plan for what is in it."""
+    """The kept fields of a struct, each by its index, with the plan for its content."""
 
     kept: tuple[tuple[int, Plan | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """Of a list the elements, of a map the values have a plan."""
+    """The plan for a list's elements, or a map's values."""
 
     plan: Plan
 
@@ -45,7 +45,7 @@ Plan = Parts | Inside
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The columns as the table has them, and what makes them of the others; None when they are the same."""
+    """The columns of the table, and the plan that makes them from the record's; None when they are the same."""
 
     columns: StructType
     plan: Parts | None
@@ -53,14 +53,14 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Which fields are left out, and which get which name."""
+    """Which fields are left out, and how the others are named."""
 
     drop: frozenset[Steps] = frozenset()
     rename: Mapping[Steps, str] = field(default_factory=dict)
     snake_case: bool = False
 
     def of(self, columns: StructType, derived: Collection[str] = ()) -> Named:
-        """What it makes of columns; ``derived`` ones have the name that somebody chose. Raises SchemaError."""
+        """The table's columns; ``derived`` ones keep the name given in the settings. Raises SchemaError."""
         walk = _Walk(self, frozenset(derived))
         found = walk.struct(columns, ())
         walk.require_all_used()
@@ -84,7 +84,7 @@ class _Walk:
         self._paths: set[Steps] = set()
 
     def struct(self, struct: StructType, prefix: Steps) -> tuple[StructType, Parts] | None:
-        """The struct and its plan; None when it stays as it is."""
+        """The struct and its plan; None when it does not change."""
         fields: list[Field] = []
         kept: list[tuple[int, Plan | None]] = []
         changed = False
@@ -124,7 +124,7 @@ class _Walk:
                 return None
 
     def require_all_used(self) -> None:
-        """Refuse paths that name nothing (rule 1)."""
+        """Refuse paths that match nothing (rule 1)."""
         for setting, paths in (("drop", sorted(self._naming.drop)), ("rename", list(self._naming.rename))):
             for path in paths:
                 if path in self._paths:

@@ -2,9 +2,9 @@
 
 Rules:
 
-1. `schema_to_json` writes what Spark writes, byte for byte: compact, the keys in Spark's order, letters as they are.
+1. `schema_to_json` writes the same bytes as Spark: compact, the keys in Spark's order, non-ASCII letters unescaped.
 2. The two functions are exact inverses; metadata (comments, column mapping ids, generation expressions) is kept.
-3. A type that is not known here is refused by name: a writer must never guess at a column.
+3. An unknown type is refused by name: a writer must never guess a column's type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def schema_to_json(schema: StructType) -> str:
 
 
 def schema_from_json(text: str) -> StructType:
-    """The columns of a table by its ``schemaString``. Raises SchemaError for what is not one."""
+    """The columns of a table from its ``schemaString``. Raises SchemaError for an invalid one."""
     try:
         schema = _decode(json.loads(text), "the table")
     except (ValueError, RecursionError) as error:

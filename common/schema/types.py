@@ -2,9 +2,10 @@
 
 Rules:
 
-1. A schema here is what Delta stores: names, types, nullability and field metadata, nothing of Spark's session.
-2. Two field names of one struct never differ only in case: Spark could not tell them apart. SchemaError otherwise.
-3. Metadata is kept as the JSON text of its object, so that a schema is hashable and goes round unchanged.
+1. A schema here is what Delta stores: names, types, nullability and field metadata, independent of Spark's session.
+2. Two field names of one struct never differ only in case, because Spark could not distinguish them. SchemaError
+   otherwise.
+3. Metadata is kept as the JSON text of its object, so that a schema is hashable and round-trips unchanged.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class StructType:
-    """Fields in order: a table's columns, or a nested record. Raises SchemaError for a name given twice."""
+    """Fields in order: a table's columns, or a nested record. Raises SchemaError for a duplicate name."""
 
     fields: tuple[Field, ...]
 
@@ -130,7 +131,7 @@ class StructType:
         return next((field for field in self.fields if field.name == name), None)
 
     def with_fields(self, added: Iterable[Field]) -> StructType:
-        """The same struct with more fields at its end. Raises SchemaError for a name given twice."""
+        """The same struct with more fields at its end. Raises SchemaError for a duplicate name."""
         return StructType((*self.fields, *added))
 
 
@@ -155,7 +156,7 @@ def _nullable(data_type: DataType) -> DataType:
 
 
 def uses(data_type: DataType, wanted: Primitive) -> bool:
-    """Whether a type is another one, or has it somewhere inside."""
+    """Whether a type is another one, or contains it."""
     match data_type:
         case StructType(fields):
             return any(uses(field.type, wanted) for field in fields)

@@ -1,11 +1,11 @@
-"""Tables that are given by their name in a catalog, beside the location where they lie.
+"""Tables that are given by their name in a catalog, in addition to their location.
 
 Rules:
 
-1. Writers have no catalog, and everything else here goes by location too: a name is only another word for a table's
-   URL, which `catalog_tables` gives. It is replaced before anything else looks at the settings.
-2. A location that has a name is registered under it by the loader (delta_loader/catalog/), however the settings name
-   the table.
+1. Writers have no catalog, and everything else here uses locations too: a name is only an alias for a table's URL,
+   which `catalog_tables` gives. It is replaced before any other code reads the settings.
+2. A location that has a name is registered under it by the loader (delta_loader/catalog/), even if the settings use the
+   location.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
 
 
 def with_locations(values: object) -> object:
-    """A stream's settings as they were written, with locations in the place of names (rule 1)."""
+    """A stream's settings with names replaced by locations (rule 1)."""
     if not isinstance(values, dict) or not isinstance(values.get("catalog_tables"), dict):
         return values
     known: dict[object, object] = values["catalog_tables"]
@@ -45,7 +45,7 @@ def with_locations(values: object) -> object:
 
 
 def require_location(table: str) -> str:
-    """A table's URL; raises ValueError for a name without a location, and for what is no URL."""
+    """A table's URL; raises ValueError for a name without a location, and for an invalid URL."""
     if is_catalog_name(table):
         msg = (
             "is the name of a catalog's table, and writers, which have no catalog, put files below its location; give "
@@ -56,7 +56,7 @@ def require_location(table: str) -> str:
 
 
 def check_catalog_tables(stream: Stream) -> None:
-    """Raise ValueError for names that cannot be a catalog's, or mean nothing."""
+    """Raise ValueError for names that a catalog does not allow, or that have no effect."""
     templates = _templates(stream)
     for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), *templates):
         try:

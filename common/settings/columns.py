@@ -1,10 +1,10 @@
-"""From a stream's settings to the columns of its table, as far as they can be known without SQL.
+"""From a stream's settings to the columns of its table, as far as they are known without SQL.
 
 Rules:
 
-1. Columns are compared without regard to case, as Spark and Delta do.
-2. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` make the table's of them.
-   `partition_by` and the columns that are added after these know the table's names only.
+1. Column names are case-insensitive, as in Spark and Delta.
+2. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` turn them into the table's.
+   `partition_by` and the columns that are added after these use the table's names only.
 3. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
 """
 
@@ -22,7 +22,7 @@ from common.settings.hints import did_you_mean
 from common.settings.services import check_z_order
 
 CDC_COLUMN = "_cdc"
-"""What an event says of its row's change (`envelope`)."""
+"""The description of a row's change in an event (`envelope`)."""
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +38,7 @@ def naming_of(stream: Stream) -> Naming:
 
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
-    """Columns that are no fields of the record: they have the name that somebody chose."""
+    """Columns that are not fields of the record: they have the name given in the settings."""
     return (*((stream.rescue_column,) if stream.rescues else ()), *_of_events(stream), *stream.derive)
 
 
@@ -47,7 +47,7 @@ def _of_events(stream: Stream) -> tuple[str, ...]:
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
-    """What the table has of the declared columns, without those that are made."""
+    """The table's declared columns, without computed ones."""
     columns = _named(stream)
     dropped = naming_of(stream).drop
     made = sum((name,) not in dropped for name in made_columns(stream))  # they come last
@@ -55,14 +55,14 @@ def declared_columns_of_table(stream: Stream) -> StructType:
 
 
 def table_columns_of(stream: Stream) -> StructType:
-    """The table's columns but Kafka's; those that are made have any type."""
+    """The table's columns except Kafka's; computed ones have any type."""
     return _named(stream)
 
 
 def check_columns(stream: Stream, added: tuple[str, ...], staged: tuple[str, ...] = ()) -> None:
-    """Raises ValueError for settings that name no column, or one twice; ``added`` come behind the record's.
+    """Raises ValueError for settings that name an unknown column, or one twice; ``added`` come after the record's.
 
-    ``staged`` are no columns of the table, and no column of it may be called so.
+    ``staged`` are not columns of the table, and none of its columns may have such a name.
     """
     rescue = (stream.rescue_column,) if stream.rescues else ()
     added_to_record = {"rescue_column": rescue, "envelope": _of_events(stream), "derive": tuple(stream.derive)}
@@ -87,7 +87,7 @@ def check_columns(stream: Stream, added: tuple[str, ...], staged: tuple[str, ...
 
 
 def exploded(columns: StructType, name: str) -> StructType:
-    """The columns with an array's element in its place. Raises SchemaError for what is no array."""
+    """The columns with an array's element in its place. Raises SchemaError for a column that is not an array."""
     found = columns.field(name)
     if found is None:
         msg = f"explode names {name!r}, which is no field of the record and no derived column"
@@ -100,12 +100,12 @@ def exploded(columns: StructType, name: str) -> StructType:
 
 
 def _named(stream: Stream) -> StructType:
-    """The table's columns; those that are made with any type."""
+    """The table's columns; computed ones with any type."""
     made = made_columns(stream)
     columns = stream.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
     if stream.explode is not None and stream.explode not in stream.derive:
         columns = exploded(columns, stream.explode)
-    # What is in those that are made is not known here (rule 3).
+    # The content of computed ones is not known here (rule 3).
     naming = naming_of(stream)
     drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)
     rename = {path: name for path, name in naming.rename.items() if len(path) == 1 or path[0] not in made}
@@ -113,7 +113,7 @@ def _named(stream: Stream) -> StructType:
 
 
 def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:
-    """``added`` are names by the setting that makes a column of them."""
+    """``added`` are names by the setting that adds the column."""
     taken = dict.fromkeys(map(str.casefold, known), "columns")
     for origin, names in added.items():
         for name in names:

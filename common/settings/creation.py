@@ -1,4 +1,4 @@
-"""What a stream's settings say of the tables that the loader makes: checked together."""
+"""Checks a stream's settings for new tables, which the loader creates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from common.settings.stream import Stream
 
-# What Delta itself writes into properties, which are of one table and no other.
+# Table properties that Delta itself writes, and that are specific to one table.
 OF_ONE_TABLE = (
     "delta.columnMapping.maxColumnId",
     "delta.coordinatedCommits.",
@@ -25,7 +25,7 @@ OF_ONE_TABLE = (
 
 
 def check_creation(stream: Stream, columns: Collection[str]) -> None:
-    """Raises ValueError for settings of new tables that contradict one another; ``columns`` are the table's."""
+    """Raises ValueError for settings of new tables that contradict each other; ``columns`` are the table's."""
     strange = [name for name in stream.uniform if name != "iceberg"]
     if strange:
         msg = f"uniform names {strange[0]!r}; known is iceberg"

@@ -1,10 +1,10 @@
-"""How a value is written in JSON where its type has more than one form: the `formats` of a stream.
+"""The JSON form of a value whose type has more than one: the `formats` of a stream.
 
 Rules:
 
 1. A format belongs to one value: a column, a field of a STRUCT (``meta.sent``), the elements of an ARRAY
-   (``times.element``) or the values of a MAP (``payload.value``), at any depth. Names with dots stand in backticks.
-2. A format that its type does not have, and a path that leads nowhere, are refused: ValueError with a sentence.
+   (``times.element``) or the values of a MAP (``payload.value``), at any depth. Names with dots are in backticks.
+2. A format that does not belong to the type, and a path that matches nothing, are refused: ValueError with a sentence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ValueFormat(StrEnum):
 
 
 EPOCH_DECIMALS = {ValueFormat.EPOCH_S: 6, ValueFormat.EPOCH_MS: 3, ValueFormat.EPOCH_US: 0}
-"""How many decimals an epoch may have: down to microseconds."""
+"""The decimals of an epoch's unit: down to microseconds."""
 
 _TIMES = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
 _TYPES: dict[ValueFormat, tuple[Primitive, ...]] = {
@@ -49,13 +49,13 @@ _STEP = re.compile(r"(?:`((?:[^`]|``)+)`|([^.`]+))(\.|$)")
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """The formats of a value and of all that it holds, by the steps of their paths."""
+    """The formats of a value and its content, by the steps of their paths."""
 
     format: ValueFormat | None = None
     inner: Mapping[str, Forms] = field(default_factory=dict)
 
     def at(self, step: str) -> Forms:
-        """Those of a field, of an ARRAY's ``element`` or a MAP's ``value``."""
+        """The formats of a field, of an ARRAY's ``element`` or a MAP's ``value``."""
         return self.inner.get(step, NO_FORMS)
 
     def __bool__(self) -> bool:

@@ -3,10 +3,10 @@
 Rules:
 
 1. ``${NAME}`` is replaced by an environment variable and ``${file:PATH}`` by a file's text (one closing line break
-   taken off), inside of values and after YAML was read, so that a secret's characters mean nothing to YAML. ``$${``
+   taken off), inside values and after YAML was parsed, so that a secret's characters have no meaning in YAML. ``$${``
    stands for ``${``.
-2. Such a value is shown as its reference, and a value under a key that sounds secret not at all: not in
-   ``--print-config`` and not in an error (`common.settings.masking`).
+2. Such a value is shown as its reference, and a value under a key that sounds secret is never shown: neither in
+   ``--print-config`` nor in an error (`common.settings.masking`).
 3. Unknown keys are refused with the nearest known one; so are keys given twice. What a map takes over from another one
    (``<<: *name``) is not given twice by being given again.
 """
@@ -122,7 +122,7 @@ def substituted(value: str, place: tuple[object, ...], environ: Mapping[str, str
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    """What is wrong and where, without the line itself and what YAML quotes of it: it may hold a password."""
+    """The problem and its place, without the line itself and YAML's quotes of it: it may hold a password."""
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return "it holds a character that YAML does not allow"
     mark = error.problem_mark
@@ -133,11 +133,11 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
 
 
 class _RepeatedKeyError(yaml.constructor.ConstructorError):
-    """A key stands twice in one map."""
+    """A duplicate key in a map."""
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice."""
+    """SafeLoader that refuses duplicate keys."""
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """The map as it was written: construction puts in what it takes over from others."""
@@ -193,14 +193,14 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
     by_place: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False):
         by_place.setdefault(_place(detail), []).append(detail)
-    # A list whose items were refused is also reported as too short, which nobody needs to hear.
+    # A list whose items were refused is also reported as too short, which is redundant.
     echoes = [
         place
         for place, details in by_place.items()
         if details[0]["type"] == "too_short" and any(len(p) > len(place) and p[: len(place)] == place for p in by_place)
     ]
     problems = [
-        # Several complaints about one value come from the types that it may have.
+        # Several errors about one value come from its alternative types.
         _sentence(place, details[0], references)
         if len(details) == 1
         else f"{_dotted(place)}: the value {_ALTERNATIVES}"
@@ -212,7 +212,7 @@ def _readable(error: ValidationError, source: str, references: References) -> Co
 
 
 def _place(detail: ErrorDetails) -> tuple[int | str, ...]:
-    # Pydantic puts the names of union members and "[key]" into places; a user knows only keys and list indexes.
+    # Pydantic puts the names of union members and "[key]" into locations; a user knows only keys and list indexes.
     return tuple(part for part in detail["loc"] if part == "[key]" or not _is_type_name(str(part)))
 
 
@@ -227,7 +227,7 @@ def _sentence(place: tuple[int | str, ...], detail: ErrorDetails, references: Re
     if kind == "value_error":
         reason = masked_urls(str(context.get("error", detail["msg"])))
         if isinstance(detail["input"], (dict, list)) and not reason.startswith("is "):
-            shown = ""  # the sentence names the part that matters
+            shown = ""  # the sentence already names the relevant part
         return f"{_dotted(place)}: {shown} {reason}" if place and shown else f"{_dotted(place)} {reason}".strip()
     if kind == "string_pattern_mismatch":
         choices = str(context.get("pattern", "")).strip("^$()").replace("|", ", ")
@@ -241,7 +241,7 @@ def _is_type_name(part: str) -> bool:
 
 
 def _shown(place: tuple[int | str, ...], value: object, references: References) -> str:
-    """A value as an error may quote it; empty for one that is too long, or a whole section."""
+    """A value as an error may quote it; empty if it is too long, or a whole section."""
     if any(sounds_secret(str(part)) for part in place):
         return MASK
     if value is None:

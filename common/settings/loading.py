@@ -1,4 +1,4 @@
-"""How a stream's rows reach its tables: the setting, which the writer obeys too."""
+"""How a stream's rows reach its tables: the setting, which the writer uses too."""
 
 from __future__ import annotations
 

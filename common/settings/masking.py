@@ -1,11 +1,11 @@
-"""What of a setting's value may be shown: on a page, in a log, in an error, on a command line.
+"""Which parts of a setting's value may be shown: on a page, in a log, in an error, on a command line.
 
 Rules:
 
 1. A value under a key that sounds secret is never shown, and neither are passwords in URLs, credentials in headers and
-   assignments such as ``-Djavax.net.ssl.trustStorePassword=…``, whatever their key.
-2. A value that the config takes from the environment or a file is shown as the config has it: ``${NAME}``,
-   ``${file:PATH}``. Where its text turns up in another value or in an error, the reference stands for it.
+   assignments such as ``-Djavax.net.ssl.trustStorePassword=…``, under any key.
+2. A value from the environment or a file is shown as written in the config: ``${NAME}``, ``${file:PATH}``. Where its
+   text appears in another value or in an error, the reference replaces it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def sounds_secret(key: str) -> bool:
 
 
 def mask(key: str, value: object) -> object:
-    """The value as it may be shown under its key; maps and lists too."""
+    """The value as it may be shown under its key; also for maps and lists."""
     if value in (None, ""):
         return value
     if isinstance(value, Mapping):
@@ -63,7 +63,7 @@ def masked_urls(text: str) -> str:
 
 
 def masked_text(text: str) -> str:
-    """Text without the credentials that can be told by their form."""
+    """Text without the credentials that can be recognized by their form."""
     for pattern, replacement in _IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
@@ -71,15 +71,15 @@ def masked_text(text: str) -> str:
 
 @dataclass(slots=True)
 class References:
-    """What a config took from the environment and from files (rule 2)."""
+    """Values that a config took from the environment and from files (rule 2)."""
 
     written: dict[tuple[str, ...], str] = field(default_factory=dict, compare=False)
-    """Values with references as the config has them, by place."""
+    """Values with references as written in the config, by place."""
     texts: dict[str, str] = field(default_factory=dict, compare=False)
     """The reference for each text that came from one."""
 
     def restored(self, text: str) -> str:
-        """Text with references in place of what they stand for, but for texts that are too short to tell."""
+        """Text with references in place of their values, except for values too short to recognize."""
         for found in sorted(self.texts, key=len, reverse=True):
             if len(found) >= _TELLING_CHARACTERS:
                 text = text.replace(found, self.texts[found])
@@ -102,5 +102,5 @@ class References:
         if written is None and not isinstance(value, str):
             return value
         shown = self.restored(str(value).replace("${", "$${")) if written is None else written
-        # SQL and types of columns look like assignments of secrets, and are none.
+        # SQL and column types look like assignments of secrets, but are not.
         return masked_urls(shown) if place[:1] == ("streams",) else masked_text(shown)

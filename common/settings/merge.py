@@ -3,8 +3,8 @@
 Rules:
 
 1. Keys, sequence and soft_delete are columns of the table, by their names there; ``operation`` sees the record.
-2. What cannot mean anything together is refused here: a record that gives several rows or goes to several tables has no
-   one row to change, and a table that gains columns would keep old values in them.
+2. Meaningless combinations are refused here: a record that gives several rows or goes to several tables has no single
+   row to change, and a table that gains columns would keep old values in them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def check_merge(stream: Stream) -> None:
 
 
 def _check_types(stream: Stream) -> None:
-    """Of the declared columns; those of others are known when the writer has bound their expressions."""
+    """Checks the declared columns; types of the others are known when the writer has bound their expressions."""
     declared = stream.declared_columns_of_table
     for key in stream.merge.keys if stream.merge is not None else ():
         field = declared.field(key)

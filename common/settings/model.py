@@ -1,7 +1,7 @@
 """Every setting, declared once: its key, type, default, and the sentence that the reference page shows.
 
-Rules: unknown keys are refused; a name in the file carries no unit, the attribute in the program does
-(``flush_after: 60s`` is ``flush_after_s``); what contradicts another setting is refused here and not at run time.
+Rules: unknown keys are refused; a name in the file carries no unit, the attribute in the program does (``flush_after:
+60s`` is ``flush_after_s``); settings that contradict each other are refused here and not at run time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from common.settings.values import (
 )
 from common.tables.urls import require_url
 
-# What the program itself has to decide about Kafka, and the key that says it here.
+# Kafka properties that the program itself controls, and the key that sets them here.
 _RESERVED_KAFKA = {
     "group.id": "writer.group_id",
     "enable.auto.commit": "writer.report_positions",
@@ -39,7 +39,7 @@ _RESERVED_KAFKA = {
     "enable.auto.offset.store": "writer.report_positions",
 }
 _TOKENS_FROM = {"sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt"}
-"""Without one of them librdkafka waits for the program to bring tokens, which this one does not."""
+"""Without one of them librdkafka waits for the program to provide tokens, which this one does not."""
 
 
 _HTTP = (
@@ -396,13 +396,13 @@ class Settings(Section):
 
     @property
     def references(self) -> References:
-        """What came from the environment and from files, and is shown as the config has it."""
+        """Values from the environment and from files, shown as written in the config."""
         return self._references
 
     def remember(self, references: References) -> None:
-        """Remember what is to be shown in place of values."""
+        """Record what to show in place of values."""
         self._references = references
 
     def stream_of(self, topic: str) -> Stream | None:
-        """The stream that a topic belongs to: the first that takes it."""
+        """The stream that a topic belongs to: the first that matches it."""
         return next((stream for stream in self.streams if stream.takes(topic)), None)

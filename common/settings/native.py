@@ -1,4 +1,4 @@
-"""Whether a writer takes its reader in C: the values of `writer.native`."""
+"""Whether a writer uses its reader in C: the values of `writer.native`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``schedule: on-marker``: what it changes of the loader's other settings, and the topic through which writers tell.
+"""``schedule: on-marker``: its effect on the loader's other settings, and the topic for notifications from writers.
 
 Rules:
 
-1. A control topic is for a loader that waits for markers: with another schedule nobody would read it.
-2. It holds no records. A stream that took it for one of its topics would stage the writers' signs.
+1. A control topic is for a loader that waits for markers: with another schedule no loader would read it.
+2. It holds no records. A stream that included it in its topics would stage the writers' notifications.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics that several streams of a config take: by two regular expressions, which the config alone does not tell."""
+"""Topics that several streams of a config match: two regular expressions, which the config alone does not reveal."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class UnreadTopics:
-    """Those that came while a writer runs, so that it reads them for none of the streams."""
+    """Topics that appeared while a writer runs, and that it reads for none of the streams."""
 
     found: Mapping[str, ConfigError] = field(default_factory=dict)
-    """By topic, why. Replaced as a whole, so that any thread may read it."""
+    """The reason, by topic. Replaced as a whole, so any thread may read it."""
 
 
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:
-    """Those of the topics that more than one stream takes, and what is wrong with each."""
+    """The topics that more than one stream matches, and the problem with each."""
     takers = {topic: [stream.app_id for stream in streams if stream.takes(topic)] for topic in sorted(topics)}
     return {topic: _error(topic, names) for topic, names in takers.items() if len(names) > 1}
 
 
 def require_apart(streams: Collection[Stream], topics: Collection[str]) -> None:
-    """Raises ConfigError for a topic that more than one stream takes."""
+    """Raises ConfigError for a topic that more than one stream matches."""
     for error in shared_topics(streams, topics).values():
         raise error
 

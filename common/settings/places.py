@@ -1,8 +1,8 @@
-"""Where the stage and the tables lie to one another.
+"""The relative locations of the stage and the tables.
 
-Rule: nothing else lies below a table. VACUUM deletes what it finds there and that table's log does not speak of: done
-markers, data files that wait in the stage, another table's files and log. A table may lie in the stage's folder, but
-not in one that the stage keeps for itself.
+Rule: nothing else is below a table. VACUUM deletes everything there that the table's log does not name: done markers,
+data files that wait in the stage, another table's files and log. A table may be in the stage's folder, but not in one
+that the stage reserves for itself.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ STAGE_FOLDERS = frozenset(
         "stray",
     }
 )
-"""What the stage's own objects are below, each beginning with one of these names."""
+"""The folders of the stage's own objects, each starting with one of these names."""
 
 
 def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
-    """What lies where it must not, as a sentence; None when nothing does. ``tables`` are keys and URLs."""
+    """A forbidden location, as a sentence; None if there is none. ``tables`` are keys and URLs."""
     places = [("stage.url", stage), *tables]
     for (inner_key, inner), (outer_key, outer) in permutations(places, 2):
         if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):

@@ -1,11 +1,11 @@
-"""`route_tables` of a stream: what a topology's tables have of their own, where they are not like the stream's.
+"""`route_tables` of a stream: settings of a topology's tables that differ from the stream's.
 
 Rules:
 
-1. Such a table takes nothing of what the stream says of its own table's columns and layout: what is not given for it
-   is as a stream's default. Everything else (places, dead letters, Kafka's columns, evolution) is the stream's.
+1. Such a table inherits nothing of the main table's columns and layout: missing settings have a stream's default.
+   Everything else (places, dead letters, Kafka's columns, evolution) is the stream's.
 2. Only topologies make rows of several shapes. A record that `route` sends to a table has the stream's columns.
-3. A table has one shape, however many routes lead to it.
+3. A table has one shape, even if several routes lead to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def require_columns(value: str) -> str:
-    """The columns again; raises ValueError for what cannot be read."""
+    """The columns unchanged; raises ValueError for invalid ones."""
     try:
         parse_ddl(value)
     except SchemaError as error:
@@ -53,7 +53,7 @@ class RouteTable(Section):
 
 
 def route_table_of(stream: Stream, url: str) -> RouteTable | None:
-    """What one of the stream's tables has of its own; None for one that is like the stream's."""
+    """The separate settings of one of the stream's tables; None for one like the stream's."""
     if not stream.route_tables:
         return None
     wanted = comparable(url)
@@ -63,14 +63,14 @@ def route_table_of(stream: Stream, url: str) -> RouteTable | None:
 
 
 def key_of(stream: Stream, url: str, name: str) -> str:
-    """The setting of that name that holds for one of the stream's tables for rows."""
+    """The value of a setting for one of the stream's tables for rows."""
     found = route_table_of(stream, url)
     route = next((route for route, one in stream.route_tables.items() if one is found), None)
     return f"streams[].{name}" if route is None else f"streams[].route_tables.{route}.{name}"
 
 
 def at_table(stream: Stream, url: str) -> Stream:
-    """The stream as if that one of its tables for rows were its own (rule 1)."""
+    """The stream as if that one of its tables were the main one (rule 1)."""
     found = route_table_of(stream, url)
     if found is None:
         return stream.model_copy(update={"table": url})
@@ -80,7 +80,7 @@ def at_table(stream: Stream, url: str) -> Stream:
 
 
 def check_route_tables(stream: Stream) -> None:
-    """Raise ValueError for tables that cannot be; those of each one's columns are prefixed by its key."""
+    """Raise ValueError for invalid tables; errors of a table's columns are prefixed by its key."""
     if stream.route_tables and stream.topology is None:
         msg = (
             "route_tables are given, and there is no topology: a record that route sends to a table has the stream's "

@@ -1,12 +1,12 @@
-"""What a stream's routes have to be, and whether two streams may share their tables.
+"""Checks of a stream's routes, and of tables shared by two streams.
 
 Rules:
 
-1. The loader has to know every table of a stream by its URL, so routes name them one by one, and no template does.
-2. All rows of a stream have the same columns, whichever of its tables they go to. Its dead letters have others, so no
-   table takes both, of one stream or of two.
-3. Several routes may lead to one table, to the stream's own too, and several streams may load into one: their txn
-   actions tell them apart, as long as no app_id begins with the other one.
+1. The loader has to know every table of a stream by its URL, so routes name them one by one, without templates.
+2. All rows of a stream have the same columns, in all of its tables. Its dead letters have others, so no table takes
+   both, of one stream or of two.
+3. Several routes may lead to one table, the stream's main table included, and several streams may load into one: their
+   txn actions distinguish them, as long as no app_id is a prefix of another.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_routes(stream: Stream) -> None:
 
 
 def check_shared(one: Stream, two: Stream) -> None:
-    """Raise ValueError for tables that two streams cannot share; to be asked both ways."""
+    """Raise ValueError for tables that two streams cannot share; call it for both orders."""
     mixed = {comparable(url) for url in one.row_tables} & {comparable(two.dead_letters)}
     if mixed:
         what = "the table" if mixed == {comparable(one.table)} else "a route"

@@ -2,10 +2,10 @@
 
 Rules:
 
-1. A window is two times of the day in ``time_zone``; one that ends before it begins goes over midnight. Its end is not
-   part of it.
-2. What a stream says of Z-order is checked against its columns here; what only the table knows (statistics, liquid
-   clustering) is told by the run.
+1. A window is two times of the day in ``time_zone``; one that ends before it starts spans midnight. Its end is
+   exclusive.
+2. A stream's Z-order is checked against its columns here; conditions that depend on the table (statistics, liquid
+   clustering) are reported by the run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Window:
     end: time
 
     def contains(self, moment: datetime) -> bool:
-        """Whether a moment, in the window's own time zone, lies in it."""
+        """Whether a time, in the window's own time zone, is in it."""
         now = moment.time()
         if self.start < self.end:
             return self.start <= now < self.end
@@ -229,16 +229,16 @@ class TableServicesSettings(Section):
 
     @property
     def is_on(self) -> bool:
-        """Whether they run by themselves."""
+        """Whether they run automatically."""
         return self.schedule != OFF
 
     def may_begin(self, now: datetime) -> bool:
-        """Whether a moment, with its zone, lies in the window."""
+        """Whether a time, with its zone, is in the window."""
         return self.window is None or self.window.contains(now.astimezone(zone_of(self.time_zone)))
 
 
 def zone_of(name: str) -> tzinfo:
-    """A time zone; UTC needs no database of them. Raises KeyError, OSError or ValueError for what is none."""
+    """A time zone; UTC needs no time zone database. Raises KeyError, OSError or ValueError for an invalid name."""
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
@@ -258,7 +258,7 @@ class StreamServices(Section):
 
 
 def check_z_order(stream: Stream, known: Sequence[str]) -> None:
-    """Raise ValueError for Z-order columns that cannot be; ``known`` are the table's."""
+    """Raise ValueError for invalid Z-order columns; ``known`` are the table's."""
     columns = stream.table_services.z_order
     for name in columns:
         if name in stream.partition_by:

@@ -360,12 +360,12 @@ class Stream(Section):
 
     @property
     def evolves(self) -> bool:
-        """Whether the table gains columns."""
+        """Whether the table gains new columns."""
         return self.unknown_fields is UnknownFields.EVOLVE
 
     @property
     def drops_on_purpose(self) -> bool:
-        """Whether the config itself says what becomes of fields that are not declared, so that no warning is due."""
+        """Whether the config itself states what to do with undeclared fields, so that no warning is due."""
         return "unknown_fields" in self.model_fields_set
 
     @property
@@ -384,22 +384,22 @@ class Stream(Section):
 
     @property
     def has_events(self) -> bool:
-        """Whether messages are change events, and rows have the column `_cdc`."""
+        """Whether messages are change events, so that rows have the column `_cdc`."""
         return self.envelope == "debezium"
 
     @property
     def forms(self) -> Forms:
-        """What ``formats`` says, by the columns' structure."""
+        """The ``formats``, by the columns' structure."""
         return forms_of(self.schema_of_columns, self.formats)
 
     @property
     def schema_of_columns(self) -> StructType:
-        """What ``columns`` declares."""
+        """The columns declared by ``columns``."""
         return parse_ddl(self.columns)
 
     @property
     def declared_columns_of_table(self) -> StructType:
-        """What the table has of them, with its names; the derived columns are not among them."""
+        """The table's declared columns, with the table's names; without derived columns."""
         return declared_columns_of_table(self)
 
     @model_validator(mode="after")
@@ -425,38 +425,38 @@ class Stream(Section):
 
     @property
     def kafka_column_names(self) -> tuple[str, ...]:
-        """The table's columns for a record's place and time in Kafka; none where it has none."""
+        """The table's columns for a record's position and time in Kafka; empty where it has none."""
         return KAFKA_COLUMNS if self.kafka_columns else ()
 
     @property
     def staged_place(self) -> Place | None:
-        """The columns that its staged rows have beside the table's, to say of which records they are."""
+        """The columns that its staged rows have in addition to the table's, to identify their records."""
         return STAGED_PLACE if self.load is LoadSetting.APPEND and not self.kafka_columns else None
 
     @property
     def row_tables(self) -> tuple[str, ...]:
-        """The URLs of the tables for its rows, each once: its own first."""
+        """The URLs of the tables for its rows, each once: the main table first."""
         by_place: dict[str, str] = {}
         for url in (self.table, *self.routes.values()):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
 
     def at(self, url: str) -> Stream:
-        """The stream as if that one of its tables for rows were its own: with the columns and the layout of it."""
+        """The stream as if that one of its tables were the main one: with its columns and layout."""
         return at_table(self, url)
 
     def load_of(self, url: str) -> LoadSetting:
-        """How one of its tables is loaded; the one for dead letters is as it is."""
+        """How one of its tables is loaded; the one for dead letters is always appended to."""
         return self.at(url).load if url in self.row_tables else LoadSetting.AUTO
 
     @property
     def side_tables(self) -> tuple[str, ...]:
-        """The URLs of all its tables but its own: those of its routes, and the one for dead letters."""
+        """The URLs of its secondary tables: those of its routes, and the one for dead letters."""
         return (*self.row_tables[1:], self.dead_letters)
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The URLs of all its tables, its own first and the one for dead letters last."""
+        """The URLs of all its tables, the main one first and the one for dead letters last."""
         return (self.table, *self.side_tables)
 
     @property
@@ -473,18 +473,18 @@ class Stream(Section):
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
-        """Where its tables lie, with the keys that say so."""
+        """The locations of its tables, with the keys that set them."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
         return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()))
 
     @property
     def may_merge(self) -> bool:
-        """Whether chains of several topics together (common/stage/merged.py) may be this stream's."""
+        """Whether chains of several topics together (common/stage/merged.py) may belong to this stream."""
         return self.topology is not None and self.several_topics
 
     @property
     def several_topics(self) -> bool:
-        """Whether txn actions have to name the topic: more than one name, or a regular expression."""
+        """Whether txn actions must name the topic: several names, or a regular expression."""
         return len(self.topics) > 1 or self.pattern is not None
 
 

@@ -1,10 +1,10 @@
-"""`topology` of a stream: rows that a function of the user's makes, instead of the settings that make them of a record.
+"""`topology` of a stream: rows are made by a user's function, instead of by settings.
 
 Rules:
 
-1. With it, ``columns`` are the table's: the sources of the topology declare what their topics' records have. So what
-   reads or changes a record's own fields has no place beside it, and is refused with what to write instead.
-2. Only writers import the user's module. Everybody else goes by the settings, which is why tables are named here.
+1. With it, ``columns`` are the table's: the sources of the topology declare their topics' fields. So settings that read
+   or change a record's own fields are refused, with what to write instead.
+2. Only writers import the user's module. The other programs use the settings, which is why tables are named here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PACKAGES_OF_THIS_PROGRAM = ("bootstrap", "common", "delta_loader", "stage_writer
 
 
 def check_topology(stream: Stream) -> None:
-    """Raise ValueError for what cannot be beside a topology."""
+    """Raise ValueError for settings that are incompatible with a topology."""
     if stream.topology is None:
         if stream.max_task_idle_s:
             msg = "max_task_idle is for a topology that joins topics, and there is none; leave it out, or give topology"
@@ -57,7 +57,7 @@ def check_topology(stream: Stream) -> None:
 
 
 def check_changelogs(streams: Sequence[Stream]) -> None:
-    """Raise ValueError for a stream that reads a topic of changes."""
+    """Raise ValueError for a stream that reads a changelog topic."""
     for stream in streams:
         topic = stream.state_changelog
         reader = None if topic is None else next((other for other in streams if other.takes(topic)), None)
@@ -70,7 +70,7 @@ def check_changelogs(streams: Sequence[Stream]) -> None:
 
 
 def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
-    """What is given and has no place (rule 1), with what to do instead."""
+    """A setting that is excluded by rule 1, with what to write instead."""
     step = "add a step to the topology, such as"
     columns = "declare the record in the columns of the topology's source"
     given = {

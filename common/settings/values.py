@@ -1,6 +1,6 @@
 """Values with a unit or a small grammar: durations, sizes, schedules and start positions.
 
-Rules: a reader raises ValueError with a sentence that ends in an example; a writer's text is read back to the same
+Rules: a parser raises ValueError with a sentence that ends in an example; formatted text is parsed back to the same
 value. Inside the program durations are seconds and sizes are bytes.
 """
 
@@ -42,7 +42,7 @@ _MOST_WORKERS = 256
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MILLISECONDS = re.compile("[0-9]{13}")
-"""Since 1970, as a plain number of the years 2001 to 2286: neither seconds nor a date without hyphens are as long."""
+"""Since 1970, a plain number in the years 2001 to 2286: neither seconds nor a date without hyphens are as long."""
 
 
 def parse_duration_s(value: object) -> float:
@@ -104,11 +104,11 @@ def check_schedule(value: object) -> str:
 
 
 ON_MARKER = "on-marker"
-"""Load when writers tell of new markers."""
+"""Load when writers signal new markers."""
 
 
 def check_load_schedule(value: object) -> str:
-    """``on-marker``, or what `check_schedule` takes."""
+    """``on-marker``, or a schedule that `check_schedule` accepts."""
     try:
         return ON_MARKER if value == ON_MARKER else check_schedule(value)
     except ValueError as error:
@@ -129,7 +129,7 @@ _HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 def check_host_name(value: object) -> str:
-    """A name that requests may be for: a host's, ``*.`` and a domain's, or ``*`` for any."""
+    """A name that requests may use: a host's, ``*.`` and a domain's, or ``*`` for any."""
     if not isinstance(value, str) or _HOST_NAME.fullmatch(value) is None:
         msg = "is not a host name; write one without scheme and port such as pipeline.example.com or *.example.com"
         raise ValueError(msg)
@@ -148,7 +148,7 @@ def check_http_token(value: object) -> str | None:
 
 
 AUTO = 0
-"""As many as there are cores."""
+"""One per core."""
 
 
 def parse_workers(value: object) -> int:
@@ -162,7 +162,7 @@ def parse_workers(value: object) -> int:
 
 
 def workers_text(workers: int) -> str | int:
-    """What `parse_workers` reads as ``workers``."""
+    """The text that `parse_workers` reads as ``workers``."""
     return "auto" if workers == AUTO else workers
 
 
@@ -210,7 +210,7 @@ class FromOffsets:
     positions: Mapping[tuple[Topic | None, Partition], Position]
 
     def position(self, topic: Topic, partition: Partition) -> Position | None:
-        """The position of one partition; None when the map does not name it."""
+        """The position of one partition; None when the map does not have it."""
         return self.positions.get((topic, partition), self.positions.get((None, partition)))
 
 
@@ -223,20 +223,20 @@ START_HELP = (
 
 
 def parse_timestamp_ms(text: str) -> int:
-    """Milliseconds of an ISO 8601 moment, UTC where it names no zone, or of a plain number of them, as Kafka has them.
+    """Milliseconds since 1970 of an ISO 8601 time, in UTC without a zone; a plain number is returned unchanged.
 
     Raises ValueError.
     """
-    if _MILLISECONDS.fullmatch(text):  # before ISO 8601, which would see a year of long ago in the first four digits
+    if _MILLISECONDS.fullmatch(text):  # before ISO 8601, which would read the first four digits as a year
         return int(text)
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // _MILLISECOND  # in whole numbers: a float of seconds would lose one now and then
+    return (moment - _EPOCH) // _MILLISECOND  # in whole numbers: a float of seconds would be off by one sometimes
 
 
 def parse_start(value: object) -> Start:
-    """A start from what YAML gave: a word, a moment (PyYAML may have made a date or a number of it), or a map."""
+    """A start from YAML's value: a word, a time (PyYAML may have made a date or a number of it), or a map."""
     if isinstance(value, (StartAt, FromTimestamp, FromOffsets)):
         return value
     if isinstance(value, int) and _MILLISECONDS.fullmatch(str(value)):
@@ -268,7 +268,7 @@ def _pairs(value: dict[object, object], topic: Topic | None) -> list[tuple[tuple
 
 
 def start_text(start: Start) -> object:
-    """What YAML would hold for a start; the inverse of `parse_start`."""
+    """The YAML form of a start; the inverse of `parse_start`."""
     if isinstance(start, StartAt):
         return start.value
     if isinstance(start, FromTimestamp):

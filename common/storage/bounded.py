@@ -1,11 +1,11 @@
-"""How much of an object in the stage is read at a time.
+"""How much of an object in the stage is read into memory.
 
 Rules:
 
-1. Markers and what else the services tell one another by are read whole, so they have a bound: somebody who puts
-   gigabytes there under such a name must not take a service's memory. A marker of 10,000 files with statistics of 32
-   columns each keeps it; where names are so long that it would be more, the writer leaves out the statistics.
-2. Of a larger object one byte more than the bound is read, so that whoever parses it knows, and says so by its name.
+1. Markers and other objects exchanged by the services are read as a whole, so they have a bound: gigabytes under such a
+   name must not exhaust a service's memory. A marker of 10,000 files with statistics of 32 columns each is within it;
+   where long names would exceed it, the writer leaves out the statistics.
+2. Of a larger object one byte more than the bound is read, so that its parser detects that, and reports it by name.
 3. Logs of tables and files of state have no bound.
 """
 
@@ -18,5 +18,5 @@ _BOUNDED = (
 
 
 def most_bytes(path: str) -> int | None:
-    """How many bytes of an object are read at most (rule 2); None without a bound."""
+    """The maximum number of bytes to read of an object (rule 2); None without a bound."""
     return MOST_BYTES + 1 if path.startswith(_BOUNDED) else None

@@ -1,12 +1,13 @@
-"""Listing many objects of S3: a thousand come with each answer, so that a million would be a thousand answers in turn.
+"""Lists many objects of S3: a response has a thousand, so a million would take a thousand sequential requests.
 
 Rules:
 
-1. The first pages come one after the other, which is all that most listings are. Where there are more, the folders
-   right below are asked for, and the rest is listed in ranges between them, side by side: a page more for each range,
-   and no request for each folder.
-2. Ranges stand on the order of keys. A store that does not list in order (S3's directory buckets) is listed in turn.
-3. An object whose name ends with a slash is a folder that somebody's tool made, and nobody's object.
+1. The first pages are requested one after the other, which completes most listings. Where there are more, the immediate
+   subfolders are listed, and the rest is listed in ranges between them, concurrently: one extra page for each range,
+   rather than one request for each folder.
+2. Ranges rely on the order of keys. A store that does not list in order (S3's directory buckets) is listed
+   sequentially.
+3. An object whose name ends with a slash is a folder placeholder made by some tool, and not data.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-# What S3's client answers has no type that Python could know.
+# The results of S3's client have no static types.
 Answer = Any  # type: ignore[explicit-any,unused-ignore]
 
 PAGES_IN_TURN = 4
@@ -31,7 +32,7 @@ class S3Listing:
     """The objects below one folder."""
 
     def __init__(self, fs: AbstractFileSystem, folder: str, *, page: int = 1_000) -> None:
-        """``folder`` is a bucket, and what stands before a slash in the keys below it; ``page`` keys come at a time."""
+        """``folder`` is a bucket and a key prefix up to a slash; ``page`` is the number of keys per request."""
         self._fs = fs
         self._bucket, _, prefix = folder.partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
@@ -55,7 +56,7 @@ class S3Listing:
                 yield from self._described(found)
 
     def _range(self, after: str | None, until: str | None) -> Iterator[Answer]:
-        """What lies above ``after``, up to ``until``."""
+        """The keys above ``after``, up to ``until``."""
         for found, _ in self._pages(after or ""):
             for item in found:
                 if until is not None and item["Key"] > until:
@@ -63,7 +64,7 @@ class S3Listing:
                 yield item
 
     def _borders(self, last: str) -> list[str]:
-        """Some of the folders beyond a key, evenly."""
+        """Some of the folders beyond a key, evenly spaced."""
         folders: list[str] = []
         for page in self._answers(StartAfter=last, Delimiter="/"):
             folders += [str(one["Prefix"]) for one in page.get("CommonPrefixes") or []]

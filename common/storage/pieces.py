@@ -1,9 +1,9 @@
-"""Bytes in pieces: a file that was made in memory, and is sent from there without a second copy of the whole.
+"""Bytes in pieces: a file that was made in memory, and is sent without a second complete copy.
 
 Rules:
 
 1. It is never changed once it is made.
-2. A slice is bytes of its own, so that a store's client can send a part, and nothing but that part is copied.
+2. A slice is a bytes object of its own, so a store's client can send a part, and only that part is copied.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Pieces:
-    """An immutable run of bytes, held as it came."""
+    """An immutable sequence of bytes, held in the original pieces."""
 
     __slots__ = ("_ends", "_pieces")
 
@@ -28,7 +28,7 @@ class Pieces:
 
     @property
     def size_bytes(self) -> int:
-        """The length of all."""
+        """The total length."""
         return self._ends[-1] if self._ends else 0
 
     def __len__(self) -> int:
@@ -49,10 +49,10 @@ class Pieces:
         return b"".join(found)
 
     def to_bytes(self) -> bytes:
-        """All of it, as a copy unless it is one piece."""
+        """All bytes, as a copy unless it is one piece."""
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The pieces, for who writes one after the other."""
+        """The pieces, to be written one after the other."""
         return self._pieces

@@ -1,9 +1,10 @@
-"""Listings of any size, and uploads that were begun and never ended: what only a clean-up has to see.
+"""Listings of any size, and abandoned uploads, for clean-ups.
 
 Rules:
 
-1. A listing is read page by page, or folder by folder, and never held as a whole: a table may have a million files.
-2. Where a store knows no multipart uploads, there are none.
+1. A listing is read page by page, or folder by folder, and never held in memory as a whole: a table may have a million
+   files.
+2. A store without multipart uploads has none.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-# What fsspec's back ends and their SDKs answer has no type that Python could know.
+# The results of fsspec's back ends and their SDKs have no static types.
 Answer = Any  # type: ignore[explicit-any,unused-ignore]
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that was begun and neither completed nor aborted."""
+    """A multipart upload that was started and neither completed nor aborted."""
 
     path: str
     upload_id: str
@@ -42,7 +43,7 @@ def scan(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, Mapping[str
 
 
 def uploads(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, str, datetime]]:
-    """Full path, id and beginning of each upload below a folder."""
+    """Full path, id and start time of each upload below a folder."""
     if not _is_s3(fs):
         return
     bucket, _, prefix = folder.partition("/")
@@ -59,7 +60,7 @@ def uploads(fs: AbstractFileSystem, folder: str) -> Iterator[tuple[str, str, dat
 
 
 def abort(fs: AbstractFileSystem, full: str, upload_id: str) -> None:
-    """End an upload; its parts go. One that is not there any more is passed over."""
+    """Abort an upload; its parts are deleted. A missing one is ignored."""
     bucket, _, key = full.partition("/")
     try:
         fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)

@@ -4,13 +4,13 @@ Rules:
 
 1. `FsspecStore.create` is atomic and exclusive. On a local disk fsspec's exclusive create is not atomic (a torn marker
    would be an empty one, which means something), so there a temporary file is written, synced and linked. In memory it
-   looks first and writes then, so there one thread at a time may.
+   checks first and then writes, so only one thread at a time may do so.
 2. An exclusive create whose acknowledgement was lost is retried by the store's client into its own refusal. So a
-   refusal is believed only if the object holds other bytes than ours: markers carry their writer's unique file names.
-3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` finds out before any record is at
+   refusal counts only if the object holds other bytes than ours: markers carry their writer's unique file names.
+3. Some stores accept conditional headers and ignore them. `prove_exclusive_create` detects that before any record is at
    stake.
-4. `FsspecStore.upload` never replaces a file: its names are unique, so what has the name is an earlier try of the same
-   upload. So a policy may deny a writer every write without a condition, and with it the files of others.
+4. `FsspecStore.upload` never replaces a file: its names are unique, so an existing object is from an earlier attempt of
+   the same upload. So a policy may deny a writer all unconditional writes, which protects the files of others.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 
 PROBES = "probe"
 WRITE_PROBE = "write-probe-"
-"""What the names of `prove_writable` begin with."""
+"""The prefix of `prove_writable`'s object names."""
 PART_BYTES = 5 * 2**20
-"""Of a file that is uploaded in parts."""
+"""The size of a part of an upload."""
 _PARTS_AT_ONCE = 2
 _RACERS = 4
 _READ_AHEAD = 8
-_IN_MEMORY = Lock()  # fsspec has one memory for the whole process
+_IN_MEMORY = Lock()  # fsspec has one memory file system for the whole process
 _NOT_ALLOWED, _NO_RANGE = (401, 403), 416
-# Of botocore and of Azure's client, which raise them as they are. Their modules may not be installed.
+# Errors of botocore and of Azure's client, which raise them directly. Their modules may not be installed.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "ClientAuthenticationError"})
 _CREDENTIALS = "check the credentials in stage.storage_options, or in the environment, and what they may do"
 
 
 class FsspecStore:
-    """An `common.ports.ObjectStore` below one fsspec URL."""
+    """A `common.ports.ObjectStore` below one fsspec URL."""
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
-        """Raises ConfigError when fsspec knows no such store, or an option is not one of its own."""
+        """Raises ConfigError when fsspec does not support the store, or an option is not one of its own."""
         self._url = url.rstrip("/")
         try:
             self._fs, root = fsspec.url_to_fs(
@@ -76,7 +76,7 @@ class FsspecStore:
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
-        # s3fs cuts the parts out of what it is given; other clients want bytes, and cut them by themselves.
+        # s3fs slices its input into parts; other clients need bytes, and split them themselves.
         self._takes_parts = "s3" in self._fs.protocol
 
     @property
@@ -92,39 +92,39 @@ class FsspecStore:
         skip = len(self._root) + 1
         with self._errors("list", prefix):
             for full, info in self._found(full_prefix):
-                # The temporary files of rule 1 are nobody's business.
+                # The temporary files of rule 1 are internal.
                 if info["type"] == "file" and not (self._local and full.endswith(_TEMPORARY)):
                     yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
 
     def _found(self, full_prefix: str) -> Iterable[tuple[str, Mapping[str, object]]]:
         if "s3" in self._fs.protocol:
             return S3Listing(self._fs, full_prefix.rstrip("/")).items()
-        # fsspec leaves out a local folder that cannot be read; an empty listing would say that there is no chain.
+        # fsspec leaves out a local folder that cannot be read; an empty listing would mean that there is no chain.
         loudly = {"on_error": "raise"} if self._local else {}
         found: Mapping[str, Mapping[str, object]] = self._fs.find(full_prefix, withdirs=False, detail=True, **loudly)
         return found.items()
 
     def scan(self, prefix: str) -> Iterator[StoredObject]:
-        """What `list` says, a page or a folder at a time: for what may be a million objects."""
+        """Like `list`, a page or a folder at a time: for up to millions of objects."""
         skip = len(self._root) + 1
         with self._errors("list", prefix):
             for full, info in scan(self._fs, self._full(prefix.rstrip("/"))):
                 yield StoredObject(full[skip:], int(cast("int", info["size"])), _modified_ms(info))
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """The multipart uploads below a folder that were begun and not ended; none where the store knows none."""
+        """The unfinished multipart uploads below a folder; none where the store does not support them."""
         skip = len(self._root) + 1
         with self._errors("list the uploads below", prefix):
             for full, upload_id, started in uploads(self._fs, self._full(prefix.rstrip("/"))):
                 yield Upload(full[skip:], upload_id, int(started.timestamp() * 1000))
 
     def abort(self, upload: Upload) -> None:
-        """End an upload without its object."""
+        """Abort an upload without creating its object."""
         with self._errors("abort the upload of", upload.path):
             abort(self._fs, self._full(upload.path), upload.upload_id)
 
     def read(self, path: str) -> bytes | None:
-        """The object's bytes, or None when it is not there; no more of them than common/storage/bounded.py says."""
+        """The object's bytes, or None if it does not exist; at most the bytes allowed by common/storage/bounded.py."""
         with self._errors("read", path):
             try:
                 return self._cat(path)
@@ -132,7 +132,7 @@ class FsspecStore:
                 return None
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """What `read` says of each, in their order; `_READ_AHEAD` of them are held or under way."""
+        """The result of `read` for each, in order; `_READ_AHEAD` of them are held or in progress."""
         with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="read") as pool:
             ahead: deque[Future[bytes | None]] = deque()
             for path in paths:
@@ -151,7 +151,7 @@ class FsspecStore:
         except FileNotFoundError:
             raise
         except Exception as error:
-            # Stores refuse a range of an empty object, which a marker that was made by hand is.
+            # Stores refuse a range of an empty object, such as a marker that was made by hand.
             if not (isinstance(error, OSError) or _NO_RANGE in _statuses(error)) or int(self._fs.info(full)["size"]):
                 raise
             return b""
@@ -162,7 +162,7 @@ class FsspecStore:
             return cast("BinaryIO", self._fs.open(self._full(path), "rb"))
 
     def stat(self, path: str) -> StoredObject | None:
-        """Size and age of one object, or None when it is not there."""
+        """Size and age of one object, or None when it does not exist."""
         with self._errors("look up", path):
             try:
                 info = self._fs.info(self._full(path))
@@ -173,7 +173,7 @@ class FsspecStore:
         return StoredObject(path, int(info["size"]), _modified_ms(info))
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
-        """Write the object only if nothing has that path (rules 1 and 2)."""
+        """Write the object only if the path is free (rules 1 and 2)."""
         with self._errors("create", path):
             try:
                 if self._local:
@@ -188,7 +188,7 @@ class FsspecStore:
         return Created()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write the object, whatever was there."""
+        """Write the object, replacing any existing one."""
         with self._errors("write", path):
             if self._local:
                 _replace(self._full(path), data)
@@ -196,7 +196,7 @@ class FsspecStore:
                 self._fs.pipe_file(self._full(path), data)
 
     def upload(self, path: str, data: Pieces) -> None:
-        """Write a new file, without a copy of the whole where the store takes parts (rule 4)."""
+        """Write a new file, without a complete copy where the store accepts parts (rule 4)."""
         in_parts = self._takes_parts and data.size_bytes >= 2 * PART_BYTES
         parts = {"chunksize": PART_BYTES, "max_concurrency": _PARTS_AT_ONCE} if in_parts else {}
         with self._errors("write", path):
@@ -220,7 +220,7 @@ class FsspecStore:
                 self._fs.cp_file(self._full(path), self._full(to))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects; absent ones are passed over."""
+        """Delete the objects; absent ones are ignored."""
         for path in paths:
             with self._errors("delete", path):
                 try:
@@ -245,19 +245,19 @@ class FsspecStore:
             msg = f"may not {verb} {self._url}/{path}: {error}"
             raise StoreRefusedError(msg, _CREDENTIALS) from error
         except Exception as error:
-            # fsspec's back ends raise whatever their SDK raises; all of it is the store's.
+            # fsspec's back ends raise any error of their SDK; all of them are the store's.
             msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
             kind = StoreRefusedError if _is_a_no(error) else StoreError
             raise kind(msg, _remedy(error)) from error
 
 
 def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecStore]:
-    """Opens the store below a URL, each once."""
+    """Opens the store below a URL, once for each."""
     return cache(lambda url: FsspecStore(url, storage_options))
 
 
 def prove_exclusive_create(store: ObjectStore) -> None:
-    """Show that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
+    """Check that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
     path = f"{PROBES}/{uuid.uuid4().hex}"
     race = f"{path}-race"
     try:
@@ -267,7 +267,7 @@ def prove_exclusive_create(store: ObjectStore) -> None:
             racers = list(pool.map(lambda name: store.create(race, name), [b"%d" % n for n in range(_RACERS)]))
         won = sum(isinstance(outcome, Created) for outcome in racers)
     except StoreError:
-        with suppress(StoreError):  # what failed first is what is told
+        with suppress(StoreError):  # report the first failure
             store.delete([path, race])
         raise
     store.delete([path, race])
@@ -279,7 +279,7 @@ def prove_exclusive_create(store: ObjectStore) -> None:
 
 
 def store_time_ms(store: ObjectStore) -> int:
-    """The date by the store's own clock, as it says of an object that was written just now. Raises StoreError."""
+    """The store's own time in ms, from an object that was just written. Raises StoreError."""
     path = f"{PROBES}/{uuid.uuid4().hex}"
     try:
         store.write(path, b"")
@@ -293,9 +293,9 @@ def store_time_ms(store: ObjectStore) -> int:
 
 
 def prove_writable(store: ObjectStore) -> None:
-    """Show that a data file can be made below a table's URL; raises StoreError where it cannot.
+    """Check that a data file can be created below a table's URL; raises StoreError where it cannot.
 
-    A writer that may not delete what lies there leaves an empty object, which the table's VACUUM takes.
+    A writer without permission to delete leaves an empty object, which the table's VACUUM removes.
     """
     path = f"{WRITE_PROBE}{uuid.uuid4().hex}"
     store.create(path, b"")
@@ -304,7 +304,7 @@ def prove_writable(store: ObjectStore) -> None:
 
 
 def _remedy(error: Exception) -> str:
-    """What to do about an error that is no refusal. S3 answers a look-up in another region with 400, and no word."""
+    """The remedy for an error that is not a refusal. To another region, S3 responds with 400, without a text."""
     if type(error).__name__ in _NO_CREDENTIALS:
         return _CREDENTIALS
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -316,28 +316,28 @@ def _remedy(error: Exception) -> str:
 
 
 def _is_a_no(error: Exception) -> bool:
-    """Whether an error will be the same tomorrow: no bucket, no credentials, none that the store takes."""
+    """Whether an error is permanent: no bucket, no credentials, or refused ones."""
     if isinstance(error, FileNotFoundError | NotADirectoryError) or type(error).__name__ in _NO_CREDENTIALS:
         return True
     return any(status in _NOT_ALLOWED for status in _statuses(error))
 
 
 def _statuses(error: Exception) -> tuple[object, object]:
-    """The HTTP status of an error of Google's or Azure's client, which each call it by another name."""
+    """The HTTP status of an error of Google's or Azure's client, which use different attribute names."""
     return getattr(error, "code", None), getattr(error, "status_code", None)
 
 
 def _is_refusal(error: OSError) -> bool:
-    """Whether an exclusive create found something in its place."""
+    """Whether an exclusive create failed because the object exists."""
     if isinstance(error, FileExistsError):
         return True
-    # s3fs knows the refusal only of servers that name the condition which failed; MinIO does not.
+    # s3fs recognizes the refusal only of servers that name the failed condition; MinIO does not.
     response = getattr(error.__cause__, "response", None)
     return isinstance(response, dict) and response.get("Error", {}).get("Code") == "PreconditionFailed"
 
 
 def client_options(url: str, storage_options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
-    """What fsspec is told: the options, and AWS_REGION, which its S3 client does not know while Java's does."""
+    """The options for fsspec, with AWS_REGION, which its S3 client does not read while Java's does."""
     region, client = environ.get("AWS_REGION"), storage_options.get("client_kwargs") or {}
     given = (client, storage_options.get("config_kwargs") or {})
     if not region or not normalised(url).startswith("s3://"):
@@ -381,9 +381,9 @@ def _copy_new(full: str, to: str) -> None:
 
 @contextmanager
 def _temporary(full: str, *data: bytes) -> Iterator[str]:
-    """A file of these bytes beside its place. It is gone at the end: on a full disk each try would leave one."""
+    """A temporary file with these bytes, next to its target. Always deleted, or a full disk would collect them."""
     os.makedirs(os.path.dirname(full), exist_ok=True)
-    # A leading dot keeps Spark and other readers of the folder away from a file that a crash left behind.
+    # The leading dot hides a file that a crash left behind from Spark and other readers of the folder.
     temporary = os.path.join(os.path.dirname(full), f".{uuid.uuid4().hex}{_TEMPORARY}")
     try:
         with open(temporary, "wb") as file:
@@ -392,7 +392,7 @@ def _temporary(full: str, *data: bytes) -> Iterator[str]:
             os.fsync(file.fileno())
         yield temporary
     finally:
-        with suppress(FileNotFoundError):  # it was put into its place
+        with suppress(FileNotFoundError):  # it was moved to its target
             os.unlink(temporary)
 
 

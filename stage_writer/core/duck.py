@@ -1,4 +1,4 @@
-"""DuckDB as a library of vectorised functions: in memory, single-threaded, and without access to anything outside.
+"""DuckDB as a library of vectorized functions: in memory, single-threaded, and without access to anything outside.
 
 Rules:
 

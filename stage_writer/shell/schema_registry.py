@@ -7,7 +7,7 @@ Rules:
 2. Requests run in a background thread, one at a time, and are retried with growing pauses while the registry does not
    answer, as long as `knows` is called. The messages wait meanwhile. A healthy registry answers within the short time
    that the first request for an id may block; an unhealthy one blocks no caller.
-3. The client's package brings libraries that other streams do not need: it is imported when a stream uses a registry.
+3. The client's package pulls in libraries that other streams do not need: it is imported when a stream uses a registry.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ Rules:
    a time to the strict decoder, and only that refuses. So a fault of the bulk path can cost time, but no record, as
    long as it accepts nothing that the strict decoder would refuse or read differently; property tests enforce that.
 2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
-3. A message that cannot be read together with its neighbours is found by the parser's own report or by halving, down to
+3. A message that cannot be read together with its neighbors is found by the parser's own report or by halving, down to
    groups of 32: a bad message costs its own handling, not its batch's.
 4. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
 5. NOT NULL is enforced here, and not declared downstream: where a struct is null its NOT NULL parts are null as well,
    which Arrow's writers and casts refuse.
-
 6. The first pass (`stage_writer.core.decoding.first_pass`) takes nearly all messages where there is one. It does not
    affect the result: without it each message has the same outcome. If it leaves only a few, they are decoded strictly
    at once: one call of the bulk path costs as much as some hundred of them.

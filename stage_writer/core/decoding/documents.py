@@ -1,7 +1,7 @@
 """Many JSON objects into columns at once, for messages that are each known to be one document.
 
 Why each message is validated alone before any are read together: `pyarrow.json` reads one run of text, and finds rows
-by parsing. Messages that are not each one document could shift the rows (``{"a":1`` beside ``,"b":2}``, or two
+by parsing. Messages that are not each one document could shift the rows (``{"a":1`` next to ``,"b":2}``, or two
 documents in one message), also when each is wrapped with its offset (``{"a":1},"z":2`` closes the wrapper). DuckDB's
 `json_valid` (yyjson) checks every message by itself. It is lenient in two points, trailing commas and NaN; Arrow's
 parser (RapidJSON) refuses the first, and messages with the second are found by `doubts_about`. So a message that both

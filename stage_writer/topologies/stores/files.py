@@ -1,4 +1,4 @@
-"""The files of a task's state: what changed in a flush, or, now and then, everything (a snapshot).
+"""The files of a task's state: the changes of a flush, or, periodically, everything (a snapshot).
 
     changes_to_pieces(changes), snapshot_to_pieces(snapshot)            → Pieces, to be uploaded
     changes_from_bytes(path, data)                                      → Changes

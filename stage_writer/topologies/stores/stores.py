@@ -5,7 +5,7 @@ How a task is run (from one thread, except where noted):
     stores = Stores.open(builders, MemoryBackend())
     if stores.mark != tail_mark: stores.restore(snapshot, changes_oldest_first, tail_mark)  # files.py reads them
     stores.begin_record(); …the processors…; stores.undo_record() if one of them raised
-    changes = stores.seal()            # a flush begins: these changes are its own
+    changes = stores.seal()            # a flush starts: these changes are its own
     snapshot = stores.snapshot()       # instead of the changes, sometimes: files.py writes it, in any thread
     stores.sealed(new_tail_mark)       # the flush's marker is there: once for each seal(), in their order
     stores.close()                     # what was not sealed is gone
