@@ -17,7 +17,16 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit, read_history, store_lines
-from common.tables.rollback import Kind, described, find_rollback, own_past, turning_points, without_txn
+from common.tables.rollback import (
+    Kind,
+    described,
+    find_rollback,
+    own_past,
+    turning_points,
+    unknown_positions,
+    without_txn,
+)
+from tests.fakes.markers import flush
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,6 +161,12 @@ def test_a_second_restore_wants_an_answer_of_its_own() -> None:
     assert positions(*answered, restore(6, 4)) == {P0: 10}
 
 
+def test_what_an_answer_has_put_right_is_not_lost_by_a_later_restore() -> None:
+    p2 = TopicPartition(Topic("orders"), Partition(2))
+    answered = (CREATED, FIRST, own(2, (P1, 0, 5)), restore(3, 1), answer(4, 3, p1=0))
+    assert positions(*answered, own(5, (P0, 10, 20)), own(6, (p2, 0, 5)), restore(7, 5)) == {p2: 0}
+
+
 def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     late = own(4, (P0, 20, 30), read=2)
     found = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
@@ -192,6 +207,18 @@ def test_between_two_looks() -> None:
     found = turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0), other(4, "REPLACE TABLE")), 1)
     assert [commit.version for commit in found] == [4, 3]
     assert turning_points(newest_first(CREATED, FIRST, other(2), restore(3, 0)), 3) == ()
+
+
+@pytest.mark.parametrize(("younger_ms", "waits"), [(3_600_000, True), (3_600_001, False)])
+def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that_is_gone(
+    younger_ms: int, *, waits: bool
+) -> None:
+    """The clocks of writers and committers differ by less."""
+    marker = flush(0, 10)
+    assert marker.manifest is not None
+    oldest = replace(other(5), timestamp_ms=marker.manifest.created_ms - younger_ms)
+    found = unknown_positions(oldest, {P0: (Position(10), [marker])}, {})
+    assert (found is not None) == waits
 
 
 def test_what_expired_and_what_never_was_are_told_apart() -> None:

@@ -20,6 +20,7 @@ from delta_loader.core.plan import (
     UnreadableMarker,
     cuttable,
     for_tables,
+    has_mixed,
     next_run,
     plan_load,
 )
@@ -265,3 +266,48 @@ def test_a_partition_that_a_marker_made_by_hand_begins_goes_first() -> None:
 
 def test_nothing_to_load_is_no_load() -> None:
     assert plan_load({}, LIMITS) is None
+
+
+def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
+    first, second = marker(0, 10), marker(10, 20)
+    load = plan_load({SOURCE: run_of(first, second)}, LIMITS)
+    assert load is not None
+    assert load.until(lambda found: found is first) is None
+    assert load.until(lambda found: found is second) == plan_load({SOURCE: run_of(first)}, LIMITS)
+
+
+def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets() -> None:
+    straddle = Straddle(Position(10), marker(5, 30, table="/t"))
+    for urls in (["/t", "/other"], ["/other", "/t"]):
+        assert cuttable(straddle, urls, kafka_columns=False) == Uncuttable(Position(10), straddle.marker)
+    assert cuttable(straddle, ["/other"], kafka_columns=False) == straddle
+    assert cuttable(straddle, ["/t"], kafka_columns=True) == straddle
+
+
+def test_a_marker_is_mixed_when_any_of_its_files_is() -> None:
+    whole = marker(0, 10, files=2)
+    assert not has_mixed(whole)
+    assert whole.manifest is not None
+    one, other = whole.tables[0].files
+    table = replace(whole.tables[0], files=(one, replace(other, partition_values=None)))
+    assert has_mixed(replace(whole, manifest=replace(whole.manifest, tables=(table,))))
+
+
+def test_of_straddles_that_have_waited_equally_long_the_lower_partition_goes_first() -> None:
+    straddles = {
+        marker(5, 30, partition=partition).name.topic_partition: Straddle(
+            Position(10), marker(5, 30, partition=partition)
+        )
+        for partition in (1, 0)
+    }
+    load = plan_load(straddles, LIMITS)
+    assert load is not None
+    assert list(load.runs) == [SOURCE]
+
+
+def test_a_marker_without_files_that_waits_longest_does_not_decide_the_schema() -> None:
+    empty, new = marker(0, 10, files=0, created_ms=1), marker(10, 20, schema='{"new":1}', created_ms=30)
+    old = marker(0, 10, schema='{"old":1}', partition=1, created_ms=20)
+    load = plan_load({SOURCE: run_of(empty, new), old.name.topic_partition: run_of(old)}, LIMITS)
+    assert load is not None
+    assert load.markers == (empty, old)

@@ -188,6 +188,15 @@ def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
 
 
+def test_a_replacement_without_records_that_the_tables_have_is_refused(world: World) -> None:
+    """Kafka compacted them away after they were loaded."""
+    world.ask("1", ODD, EVEN - {4, 8})
+    (held,) = world.run()
+    assert held.reason == "replacement_refused"
+    assert "the tables have 2 records" in held.problem
+    assert (world.now(), len(world.requests())) == ((EVEN, ODD), 1)
+
+
 def in_the_way() -> bool:
     return False
 

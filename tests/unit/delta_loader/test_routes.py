@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import StoreError, TableError
+from common.spans import Position, Span
+from delta_loader.core.deferred import left_out
+from delta_loader.core.plan import Load, Straddle
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for
@@ -243,3 +246,11 @@ def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partitio
     (held,) = report.held.values()
     assert staging.route("c") in held.problem
     assert tables.tables == {}
+
+
+def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position() -> None:
+    staging = Staging(f"memory://{uuid.uuid4().hex}")
+    marker = staging.flush(0, 5, 20)
+    source = marker.name.topic_partition
+    load = Load({source: Straddle(Position(12), marker)})
+    assert left_out(load, staging.table, [source]) == {source: Span(Position(12), Position(20))}

@@ -10,17 +10,20 @@ import pytest
 from common.spans import Position
 from common.stage.markers import MarkerName
 from delta_loader.core.status import to_json, to_text
+from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, NoStray, Unread, lowest_branch
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.markers import flush
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from common.errors import StoreError
+    from common.stage.markers import Marker
     from delta_loader.service import LoaderService
 
 
@@ -197,3 +200,33 @@ def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService
     status = stream_status(stream, Stage(store, in_turn), staging.store, lambda _: {})
     assert "put aside below stray/: 1 late claims, 1 rewound markers" in to_text([status])
     assert '"put_aside": {"late_claims": 1, "rewound": 1}' in str(to_json([status])).replace("'", '"')
+
+
+def low_end(*written: tuple[Marker, int], known: bool = True) -> LowEnd:
+    """What is known of markers and when each was written, from the lowest on; the table has all of them."""
+    return LowEnd(
+        [marker.name for marker, _ in written],
+        {marker.name: modified_ms for marker, modified_ms in written},
+        written[-1][0].span.end,
+        {marker.name: marker for marker, _ in written if known},
+    )
+
+
+def test_a_chain_from_which_a_marker_was_lost_has_no_stray() -> None:
+    below, above = flush(0, 10), flush(20, 30, 10)
+    assert lowest_branch(low_end((below, 1_000), (above, 1_000))) == NoStray()
+    late = flush(0, 15)
+    assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == Branch((late,))
+
+
+def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
+    """Clocks of a store's servers may differ by the skew, so that much later is no evidence."""
+    lowest, above = flush(0, 10), flush(10, 20, 0)
+    assert lowest_branch(low_end((lowest, 1_000 + SKEW_MS), (above, 1_000))) == NoStray()
+    assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == Branch((lowest,))
+
+
+def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
+    lowest, above = flush(0, 10), flush(10, 20, 0)
+    assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
+    assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == Unread((lowest.name,))

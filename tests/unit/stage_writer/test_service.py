@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.http.pausing import Pausing
+    from common.ports import CreateOutcome
     from stage_writer.notifications.ports import ControlTopic
 
 ORDERS = Topic("orders")
@@ -413,6 +414,40 @@ def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_rec
     world.steps()
     begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND, THIRD)]
     assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
+
+
+def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 0 is the last one of which it is written down: without that none counts as added later."""
+    world = World(tmp_path, {FIRST: 5, SECOND: 5}, "latest")
+    create, made, away = world.store.create, list[str](), StoreError("it is away", "wait")
+
+    def crashes_second(path: str, data: bytes) -> CreateOutcome:
+        if path.startswith("begin/"):
+            made.append(path)
+            if len(made) == 2:
+                raise away
+        return create(path, data)
+
+    monkeypatch.setattr(world.store, "create", crashes_second)
+    world.steps(1)
+    assert len(made) == 2
+    world.writer = world.new_writer()
+    world.steps()
+    world.group.ends |= {FIRST: 6, SECOND: 7}
+    world.steps()
+    begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND)]
+    assert begun == [[(5, 6)], [(5, 7)]]
+
+
+def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5}, "2024-01-01T00:00:00Z")
+    world.steps()
+    world.group.ends[FIRST] = 9  # where the moment would be found now
+    world.writer = world.new_writer()
+    world.steps()
+    assert [(start, end) for start, end, *_ in world.chain()] == [(5, 9)]
 
 
 def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
