@@ -127,8 +127,8 @@ deploy-check: setup ## lint, render and validate deploy/, and have each alert fi
 model: setup ## every state of the chain's model within bounds, by a model checker; and each rule broken on purpose (minutes)
 	$(BIN)/python -m model
 
-mutants: setup ## critical modules changed in one place at a time: which changes no fast test sees (MODULES=…)
-	$(BIN)/python -m tests.mutants $(MODULES)
+mutants: setup ## critical modules changed in one place at a time: which changes no fast test sees (MODULES=…, SAMPLE=200, SEED=…)
+	$(BIN)/python -m tests.mutants $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 properties: setup ## the property tests with other examples than those of `make test`, and many times as many (SEED=…)
 	PROPERTIES=other $(BIN)/pytest tests/property --numprocesses $(WORKERS) --dist loadfile \

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +38,8 @@ _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[Health
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)
 settings.register_profile("same", _COMMON, derandomize=True, max_examples=60)
 settings.register_profile("other", _COMMON, max_examples=1000)
+# `make mutants` only asks whether a test fails: nothing is made of a failure.
+settings.register_profile("mutants", _COMMON, derandomize=True, phases=(Phase.explicit, Phase.generate))
 settings.load_profile(os.environ.get("PROPERTIES", "same"))
 
 # Drawn by the process that was started first; pytest-xdist's workers have its environment.

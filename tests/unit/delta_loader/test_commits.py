@@ -6,16 +6,19 @@ from dataclasses import replace
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
-from common.tables.commit_metadata import CommitMetadata
+from common.tables.changes import MergeBy
+from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
     Naming,
+    TableCommit,
     Target,
     needed,
     rows_commit,
     side_commit,
 )
+from delta_loader.core.file_split import SparkWrite
 from delta_loader.core.plan import Load, Run, TableShape
 from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
@@ -100,6 +103,7 @@ def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
     assert [name.start for name in candidates] == [0, 10, 20]
     assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 1000)] == [0, 10, 20]
     assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(30), 10)] == [0]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(20), 1000)] == [0, 10]
     assert settle_candidates(sorted(written_ms), written_ms, None, 1000) == ()
     assert [name.start for name in settled([marker(20, 30), marker(0, 10), marker(10, 20)], Position(30))] == [
         0,
@@ -130,3 +134,20 @@ def test_a_table_is_complete_through_the_slowest_partition() -> None:
     assert highest_timestamp_ms(timed, Position(20)) == 8
     assert highest_timestamp_ms(timed, None) is None
     assert highest_timestamp_ms([by_hand(3)], Position(4)) is None
+
+
+def test_a_commit_merges_when_any_of_its_writes_does() -> None:
+    by = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
+    added, merged = (SparkWrite(SOURCE, None, TableShape("{}", (), merge), (), None) for merge in (None, by))
+    commit = TableCommit(ROWS, "app", (), {}, {}, CommitMetadata("c1", "app", {}, None))
+    assert not commit.merges
+    assert not replace(commit, written=(added,)).merges
+    assert replace(commit, written=(added, merged)).merges
+
+
+def test_a_commit_that_answers_says_so() -> None:
+    metadata = CommitMetadata("c1", "app", {}, None)
+    commit = TableCommit(ROWS, "app", (), {}, {}, metadata)
+    assert not commit.is_answer
+    answers = Answered(1, Decision.REPLAY, {})
+    assert replace(commit, metadata=replace(metadata, answers=answers)).is_answer

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+import structlog
 
+from common.errors import StoreError
+from common.metrics import Metrics
 from common.settings import Settings
+from common.storage.store import FsspecStore
 from delta_loader.core.lease import (
     Claim,
     Epoch,
@@ -24,6 +30,11 @@ from delta_loader.core.lease import (
     stale,
 )
 from delta_loader.core.status import LeaseStatus, StreamStatus, to_json, to_text
+from delta_loader.lease import LoaderLease
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LEASE_S = 15.0
 ORDERS, RETURNS = frozenset({"orders"}), frozenset({"returns"})
@@ -226,12 +237,74 @@ def test_a_record_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'{"holder": "a"}', b"\xff"])
 def test_what_cannot_be_read_is_somebody_s(data: bytes) -> None:
     found = LeaseRecord.from_bytes(data, 15.0)
-    assert (found.released, found.lease_s) == (False, 15.0)
+    assert found == LeaseRecord("unknown", released=False, lease_s=15.0, created_ms=0)
 
 
 @pytest.mark.parametrize("lease_s", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_lease_time_that_is_none_is_replaced(lease_s: float) -> None:
     assert LeaseRecord.from_bytes(older("a", lease_s=lease_s).to_bytes(), 15.0) == older("a", lease_s=15.0)
+
+
+def test_a_short_lease_time_is_one() -> None:
+    assert LeaseRecord.from_bytes(older("a", lease_s=0.5).to_bytes(), 15.0) == older("a", lease_s=0.5)
+
+
+def test_a_record_names_the_version_that_older_releases_know() -> None:
+    assert json.loads(record().to_bytes())["version"] == 1
+
+
+def contender(
+    stage: Path, name: str, clock: HandClock, streams: str = "orders", lease_s: float = LEASE_S
+) -> LoaderLease:
+    log, topics = structlog.get_logger(), {stream: [stream] for stream in streams.split()}
+    return LoaderLease(FsspecStore(str(stage)), clock, name, lease_s, topics, log=log, metrics=Metrics())
+
+
+def test_a_loader_only_watches_until_it_contends(tmp_path: Path) -> None:
+    loader = contender(tmp_path, "first", HandClock())
+    loader.step()
+    assert (loader.held(), loader.holder) == (frozenset(), None)
+    loader.contend()
+    loader.step()
+    assert (loader.held(), loader.holder) == (ORDERS, "first")
+
+
+def test_what_is_released_is_not_held_also_where_the_store_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = contender(tmp_path, "first", HandClock())
+    loader.contend()
+    loader.step()
+
+    def is_away(*_: object) -> NoReturn:
+        msg = "it is away"
+        raise StoreError(msg, "wait")
+
+    monkeypatch.setattr(FsspecStore, "list", is_away)
+    loader.release()
+    assert loader.held() == frozenset()
+
+
+def test_a_stream_is_waited_for_twice_as_long_as_the_longest_lease(tmp_path: Path) -> None:
+    clock = HandClock()
+    other = contender(tmp_path, "other", clock, lease_s=60.0)
+    other.contend()
+    other.step()
+    loader = contender(tmp_path, "me", clock)
+    assert loader.patience_s == 30.0
+    loader.step()
+    assert loader.patience_s == 120.0
+
+
+def test_of_several_other_loaders_the_first_by_name_is_the_holder(tmp_path: Path) -> None:
+    clock = HandClock()
+    for name, stream in (("b", "orders"), ("a", "returns")):
+        other = contender(tmp_path, name, clock, stream)
+        other.contend()
+        other.step()
+    loader = contender(tmp_path, "me", clock, "orders returns")
+    loader.step()
+    assert (loader.holder, loader.elsewhere) == ("a", BOTH)
 
 
 def test_status_says_who_loads() -> None:

@@ -379,6 +379,20 @@ def test_retention_is_counted_from_when_a_marker_was_written(staging: Staging, t
     assert staging.markers() == ["done/orders/0/00000000000000000020.done"]
 
 
+def test_a_partition_without_anything_to_settle_keeps_no_other_from_it(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
+    staging.flush(0, 0, 10)
+    for start in (0, 10):
+        staging.flush(1, start, start + 10)
+    (report,) = loader_for(staging, tables, settings_for(staging, marker_retention=0), Later(1)).run_pass()
+    assert report.settled == 1
+    assert staging.markers() == [
+        "done/orders/0/00000000000000000000.done",
+        "done/orders/1/00000000000000000010.done",
+    ]
+
+
 def test_a_hand_typed_marker_is_deleted_under_the_name_it_has(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.touch(0, 41)
     staging.flush(0, 42, 50)
