@@ -2,8 +2,8 @@
 
 Rules:
 
-1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one applies in
-   order of arrival, because a tombstone has only its key.
+1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one always
+   applies, because a tombstone has only its key.
 2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.
