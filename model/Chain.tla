@@ -26,9 +26,9 @@ VARIABLES
   position,       \* the table's txn action: the next position wanted
   rows,           \* how often the table has each position
   faults, rewinds,
-  trunkEnd        \* for the properties: where the one true chain ends
+  trunk           \* for the properties: the markers of the one true chain
 
-vars == <<done, aside, late, writer, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+vars == <<done, aside, late, writer, loader, rewind, position, rows, faults, rewinds, trunk>>
 
 Nowhere == End + 1
 NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "nobody"]
@@ -37,11 +37,13 @@ Name(marker) == IF Broken = "names are starts" THEN marker.end ELSE marker.start
 Names(markers) == {Name(marker) : marker \in markers}
 Starts(markers) == {marker.start : marker \in markers}
 Highest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) <= Name(marker)
+EndOf(markers) == (CHOOSE marker \in markers : \A other \in markers : other.end <= marker.end).end
+Linked(marker, markers) == \E other \in markers : other.start = marker.previous /\ other.end = marker.start
 Lowest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) >= Name(marker)
 HasName(markers, name) == \E marker \in markers : Name(marker) = name
 
 Away == [phase |-> "away", tail |-> NoMarker, at |-> Nowhere, claim |-> NoMarker]
-Idle == [phase |-> "idle", plan |-> NoMarker, from |-> Nowhere, going |-> {}]
+Idle == [phase |-> "idle", plan |-> NoMarker, from |-> Nowhere, going |-> {}, top |-> NoMarker]
 NoRewind == [phase |-> "none", going |-> {}, gone |-> {}]
 
 Init ==
@@ -50,18 +52,28 @@ Init ==
   /\ loader = [l \in Loaders |-> Idle]
   /\ rewind = NoRewind
   /\ position = 0 /\ rows = [p \in 0..(End - 1) |-> 0]
-  /\ faults = 0 /\ rewinds = 0 /\ trunkEnd = 0
+  /\ faults = 0 /\ rewinds = 0 /\ trunk = {}
 
 ------------------------------------------------------------------------------
 (* The store. *)
+
+\* Of the true chain; that it vanished stays known.
+Left(markers) == IF markers = {} /\ trunk # {} THEN {NoMarker} ELSE markers
+Vanished == NoMarker \in trunk
 
 Free(claim) == ~HasName(done, Name(claim)) \/ Broken = "a claim is exclusive"
 
 Created(claim) ==
   /\ done' = {marker \in done : Name(marker) # Name(claim)} \cup {claim}
-  /\ trunkEnd' = IF claim.start = trunkEnd THEN claim.end ELSE trunkEnd
+  /\ trunk' = IF trunk = {} \/ claim.start = EndOf(trunk)
+              THEN (trunk \cap done') \cup {claim}
+              ELSE Left(trunk \cap done')
 
-Unchanged(claim) == UNCHANGED <<done, trunkEnd>>
+\* One goes, and what goes on from it is none of the true chain's.
+Undone(marker) ==
+  trunk' = Left(IF marker \in trunk THEN {other \in trunk : other.end <= marker.start} ELSE trunk \cap done')
+
+Unchanged(claim) == UNCHANGED <<done, trunk>>
 
 ------------------------------------------------------------------------------
 (* Writers. *)
@@ -71,21 +83,21 @@ ReadChain(w) ==
   /\ LET tail == IF done = {} THEN NoMarker ELSE Highest(done)
          at == IF done = {} THEN 0 ELSE tail.end
      IN writer' = [writer EXCEPT ![w] = [phase |-> "ready", tail |-> tail, at |-> at, claim |-> NoMarker]]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
 
 Send(w) ==
   /\ writer[w].phase = "ready" /\ writer[w].at < End
   /\ \E end \in {writer[w].at + length : length \in Lengths} \cap (0..End) :
        writer' = [writer EXCEPT ![w].phase = "sent", ![w].claim =
          [start |-> writer[w].at, end |-> end, previous |-> writer[w].tail.start, by |-> w]]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
 
 \* Records never end in Kafka as they do here: the next one brings a claim that is withdrawn, and this.
 NoticeRewind(w) ==
   /\ writer[w].phase = "ready" /\ writer[w].at = End /\ writer[w].tail \notin done
   /\ rewind.phase = "none" /\ rewinds > 0
   /\ writer' = [writer EXCEPT ![w] = Away]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
 
 \* The request arrives and is answered; a copy of it may arrive again.
 Answer(w) ==
@@ -125,13 +137,14 @@ LookAfterClaim(w) ==
          tail == writer[w].tail
      IN IF MustWithdraw(claim, tail)
         THEN /\ done' = done \ {claim}
+             /\ Undone(claim)
              /\ writer' = [writer EXCEPT ![w] = Away]
-        ELSE /\ UNCHANGED done
+        ELSE /\ UNCHANGED <<done, trunk>>
              /\ writer' = [writer EXCEPT ![w] =
                   IF IsContinued(claim, tail)
                   THEN [phase |-> "ready", tail |-> claim, at |-> claim.end, claim |-> NoMarker]
                   ELSE Away]
-  /\ UNCHANGED <<aside, late, loader, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<aside, late, loader, rewind, position, rows, faults, rewinds>>
 
 \* It dies, is paused, or hears nothing. What it has sent may still arrive, and may not.
 Fail(w) ==
@@ -141,7 +154,7 @@ Fail(w) ==
      \/ /\ writer[w].phase = "sent" /\ Cardinality(late) < MostLate
         /\ late' = late \cup {writer[w].claim}
   /\ writer' = [writer EXCEPT ![w] = Away]
-  /\ UNCHANGED <<done, aside, loader, rewind, position, rows, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, loader, rewind, position, rows, rewinds, trunk>>
 
 Arrive(claim) ==
   /\ claim \in late
@@ -162,7 +175,7 @@ Plan(l) ==
   /\ loader[l].phase = "idle"
   /\ \E marker \in Loadable :
        loader' = [loader EXCEPT ![l] = [Idle EXCEPT !.phase = "planned", !.plan = marker, !.from = position]]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunk>>
 
 Commit(l) ==
   /\ loader[l].phase = "planned"
@@ -174,7 +187,7 @@ Commit(l) ==
              /\ position' = plan.end
         ELSE UNCHANGED <<rows, position>>
   /\ loader' = [loader EXCEPT ![l] = Idle]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, faults, rewinds, trunk>>
 
 \* A listing shows what may go; the deletes follow one after the other, whatever happens meanwhile.
 Finished ==
@@ -186,23 +199,25 @@ Finished ==
 
 List(l) ==
   /\ loader[l].phase = "idle" /\ Finished # {}
-  /\ loader' = [loader EXCEPT ![l] = [Idle EXCEPT !.phase = "settling", !.going = Names(Finished)]]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ loader' = [loader EXCEPT ![l] =
+       [Idle EXCEPT !.phase = "settling", !.going = Names(Finished), !.top = Highest(done)]]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunk>>
 
 Delete(l) ==
   /\ loader[l].phase = "settling"
   /\ \E name \in loader[l].going :
        /\ Broken = "settling is from the low end" \/ \A other \in loader[l].going : name <= other
        /\ done' = {marker \in done : Name(marker) # name}
+       /\ trunk' = Left(trunk \cap done')
        /\ loader' = [loader EXCEPT ![l] =
             IF loader[l].going = {name} THEN Idle ELSE [loader[l] EXCEPT !.going = @ \ {name}]]
-  /\ UNCHANGED <<aside, late, writer, rewind, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<aside, late, writer, rewind, position, rows, faults, rewinds>>
 
 FailLoader(l) ==
   /\ faults < MostFaults /\ loader[l].phase # "idle"
   /\ faults' = faults + 1
   /\ loader' = [loader EXCEPT ![l] = Idle]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, rewinds, trunk>>
 
 ------------------------------------------------------------------------------
 (* The operator. *)
@@ -216,15 +231,15 @@ BeginRewind ==
        /\ rewind' = [phase |-> "going", going |-> going, gone |-> Starts(going)]
        /\ aside' = aside \cup going
   /\ rewinds' = rewinds + 1
-  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunkEnd>>
+  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunk>>
 
 \* Highest first.
 PutAside ==
   /\ rewind.phase = "going" /\ rewind.going # {}
   /\ LET marker == Highest(rewind.going) IN
        /\ done' = {other \in done : Name(other) # Name(marker)}
+       /\ Undone(marker)
        /\ rewind' = [rewind EXCEPT !.going = @ \ {marker}]
-       /\ trunkEnd' = IF marker.end = trunkEnd THEN marker.start ELSE trunkEnd
   /\ UNCHANGED <<aside, late, writer, loader, position, rows, faults, rewinds>>
 
 \* What running writers added behind it meanwhile.
@@ -235,7 +250,7 @@ PutLateAside ==
        THEN rewind' = NoRewind /\ UNCHANGED aside
        ELSE /\ rewind' = [phase |-> "going", going |-> more, gone |-> rewind.gone \cup Starts(more)]
             /\ aside' = aside \cup more
-  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, rewinds, trunkEnd>>
+  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, rewinds, trunk>>
 
 ------------------------------------------------------------------------------
 
@@ -265,12 +280,25 @@ FairSpec == Spec /\ Fairness
 \* The table has no position twice and misses none below its own.
 EachPositionOnce == \A p \in DOMAIN rows : rows[p] = IF p < position THEN 1 ELSE 0
 
-\* A name claims its position alone, and the chain's end is the trunk's: no stray is ever continued.
-\* (While an operator rewinds, what late claims add stands there for a moment.)
-StraysEnd == rewinds = 0 => trunkEnd = IF done = {} THEN 0 ELSE Highest(done).end
+\* The marker with the highest name is the true chain's last: no stray is ever continued.
+\* A rewind makes strays of what writers claim behind it meanwhile, until they look.
+Behind == \E marker \in done \ trunk : Linked(marker, aside)
+StraysEnd == rewind.phase = "none" /\ ~Behind /\ ~Vanished /\ done # {} => Highest(done) \in trunk
+
+\* What a writer goes on from goes on from what stands there.
+GoesOn(w) == writer[w].phase = "made" /\ writer'[w].phase = "ready"
+LinksHold == [][\A w \in Writers : GoesOn(w) =>
+  writer[w].claim.previous = Nowhere \/ Linked(writer[w].claim, done)]_vars
+
+\* A settled marker leaves none of its chain below it.
+LowEndFirst == [][\A l \in Loaders : loader[l].phase = "settling" /\ loader'[l] # loader[l] =>
+  \A marker \in done \ done' : ~Linked(marker, trunk)]_vars
 
 \* A chain never vanishes, unless an operator rewinds beside a loader that settles: then it is staged again.
-ChainStays == (rewinds = 0 /\ trunkEnd > 0) => done # {}
+ChainStays == [][~Vanished /\ Vanished' =>
+  \/ rewind.phase = "going"
+  \/ \A marker \in done \ done' : Linked(marker, aside)
+  \/ \E l \in Loaders : loader[l].phase = "settling" /\ (loader[l].top \in aside \/ Linked(loader[l].top, aside))]_vars
 
 (* Progress: all that Kafka has is loaded, and stays loaded. *)
 AllIsLoaded == <>(position = End)
