@@ -43,7 +43,7 @@ from stage_writer.partitions.dependency_wait import Waiting
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.idle_reports import Idling
 from stage_writer.partitions.partition import Flight, Held, Owned
-from stage_writer.partitions.resume_points import Place, Places, is_other, of_chain, other_topic, place_of, unexpected
+from stage_writer.partitions.resume_points import Place, Places, is_other, of_chain, other_topic, unexpected
 from stage_writer.partitions.startup import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.partitions.state_renewal import Renewing
 from stage_writer.partitions.topic_monitor import TopicLook
@@ -540,7 +540,7 @@ class StageWriter:
         if owned.tail is None and owned.lineage.generation == 0:
             self._begin_again(owned)
             return
-        self._hold(other_topic(owned.source), owned.converter, place_of(owned))
+        self._hold(other_topic(owned.source), owned.converter, owned.place)
 
     def _unexpected(self, owned: Owned, error: Exception) -> None:
         """Hold a partition for an unexpected exception (rule 9); re-raises an expected one."""
@@ -551,7 +551,7 @@ class StageWriter:
         if isinstance(error, KafkaDeltaExpressError):
             raise error
         self._log.error("unexpected exception", partition=str(owned.source), exc_info=error)
-        self._hold(unexpected(owned.source, error), owned.converter, place_of(owned))
+        self._hold(unexpected(owned.source, error), owned.converter, owned.place)
 
     def _hold(
         self, fault: PartitionFault, converter: Converter, place: Place | None, incompatible: Incompatible | None = None

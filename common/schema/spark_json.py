@@ -14,6 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
+from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.schema.types import ArrayType, DataType, DecimalType, Field, MapType, Primitive, StructType
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 _DECIMAL = re.compile(r"decimal(?:\((\d{1,9}),\s*(-?\d{1,9})\))?")
 _REMEDY = "take the schema from the table's metaData action, or declare the columns in the settings"
-
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def schema_to_json(schema: StructType) -> str:

@@ -29,9 +29,10 @@ from common.tables.transactions import TxnIds
 from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
 from delta_loader.core.ledger import Ledger
 from delta_loader.core.offsets import Ranges
-from delta_loader.core.reconcile import Explained, Seen, Tables, kafka_findings, reconcile, walk
+from delta_loader.core.reconcile import kafka_findings, reconcile, walk
+from delta_loader.core.reconcile_facts import Explained, LeftOut, Seen, Shape, Tables
 from delta_loader.core.same_records import other_records, other_topic, staged_spans
-from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
+from delta_loader.core.shaped import exploded_findings
 from delta_loader.shell.history import read_history
 
 if TYPE_CHECKING:

@@ -36,11 +36,11 @@ from delta_loader.core.vacuum import RETENTION, guarded_age_s, retention_s, vacu
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from common.json_value import Json
     from common.schema import StructType
     from common.settings import Stream
     from common.tables.delta_log import TableState
     from delta_loader.core.load_modes.load_mode import LoadMode
-    from delta_loader.core.status import Json
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

@@ -18,82 +18,21 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
 from delta_loader.core.findings import Finding, PartitionReport, Verdict
-from delta_loader.core.offset_ranges import offset_ranges
 from delta_loader.core.offsets import NO_STAMPS, Bucket, Ranges, Stamps, Tally, between, in_step, ranges
+from delta_loader.core.reconcile_facts import MOST_RANGES, Explained, LeftOut, Seen, Tables, meets
 from delta_loader.core.same_records import compared
-from delta_loader.core.shaped import LeftOut, Shape, filtered_findings
+from delta_loader.core.shaped import filtered_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from common.tables.debts import Debt
-    from delta_loader.core.ledger import Ledger, Removal
+    from delta_loader.core.ledger import Ledger
     from delta_loader.core.offset_ranges import OffsetRange
-
-MOST_RANGES = 1000  # of each kind, named in a report
-
-
-@dataclass(slots=True)
-class Explained:
-    """Missing rows that were removed legitimately, over all partitions of a table (rule 2)."""
-
-    rows: int = 0
-    removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
-    """By table and version."""
-
-    def findings(self, url: str) -> Iterator[Finding]:
-        """Whether these commits removed as many rows as that."""
-        taken = [removal.rows for removal in self.removals.values()]
-        most = sum(rows for rows in taken if rows is not None)
-        names = ", ".join(
-            str(version) if table == url else f"{version} of {table}" for table, version in sorted(self.removals)
-        )
-        if self.rows and None in taken:
-            text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
-            yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
-        elif self.rows > most:
-            text = f"{self.rows:,} rows are missing, and the versions {names} that delete rows took {most:,} only"
-            yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.removals)[1])
-
-
-@dataclass(slots=True)
-class Seen:
-    """The results of a walk over one partition's buckets."""
-
-    rows: Tally
-    dead_letters: Tally
-    total: int = 0
-    distinct: int = 0
-    dead_total: int = 0
-    lowest: int | None = None
-    highest: int | None = None
-    twice: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """Buckets in which the table has more rows than offsets; whole buckets, to be checked closely."""
-    twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """What Kafka has and neither table has, except for `left_out`."""
-    left_out: LeftOut = field(default_factory=LeftOut)
-    vanished: int = 0
-    """Offsets that a table has and Kafka no longer has, above Kafka's first one."""
-    expired: int = 0
-    """Offsets that a table has below Kafka's first one."""
-    other_times: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
-    """Offsets whose timestamp in Kafka differs from the tables'."""
-    same_times: int = 0
-    """Offsets with the same timestamp in Kafka and in the tables."""
-    without_times: int = 0
-    """Offsets that Kafka and the tables have, without comparable timestamps."""
-    kafka_records: int = 0
-    kafka_tombstones: int = 0
-    kafka_end: Position | None = None
-    """The end of Kafka's log; None when Kafka was not asked."""
 
 
 def walk(
@@ -176,43 +115,6 @@ def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Positi
     if row is not None and dead is not None:
         for low, high in ranges(row.bits & dead.bits, row.start):
             seen.both.add(low, high)
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The ledgers of a stream, and the URLs of its main table and the one for dead letters."""
-
-    rows: Ledger
-    dead_letters: Ledger | None
-    url: str
-    dead_letters_url: str
-    shape: Shape = field(default_factory=Shape)
-    routed: tuple[Ledger, ...] = ()
-    """Of the existing tables of its routes."""
-    debts: tuple[Debt, ...] = ()
-    """The ranges that tables may still lack (rule 5)."""
-
-    def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
-        """The offset ranges of one Kafka partition, in order."""
-        return offset_ranges(self.rows, self.dead_letters, source, self.routed)
-
-    @property
-    def row_ledgers(self) -> tuple[Ledger, ...]:
-        """The ledgers of all tables for rows, the main table first."""
-        return (self.rows, *self.routed)
-
-    def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
-        """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
-        own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
-        return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
-
-    def owed(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
-        """The tables for rows, or for dead letters, that may lack records of a span."""
-        return [
-            debt.url
-            for debt in self.debts
-            if debt.source == source and _meets(span, [debt.owed]) and (debt.url == self.dead_letters_url) == dead
-        ]
 
 
 def reconcile(
@@ -395,7 +297,7 @@ def kafka_findings(
         if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
             unnamed.append(rest)
             continue
-        removals = [one for _, one in tables.touching(source, rest)] if _meets(rest, uncounted) else []
+        removals = [one for _, one in tables.touching(source, rest)] if meets(rest, uncounted) else []
         (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
     yield from _older_in_kafka(tables, source, older)
     if unnamed:
@@ -460,10 +362,6 @@ def _kafka_differs(tables: Tables, source: TopicPartition, seen: Seen) -> Iterat
     if seen.vanished:
         text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"
         yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
-
-
-def _meets(span: Span, others: Iterable[Span]) -> bool:
-    return any(one.start < span.end and span.start < one.end for one in others)
 
 
 def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from delta_loader.core.offset_ranges import OffsetRange
-    from delta_loader.core.reconcile import Seen, Tables
+    from delta_loader.core.reconcile_facts import Seen, Tables
 
 
 def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:

@@ -11,60 +11,15 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from delta_loader.core.findings import Finding, Verdict
-from delta_loader.core.offsets import Bucket, Tally, between
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from common.spans import Span, TopicPartition
-    from delta_loader.core.offset_ranges import OffsetRange
-    from delta_loader.core.reconcile import Tables
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the settings and the history say about a stream's records."""
-
-    filters: bool = False
-    """Whether records may be filtered."""
-    explodes: bool = False
-    """Whether a record may have several rows."""
-
-    def of(self, found: Iterable[OffsetRange]) -> Shape:
-        """With what the commits of one Kafka partition say, regardless of the current settings."""
-        found = list(found)
-        filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
-        explodes = self.explodes or any(region.exploded(may_be=False) != 0 for region in found)
-        return Shape(filters, explodes)
-
-
-@dataclass(slots=True)
-class LeftOut:
-    """What Kafka has and no table has, in offset ranges with filtered records."""
-
-    spans: Sequence[Span] = ()
-    """Such offset ranges, in order."""
-    tally: Tally = field(default_factory=lambda: Tally(()))
-
-    @classmethod
-    def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
-        """For the offset ranges of a partition."""
-        filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
-        spans = [span for region in filtered for span in region.without_given_up()]
-        return cls(spans, Tally([*spans, *(region.span for region in filtered)]))
-
-    def take(self, missing: int, bucket_start: int) -> int:
-        """Count the bits of a bucket that are in such an offset range; returns the others."""
-        mine = 0
-        for span in self.spans if missing else ():
-            mine |= between(missing, bucket_start, span.start, span.end)
-        if mine:
-            self.tally.add(Bucket(bucket_start, 0, mine))
-        return missing & ~mine
+    from delta_loader.core.reconcile_facts import LeftOut, Tables
 
 
 def filtered_findings(

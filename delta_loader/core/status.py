@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
+from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined, one_line
 from common.remedies import CONFIG
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
@@ -123,8 +124,6 @@ class LeaseStatus:
 _COLUMNS_SHOWN = 10
 REWOUND = frozenset({"gap", "unreadable_marker", "missing_file"})
 """Reasons that `bootstrap rewind --all-held` repairs."""
-
-Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from common.http.pages import with_remedy
 from common.spans import Position
 from stage_writer.core.flushing import Filling
+from stage_writer.partitions.resume_points import Place
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.outbox.ports import Outlet
-    from stage_writer.partitions.resume_points import Place
     from stage_writer.ports import (
         Converter,
         Flushing,
@@ -71,6 +71,11 @@ class Owned:
     """What its stream's topology has sent to Kafka topics, not yet delivered."""
     task: PartitionTask | None = None
     """The task of a stream with a topology; ``converter`` is then the task's own."""
+
+    @property
+    def place(self) -> Place:
+        """Where its chain ends."""
+        return Place(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
     def reach_end(self, position: Position) -> None:
         """Kafka has nothing before ``position`` that was not read."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Topic
     from common.stage.state_files import StateFiles
-    from stage_writer.partitions.partition import Owned
     from stage_writer.ports import RecordSource, Stage, Tail, Workers
 
 
@@ -150,11 +149,6 @@ def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
     """The fault, if Kafka has lost records: a chain without records merely has its position past Kafka's end."""
     has_none = place.tail is None or place.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
-
-
-def place_of(owned: Owned) -> Place:
-    """The end of a chain that was read."""
-    return Place(owned.tail, owned.buffer.end if owned.tail is None else owned.tail.end, owned.lineage)
 
 
 def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined
 from common.remedies import CONFIG, quoted
 from delta_loader.core.explain.offsets import Place
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from delta_loader.core.explain.versions import VersionStory
     from delta_loader.core.history import TableVersion
 
-Json = str | int | bool | None | list["Json"] | dict[str, "Json"]
 _SHOWN = 10
 
 

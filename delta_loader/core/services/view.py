@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, assert_never
 
+from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.sizes import size_text
 from delta_loader.core.services.facts import Service, ServiceRun
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from delta_loader.core.services.due import Piece
     from delta_loader.core.services.facts import TableFacts
     from delta_loader.core.services.outcomes import Outcome, PieceReport, RunReport, TableLook
-
-Json = str | int | float | bool | None | list["Json"] | dict[str, "Json"]
 
 
 def tables_to_json(looks: Sequence[TableLook]) -> Json:

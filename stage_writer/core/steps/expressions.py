@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from common.schema.spark_json import Json
+    from common.json_value import Json
 
 KAFKA = "kafka"
 _ALLOWED = frozenset(

@@ -14,8 +14,9 @@ from delta_loader.core.history import parse_version
 from delta_loader.core.ledger import Ledger
 from delta_loader.core.offset_ranges import offset_ranges
 from delta_loader.core.offsets import BUCKET, Bucket
-from delta_loader.core.reconcile import Explained, Tables, kafka_findings, reconcile, walk
-from delta_loader.core.shaped import LeftOut, Shape, exploded_findings
+from delta_loader.core.reconcile import kafka_findings, reconcile, walk
+from delta_loader.core.reconcile_facts import Explained, LeftOut, Shape, Tables
+from delta_loader.core.shaped import exploded_findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
