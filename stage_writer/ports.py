@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from common.stage.markers import digest_of, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE
+from stage_writer.core.chain_end import Lineage, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from common.storage.pieces import Pieces
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+    from stage_writer.outbox.ports import Outlet
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -195,14 +197,6 @@ class ClaimGuard(Protocol):
         """Whether the claim may be made now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lineage:
-    """The chain of its Kafka partition that a flush belongs to (common/stage/chain_origins.py, rule 2)."""
-
-    generation: int = 0
-    topic_id: str | None = None
-
-
 class Runs(Protocol[Made_co]):
     """A job."""
 
@@ -361,30 +355,6 @@ class FlushJob(Protocol):
         """Do the remaining work; may be called again after a StoreError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The end of a chain, with everything a writer has to know of it."""
-
-    end: Position
-    """Where the next span starts."""
-    marker: Position
-    """The start of the chain's last marker."""
-    path: str
-    """The name of that marker's object; a hand-typed name is not padded."""
-    digest: str
-    """A digest of that marker's bytes (`common.stage.markers.digest_of`): the name alone may be reused."""
-    lineage: Lineage = field(default_factory=Lineage)
-    """The generation of the chain, and the topic that the marker belongs to."""
-    state: StateFiles = EMPTY_STATE
-    """The task's state at this end; empty unless the marker itself has it."""
-    outboxes: tuple[str, ...] = ()
-    """The chain's outboxes not known to be delivered (common/stage/outboxes.py), oldest first."""
-    is_bare: bool = False
-    """Whether the last marker is an empty one, which an operator made by hand."""
-    last_record: LastRecord | None = None
-    """The last offset that the last marker covers."""
-
-
 class Stage(Protocol):
     """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
@@ -428,5 +398,10 @@ class Stage(Protocol):
         *,
         lineage: Lineage = ...,
         guard: ClaimGuard = ...,
+        state: StateChange | None = None,
+        outlet: Outlet | None = None,
     ) -> FlushJob:
-        """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
+        """A job that seals the buffer as the marker after ``tail``, if the guard permits it.
+
+        ``state`` is what its messages changed in their task's state; ``outlet`` delivers its records for Kafka topics.
+        """

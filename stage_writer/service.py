@@ -275,12 +275,8 @@ class StageWriter:
     def _begin(self, owned: Owned, reason: FlushReason) -> None:
         if owned.buffer.is_empty or owned.flight is not None:
             return
-        stream, guard, stage = owned.converter.stream, self._guard(owned), self._stage
         try:
-            if owned.task is not None:
-                owned.buffer.state = owned.task.seal(owned.buffer)
-            owned.buffer.outlet = owned.outlet
-            job = stage.flush_job(owned.source, stream, owned.buffer, owned.tail, lineage=owned.lineage, guard=guard)
+            job = owned.flush_job(self._stage, self._guard(owned))
         except Exception as error:  # noqa: BLE001 - rule 9
             self._unexpected(owned, error)
             return

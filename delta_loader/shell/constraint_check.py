@@ -30,7 +30,7 @@ from delta_loader.core.merging.unmatched_deletes import JUDGED_PLACE
 from delta_loader.shell.checks import PROBLEM, TableChecks
 from delta_loader.shell.gateway import Gateway, table_errors
 from delta_loader.shell.merging.validation import MergeValidator
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.spark_writes import rows_of, staged_rows
 
 if TYPE_CHECKING:

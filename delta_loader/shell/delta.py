@@ -52,7 +52,7 @@ from delta_loader.shell.checkpoints import LoadTransactions
 from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
 from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.new_tables import clustered_by, clustering_actions, layout_properties
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.spark_writes import Work, WriteSessions, write_within
 from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from common.errors import TableError
 from common.stage.data_files import delta_path
 from common.tables.table_features import COMMITS_OF_A_CATALOG
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

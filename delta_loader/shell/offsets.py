@@ -28,7 +28,7 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from delta_loader.core.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
 from delta_loader.shell.gateway import table_errors
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType, VariantType
 from delta_loader.core.replace import txn_id
 from delta_loader.shell.gateway import CONFLICTS, Gateway, table_errors
 from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:

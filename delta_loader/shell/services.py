@@ -32,7 +32,7 @@ from delta_loader.core.services.facts import Service
 from delta_loader.core.services.outcomes import Done, Failed, GivenUp, Outcome
 from delta_loader.core.services.sql import where, z_order_by
 from delta_loader.shell.gateway import CONFLICTS, Gateway, first_line, table_errors
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.state_sessions import StateSessions
 
 if TYPE_CHECKING:

@@ -27,7 +27,12 @@ from delta_loader.shell.java import start_java
 from delta_loader.shell.launch import launch_options
 from delta_loader.shell.log_store import LOCAL_SCHEME, LOCAL_SOURCE, ensure_log_store, is_ours, is_s3, log_store_options
 from delta_loader.shell.native_codecs import codec_options
-from delta_loader.shell.transactions import MOST_TRANSACTIONS, TRANSACTIONS_IN_CHECKSUM
+from delta_loader.shell.session_conf import (
+    LOCAL_STATE_PARTITIONS,
+    MOST_TRANSACTIONS,
+    STATE_PARTITIONS,
+    TRANSACTIONS_IN_CHECKSUM,
+)
 from delta_loader.shell.trust import authorities_of, trust
 
 if TYPE_CHECKING:
@@ -45,9 +50,6 @@ _DEFAULT_CHAIN = ",".join(
         "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
     )
 )
-STATE_PARTITIONS = "spark.databricks.delta.snapshotPartitions"
-LOCAL_STATE_PARTITIONS = "4"
-"""Delta splits a table's state into 50 parts by default, which costs two seconds per commit on one machine."""
 # The default is 10,000 tasks, regardless of the size of the listing: twice in each VACUUM, which then takes a minute or
 # more.
 _LOCAL_LISTING_TASKS = "16"
@@ -172,14 +174,6 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
     options["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     options["spark.hadoop.fs.AbstractFileSystem.s3.impl"] = "org.apache.hadoop.fs.s3a.S3A"
     return options
-
-
-def spark_url(url: str) -> str:
-    """A table's URL as Spark spells it: fsspec's ``s3`` is ``s3a``."""
-    for scheme in ("s3://", "s3n://"):
-        if url.startswith(scheme):
-            return "s3a://" + url.removeprefix(scheme)
-    return url
 
 
 def _log_configuration() -> str:

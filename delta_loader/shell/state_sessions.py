@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from delta_loader.shell.spark import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
+from delta_loader.shell.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 ABSENT = -1
 """Delta's txnVersion for an app id without a txn action."""
-TRANSACTIONS_IN_CHECKSUM = "spark.databricks.delta.setTransactionsInCrc.maxAllowed"
-MOST_TRANSACTIONS = "20000"
 
 
 def transactions_of(gateway: Gateway, sessions: StateSessions, snapshot: Java) -> dict[str, int]:

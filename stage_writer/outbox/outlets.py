@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import TopicPartition
+    from stage_writer.core.chain_end import Tail
     from stage_writer.outbox.ports import Begins, Beside
-    from stage_writer.ports import Tail
 
 MOST_PENDING = 64
 _THREADS = 4

@@ -12,19 +12,19 @@ from stage_writer.partitions.resume_points import Place
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
+    from stage_writer.core.chain_end import Lineage, Tail
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import (
+        ClaimGuard,
         Converter,
         Flushing,
         FlushJob,
         Incompatible,
-        Lineage,
         PartitionTask,
         Running,
         Stage,
-        Tail,
         Wait,
     )
 
@@ -76,6 +76,19 @@ class Owned:
     def place(self) -> Place:
         """Where its chain ends."""
         return Place(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
+
+    def flush_job(self, stage: Stage, guard: ClaimGuard) -> FlushJob:
+        """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
+        return stage.flush_job(
+            self.source,
+            self.converter.stream,
+            self.buffer,
+            self.tail,
+            lineage=self.lineage,
+            guard=guard,
+            state=None if self.task is None else self.task.seal(self.buffer),
+            outlet=self.outlet,
+        )
 
     def reach_end(self, position: Position) -> None:
         """Kafka has nothing before ``position`` that was not read."""

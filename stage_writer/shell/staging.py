@@ -58,18 +58,17 @@ from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
 from common.storage.pieces import Pieces
 from stage_writer.changelog.ports import NO_CHANGELOG
+from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,
     FlushOutcome,
     Incompatible,
-    Lineage,
     LostClaim,
     OtherTopic,
     Postponed,
     Sealed,
-    Tail,
 )
 from stage_writer.shell.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.shell.state_files import StageState, state_at
@@ -84,6 +83,7 @@ if TYPE_CHECKING:
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.changelog.ports import Changelog
     from stage_writer.core.parquet.buffer import Buffer, EncodedFile, TableFormat
+    from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import StateChange
     from stage_writer.shell.table_compatibility import TableCompatibility
 
@@ -188,9 +188,11 @@ class ObjectStage:
         *,
         lineage: Lineage = _FIRST,
         guard: ClaimGuard = _always,
+        state: StateChange | None = None,
+        outlet: Outlet | None = None,
     ) -> Job:
         """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
-        return Job(self, Flush(source, stream, buffer, tail, lineage), guard)
+        return Job(self, Flush(source, stream, buffer, tail, lineage, state, outlet), guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
@@ -223,7 +225,7 @@ class ObjectStage:
 
     def write_outbox(self, flush: Flush) -> tuple[str, ...]:
         """Write a flush's records for Kafka topics. Returns the outboxes its marker must name. Raises BrokerError."""
-        buffer, outlet = flush.buffer, flush.buffer.outlet
+        buffer, outlet = flush.buffer, flush.outlet
         if outlet is None:
             return () if flush.tail is None else flush.tail.outboxes
         pending = outlet.pending()
@@ -326,6 +328,10 @@ class Flush:
     buffer: Buffer
     tail: Tail | None
     lineage: Lineage
+    state: StateChange | None
+    """What its messages have changed in their task's state."""
+    outlet: Outlet | None
+    """Where its records for Kafka topics are delivered from, once it is sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +361,7 @@ class Job:
     @property
     def memory_bytes(self) -> int:
         """The buffer's memory when the flush started; after encoding, what is left to upload. Includes the state."""
-        files, state = self._files, self._flush.buffer.state
+        files, state = self._files, self._flush.state
         held = self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
         return held if state is None else held + state.memory_bytes
 
@@ -405,7 +411,7 @@ class Job:
         return self._files
 
     def _write_state(self) -> None:
-        change = self._flush.buffer.state
+        change = self._flush.state
         if change is not None and self._state is None:
             self._state = self._stage.write_state(self._flush, change)
 

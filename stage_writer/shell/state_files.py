@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.stage.state_files import Change
     from common.storage.pieces import Pieces
     from stage_writer.changelog.ports import Changelog
-    from stage_writer.ports import Tail
+    from stage_writer.core.chain_end import Tail
 
 
 class StageState:

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.stage.state_files import StateFileName
+    from stage_writer.core.chain_end import Tail
     from stage_writer.core.parquet.buffer import Buffer
-    from stage_writer.ports import StateStore, Tail
+    from stage_writer.ports import StateStore
     from stage_writer.tasks.topology import TopologyConverter
     from stage_writer.topologies.stores import Changes, Snapshot, Stores
     from stage_writer.topologies.task.task import Task

@@ -20,7 +20,7 @@ from common.storage.store import FsspecStore, stores_of
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService, Ports
 from delta_loader.shell.constraint_check import ConstraintChecker
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.refusals import Original, Refusing
 from stage_writer.core.batch import MessageBatch

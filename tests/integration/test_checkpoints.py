@@ -22,7 +22,7 @@ from delta_loader.core.plan import TableShape
 from delta_loader.shell import state_sessions
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.gateway import Gateway
-from delta_loader.shell.spark import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
+from delta_loader.shell.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
 from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.wiring import spark_checkpoints
 from tests.fakes.loading import loader_for

@@ -17,7 +17,7 @@ from common.tables.delta_log import read_table_state
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted
 from delta_loader.core.plan import TableShape
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging

@@ -10,7 +10,7 @@ from common.ports import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, spark_reader

@@ -21,12 +21,12 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
+from stage_writer.core.chain_end import Tail
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import FencedError, Place
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.outbox.transactions import KafkaTransactions
-from stage_writer.ports import Tail
 from tests.waiting import until
 
 if TYPE_CHECKING:

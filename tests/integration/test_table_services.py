@@ -22,7 +22,7 @@ from delta_loader.ports import in_turn
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.live_files import live_files
 from delta_loader.shell.services import SparkServices
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader
 from delta_loader.table_services.runs import TableServices

@@ -51,7 +51,7 @@ from stage_writer.partitions import topic_monitor
 from stage_writer.partitions.dependency_wait import Waiting
 from stage_writer.partitions.partition import Owned
 from stage_writer.partitions.topic_monitor import TopicLook
-from stage_writer.ports import LostClaim, Tail
+from stage_writer.ports import LostClaim
 from stage_writer.shell import staging
 from stage_writer.shell.state_files import StageState
 from stage_writer.tasks import kept
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from delta_loader.core.lease import Epoch
     from delta_loader.core.load_modes.refused import RefusedRecord
     from stage_writer.changelog.ports import Piece
+    from stage_writer.core.chain_end import Tail
     from stage_writer.core.flushing import FlushReason
     from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
     from stage_writer.ports import FlushOutcome, StateStore

@@ -15,12 +15,14 @@ from common.spans import Position
 from common.stage.chain_origins import Beginning, begin_path
 from common.storage.store import FsspecStore
 from stage_writer.core.parquet.buffer import Buffer
-from stage_writer.ports import FlushOutcome, LostClaim, Sealed, Tail
+from stage_writer.ports import FlushOutcome, LostClaim, Sealed
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.markers import ORDERS, chain_of, put
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from stage_writer.core.chain_end import Tail
 
 STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
 AUTHOR = Author("operator", 1_000)

@@ -30,7 +30,7 @@ from delta_loader.core.commits import Brought
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.spark_writes import rows_of
 from delta_loader.shell.variants import with_variants
 

@@ -20,7 +20,7 @@ from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes, kept_columns_asked
 from delta_loader.shell.checks import PROBLEM, TableChecks
 from delta_loader.shell.merging.merge_writes import events_of
-from delta_loader.shell.spark import spark_url
+from delta_loader.shell.session_conf import spark_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.unknown.census import FieldCensus
-    from stage_writer.outbox.ports import Outlet
-    from stage_writer.ports import StateChange
 
 FIRST_GUESS = 0.25
 """Parquet bytes per Arrow byte, until something was encoded."""
@@ -347,12 +345,8 @@ class Buffer:
     """What the table could gain."""
     sample: FieldCensus | None = None
     """The fields of some of its records; None where none were sampled."""
-    state: StateChange | None = None
-    """The changes of its messages to their task's state, once it is flushed."""
     outgoing: list[pa.Table] = field(default_factory=list)
     """Records for Kafka topics (stage_writer/outbox/records.py)."""
-    outlet: Outlet | None = None
-    """Where they are delivered from, once it is sealed."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
     _filing: Filing = Filing()

@@ -16,15 +16,17 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.storage.store import FsspecStore
+from stage_writer.core.chain_end import Lineage
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
-from stage_writer.ports import ClaimVerdict, Lineage, LostClaim, OtherTopic, Postponed, Sealed
+from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, Postponed, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stage_writer.ports import ClaimGuard, Tail
+    from stage_writer.core.chain_end import Tail
+    from stage_writer.ports import ClaimGuard
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")
@@ -347,8 +349,7 @@ def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World
     rows = pa.table({"n": [0]}, schema=world.format.arrow_schema)
     outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING)
     buffer.add(StagedRows(Position(1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
-    buffer.outlet = Waiting()
-    sealed = world.stage().flush_job(SOURCE, world.stream, buffer, None).run()
+    sealed = world.stage().flush_job(SOURCE, world.stream, buffer, None, outlet=Waiting()).run()
     assert isinstance(sealed, Sealed)
     first, own = sealed.tail.outboxes
     assert (first,) == Waiting().pending()

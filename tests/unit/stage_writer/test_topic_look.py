@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.spans import Partition, Topic, TopicPartition
+from stage_writer.core.chain_end import Lineage
 from stage_writer.partitions.topic_monitor import TopicLook
-from stage_writer.ports import ClaimVerdict, Lineage, OtherTopic
+from stage_writer.ports import ClaimVerdict, OtherTopic
 from tests.fakes.group import HandClock
 
 if TYPE_CHECKING:

@@ -1,0 +1,45 @@
+"""The end of a chain of done markers, as the writer that continues it knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.stage.state_files import EMPTY_STATE
+
+if TYPE_CHECKING:
+    from common.spans import Position
+    from common.stage.markers import LastRecord
+    from common.stage.state_files import StateFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The chain of its Kafka partition that a flush belongs to (common/stage/chain_origins.py, rule 2)."""
+
+    generation: int = 0
+    topic_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a chain, with everything a writer has to know of it."""
+
+    end: Position
+    """Where the next span starts."""
+    marker: Position
+    """The start of the chain's last marker."""
+    path: str
+    """The name of that marker's object; a hand-typed name is not padded."""
+    digest: str
+    """A digest of that marker's bytes (`common.stage.markers.digest_of`): the name alone may be reused."""
+    lineage: Lineage = field(default_factory=Lineage)
+    """The generation of the chain, and the topic that the marker belongs to."""
+    state: StateFiles = EMPTY_STATE
+    """The task's state at this end; empty unless the marker itself has it."""
+    outboxes: tuple[str, ...] = ()
+    """The chain's outboxes not known to be delivered (common/stage/outboxes.py), oldest first."""
+    is_bare: bool = False
+    """Whether the last marker is an empty one, which an operator made by hand."""
+    last_record: LastRecord | None = None
+    """The last offset that the last marker covers."""
