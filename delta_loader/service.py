@@ -23,7 +23,7 @@ from common.errors import KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from delta_loader.core.valid_through import moment_text
-from delta_loader.ports import never, one_by_one
+from delta_loader.ports import never
 from delta_loader.streams.failures import FailureNotes
 from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.load_stats import LoadStats
@@ -32,19 +32,10 @@ from delta_loader.streams.report import StreamReport
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from structlog.typing import FilteringBoundLogger
-
-    from common.metrics import Metrics
-    from common.ports import Clock
     from common.settings import LoaderSettings, Stream
-    from common.stage.idle import StreamFact
-    from delta_loader.catalog.registering import Registering
-    from delta_loader.ports import ColumnAdder, DeltaTables, Hurries, NewId, OpenStore, ParallelMap, TableMaker, Turns
-    from delta_loader.stage.reading import Stage
-    from delta_loader.streams.refusals import Refusing
-    from delta_loader.tables.replace import Replacements
+    from delta_loader.ports import Hurries
+    from delta_loader.service_ports import Ports
     from delta_loader.tables.rollback import Looked
-    from delta_loader.tables.valid_through import ValidThrough
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0
@@ -53,37 +44,6 @@ STUCK_REMEDY = (
     "nothing is loaded twice, and nothing is lost"
 )
 _STILL_AT_IT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The service's ports to the outside world."""
-
-    stage: Stage
-    tables: DeltaTables
-    open_store: OpenStore
-    parallel: ParallelMap
-    clock: Clock
-    new_id: NewId
-    log: FilteringBoundLogger
-    metrics: Metrics
-    replacements: Replacements | None = None
-    """None where requests to replace ranges are not possible."""
-    columns: ColumnAdder | None = None
-    """None if no table gains columns."""
-    valid_through: ValidThrough | None = None
-    """None if no table has the property."""
-    maker: TableMaker | None = None
-    """None if all tables are created with defaults."""
-    refusing: Refusing | None = None
-    """None if no table refuses rows."""
-    registering: Registering | None = None
-    """None if no table has a name in a catalog."""
-    may_load: Callable[[str], bool] = lambda _app_id: True
-    """Whether no other loader loads a stream; checked between its commits."""
-    turns: Turns = one_by_one
-    partitions: Callable[[Stream], StreamFact | None] = lambda _: None
-    """The partitions that a stream's topics have now, from Kafka; None where it does not answer."""
 
 
 @dataclass(slots=True)

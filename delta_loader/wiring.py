@@ -12,7 +12,7 @@ from common.storage.store import FsspecStore, stores_of
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.checkpoints.background import BackgroundCheckpoints
-from delta_loader.service import Ports
+from delta_loader.service_ports import Ports, Refusing
 from delta_loader.shell.catalog import SparkCatalog
 from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
@@ -20,7 +20,6 @@ from delta_loader.shell.kafka_fetch import RawRecordFetcher
 from delta_loader.shell.partitions import KafkaPartitions
 from delta_loader.shell.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.refusals import Refusing
 from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.tables.replace import Replacements
 from delta_loader.tables.valid_through import ValidThrough

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
 from common.spans import Offset, Position, Span
-from delta_loader.streams.refusals import Original
+from delta_loader.service_ports import Original
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import Target
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Found
-    from delta_loader.service import Ports
+    from delta_loader.service_ports import Ports
     from delta_loader.streams.report import StreamReport
 
 

@@ -7,7 +7,7 @@ checks costs a read of the columns that its checks use. Kafka is queried only fo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.schema import schema_to_json
@@ -32,53 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from common.settings import Stream
-    from common.spans import Offset, Position, TopicPartition
+    from common.spans import Offset, TopicPartition
     from common.tables.transactions import TxnIds
-    from delta_loader.core.commits import TableCommit, Target
-    from delta_loader.core.file_split import SparkWrite
+    from delta_loader.core.commits import TableCommit
     from delta_loader.core.held import Held
     from delta_loader.ports import DeltaTables, NewId
+    from delta_loader.service_ports import Original, Refusing
     from delta_loader.tables.stream_tables import StreamTables
-
-
-class Screener(Protocol):
-    """Checks rows before they are written. Raises TableError."""
-
-    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
-
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """The records of a chain from ``start`` on that are in a dead-letter table because they were refused.
-
-        For a chain of several topics, where nothing records how far each topic is at ``start``, all that were ever
-        refused.
-        """
-
-
-class Originals(Protocol):
-    """Fetches records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
-
-    def __call__(
-        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
-    ) -> Mapping[Offset, Original]:
-        """The records that Kafka still has; none if the topic has another id by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Original:
-    """A Kafka record's bytes."""
-
-    timestamp_ms: int | None
-    key: bytes | None
-    value: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Refusing:
-    """The ports that refusals need."""
-
-    screener: Screener
-    originals: Originals
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from delta_loader.core.identity import StreamIdentity
     from delta_loader.core.listed import Listing
     from delta_loader.core.plan import Limits, Load, NextRun
-    from delta_loader.service import Ports
+    from delta_loader.service_ports import Ports
     from delta_loader.tables.stream_tables import StreamTables
 
 _WINDOW = 16

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import Target
     from delta_loader.core.plan import TableShape
     from delta_loader.ports import ColumnAdder
-    from delta_loader.service import Ports
+    from delta_loader.service_ports import Ports
 
 _ROUNDS = 3
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.plan import TableShape
     from delta_loader.ports import ColumnAdder
-    from delta_loader.service import Ports
+    from delta_loader.service_ports import Ports
 
 
 class Shaper:

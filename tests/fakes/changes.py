@@ -18,11 +18,11 @@ from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Original, Ports, Refusing
 from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.session_conf import spark_url
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.refusals import Original, Refusing
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.parquet.buffer import Buffer

@@ -15,7 +15,8 @@ from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from delta_loader.catalog.registering import Registering
     from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker
-    from delta_loader.streams.refusals import Refusing
+    from delta_loader.service_ports import Refusing
     from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 
 from common.ports import SystemClock
 from common.tables.history import read_history, store_lines
+from delta_loader.service_ports import Original, Refusing
 from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging
 from tests.integration.mortal import Death, Mortal

@@ -12,9 +12,9 @@ from common.ports import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
 from delta_loader.core.load_modes.casting import Cast
+from delta_loader.service_ports import Original, Refusing
 from delta_loader.shell.constraint_check import ConstraintChecker
 from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.streams.refusals import Original, Refusing
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import ORDERS, Staging
 from tests.verifier import spark_reader

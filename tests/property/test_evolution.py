@@ -26,7 +26,7 @@ from delta_loader.core.commits import Target
 from delta_loader.core.load_modes.compatibility import require_compatible
 from delta_loader.core.plan import TableShape
 from delta_loader.ports import in_turn
-from delta_loader.service import Ports
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.evolving import Evolver
 from stage_writer.core.batch import MessageBatch

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.settings import Stream
-    from delta_loader.streams.refusals import Refusing
+    from delta_loader.service_ports import Refusing
     from stage_writer.core.batch import MessageBatch
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry

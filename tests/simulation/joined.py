@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from delta_loader.streams.refusals import Refusing
+    from delta_loader.service_ports import Refusing
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource
     from stage_writer.topologies import ProcessorContext, Record

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from delta_loader.service import LoaderService
-    from delta_loader.streams.refusals import Refusing
+    from delta_loader.service_ports import Refusing
     from delta_loader.streams.report import StreamReport
     from stage_writer.changelog.ports import Changelog
     from stage_writer.notifications.ports import Notifier

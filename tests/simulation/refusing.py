@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from delta_loader.streams.refusals import Original
-from delta_loader.streams.refusals import Refusing as RefusingPorts
+from delta_loader.service_ports import Original
+from delta_loader.service_ports import Refusing as RefusingPorts
 from stage_writer.core.parquet.buffer import Filing
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CONSTRAINT, DeltaLog

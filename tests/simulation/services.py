@@ -11,7 +11,8 @@ from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from delta_loader.lease import LoaderLease
 from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.flushing import Limits
 from stage_writer.ports import Result

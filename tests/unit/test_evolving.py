@@ -19,7 +19,8 @@ from common.stage.evolved import Evolved, folder_of, latest
 from common.storage.store import FsspecStore
 from delta_loader.core.evolve import Known, agree
 from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits

@@ -25,7 +25,8 @@ from delta_loader.commands.summary import as_json, as_text
 from delta_loader.core.commits import Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from delta_loader.ports import in_turn
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.replace import Replacements
 from tests.fakes.delta_tables import MemoryDeltaTables

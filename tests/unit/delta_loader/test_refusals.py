@@ -12,7 +12,7 @@ from common.remedies import CONFIG
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.core.load_modes.refused import RefusedRecord
-from delta_loader.streams.refusals import Original, Refusing
+from delta_loader.service_ports import Original, Refusing
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging

@@ -20,7 +20,8 @@ from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
 from delta_loader import service as loader_service
 from delta_loader.core.valid_through import PROPERTY
-from delta_loader.service import LoaderService, Ports
+from delta_loader.service import LoaderService
+from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.pools import OwnPools
 from delta_loader.streams.scheduler import StreamScheduler
