@@ -102,6 +102,7 @@ def run(
     log = set_up_logs(settings.logs, "delta-loader")
     with ExitStack() as stack:
         stopped = Event()
+        _stop_on_signals(stopped, log)
         loader = _loader(settings, log, stack, stopped, once=once)
         if stopped.is_set():
             raise typer.Exit(ExitCode.FAILED if once else ExitCode.DONE)
@@ -147,7 +148,6 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     serving.serve(settings, stack, log=log, metrics=metrics)
     # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
-    _stop_on_signals(stopped, log)
     log.info("starting spark")
     spark = build_session(settings)
     stack.callback(_stop_spark, spark)
