@@ -7,9 +7,10 @@ slice of them draws in `make test`, comes from `FRESH_SEED`, which differs from 
 
 from __future__ import annotations
 
-import gc
+import atexit
 import os
 import random
+import sys
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -91,9 +92,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return Spread(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_unconfigure() -> None:
-    """DuckDB's binding reports as leaks what it still finds at the interpreter's end, cycles of garbage as well."""
-    gc.collect()
+def _end_worker(pid: int) -> None:
+    if os.getpid() == pid:  # and not a fork of it
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # DuckDB's binding reports as leaks what it still finds at the interpreter's very end, such as types that modules
+    # hold. A worker that has reported its tests ends before that; what was registered later, to clean up, ran already.
+    atexit.register(_end_worker, os.getpid())
 
 
 @dataclass(frozen=True, slots=True)
