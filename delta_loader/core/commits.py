@@ -206,8 +206,11 @@ def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
     """The first of a marker's positions that the table lacks (rule 4)."""
-    start = load.start_of(marker)
-    position = target.ids(ids).position(target.transactions, marker.name.topic_partition)
+    start, source = load.start_of(marker), marker.name.topic_partition
+    position = target.ids(ids).position(target.transactions, source)
+    known = target.identity.chains.get(source)
+    if position is None and known is not None and known.generation == ids.generation_of(source):
+        position = known.position  # its txn action expired; what the table's own commits say stays true
     return start if position is None else max(start, position)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts
+from common.tables.identity import KnownChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
     Naming,
@@ -78,6 +81,18 @@ def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> No
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.expected["app-0"] == 9
     assert needed(ahead, IDS, Load({SOURCE: Run((first, second))}), first).files == ()
+
+
+@pytest.mark.parametrize(("generation", "added"), [(0, ["d10"]), (1, ["d0", "d10"])])
+def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_commits(
+    generation: int, added: list[str]
+) -> None:
+    """A position of another generation says nothing of this chain."""
+    identity = TableIdentity("t", {SOURCE: KnownChain(generation, Position(10))})
+    load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
+    commit = side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load)
+    assert commit is not None
+    assert [file.path for file in commit.files] == added
 
 
 def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
