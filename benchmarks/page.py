@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = DOCS / "performance.md"
+PAGE = DOCS / "internals" / "performance.md"
 
 
 def put(begin: str, end: str, figures: str) -> None:

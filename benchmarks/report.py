@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DOCS = Path(__file__).parent.parent / "docs"
 _PICTURE = _DOCS / "images" / "benchmark.svg"
-_PAGE = _DOCS / "performance.md"
+_PAGE = _DOCS / "internals" / "performance.md"
 _BEGIN, _END = "<!-- figures: made by `python -m benchmarks.report` -->", "<!-- end of the figures -->"
 _SHOWN = (OURS, WRITING, FROM_START, WITHOUT_C, LOADING, PIPELINE, CONSUME, SPARK)
 _MB = 1e6

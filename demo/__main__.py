@@ -182,7 +182,7 @@ def _where_to_look(lake: str, config: Path, environ: Mapping[str, str], *, is_lo
         folder = Path(lake.removeprefix("file://"))
         console.print(f"  the markers        find {_short(folder / 'stage' / 'done')} -type f")
         console.print(f"  the table's log    {_short(folder / 'tables' / 'flights' / '_delta_log')}")
-    console.print("  what is promised   docs/guarantees.md")
+    console.print("  what is promised   docs/internals/guarantees.md")
     console.print("  every setting      docs/configuration.md")
     exports = " ".join(f"{name}={value}" for name, value in environ.items())
     console.print("  with everything left running (make demo KEEP=1), in another terminal:")

@@ -5,7 +5,7 @@ its end (`--until-caught-up`), whose rows go into Parquet with markers, and Kafk
 its end, whose records go into a topic with transactions (exactly once). Each is one process, and its CPU time counts;
 the broker's does not, which has more work with Kafka Streams. Then both restore states of some sizes, and what flushes
 change is kept in the stage and in a changelog topic. ``--keep``
-writes the figures into docs/performance.md.
+writes the figures into docs/internals/performance.md.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def link_findings(found: PartitionChain) -> Iterator[Finding]:
             text = f"{staged.path} is of a newer release, and well"
             yield Finding(source, Severity.FAULT, "newer", text, UPGRADE, staged.path)
         elif staged.marker is None:
-            text, remedy = f"{staged.path} cannot be read", "see docs/guarantees.md, “Corrupt markers”"
+            text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
             yield Finding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
     if first is not None and found.table is not None and first.span.start > found.table:

@@ -187,7 +187,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     """One marker, decoded."""
     marker = staged.marker
     if marker is None:
-        return f"{staged.path}\n  cannot be read; see docs/guarantees.md, “Corrupt markers”"
+        return f"{staged.path}\n  cannot be read; see docs/internals/guarantees.md, “Corrupt markers”"
     lines = [staged.path, f"  covers      {marker.span}, {marker.span.positions:,} positions"]
     if marker.manifest is None:
         return joined(

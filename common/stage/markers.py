@@ -415,7 +415,7 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
     if not data:
         return None
     what = f"marker {name.path}"
-    with reading(what, "see docs/guarantees.md, “corrupt markers”, for the commands that fix it"):
+    with reading(what, "see docs/internals/guarantees.md, “corrupt markers”, for the commands that fix it"):
         require_known_version(what, data, VERSION)
         return _from_stored(name, _StoredManifest.model_validate_json(data))
 

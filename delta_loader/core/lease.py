@@ -20,7 +20,7 @@ Rules:
 6. An epoch of an older release has no grants. Its holder may load any stream, so all streams wait for it; and an older
    release, which reads only the name of the highest epoch's maker, waits for as long as any loader has a grant.
 7. Safety never rests on the lease: a process may be paused between the check that it holds the lease and a commit. The
-   txn actions decide then (docs/guarantees.md, G4). The lease saves work and conflicts.
+   txn actions decide then (docs/internals/guarantees.md, G4). The lease saves work and conflicts.
 """
 
 from __future__ import annotations

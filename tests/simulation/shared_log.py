@@ -146,7 +146,7 @@ class SharedLog(DeltaLog):
         """Whether a stage that began after all that a table's log still has was judged by a position alone, or by none.
 
         With no commit of the stream left, nobody can tell it from that of a new stream, or of the one that another
-        program has loaded (docs/guarantees.md, G5). ``staged_ms`` is when the stage's first marker was made.
+        program has loaded (docs/internals/guarantees.md, G5). ``staged_ms`` is when the stage's first marker was made.
         """
         url = url.removesuffix("_dead_letters")
         key, log = (url, app_id, source), self._logs.get(url)

@@ -34,7 +34,7 @@ def test_every_record_once_in_worlds_with_more(worlds: Worlds) -> None:
 
 @pytest.mark.parametrize("worlds", [Worlds.PLAIN, Worlds.TOLD])
 def test_every_record_once_in_histories_that_no_run_had_before(worlds: Worlds) -> None:
-    """The other worlds are young, or know a limit (docs/guarantees.md): theirs are run by ``make nightly``."""
+    """The others are young, or know a limit (docs/internals/guarantees.md): their new seeds are in ``make nightly``."""
     for seed in range(FRESH_SEED, FRESH_SEED + HISTORIES_THAT_ARE_NEW):
         problems = run(seed, worlds).problems
         assert not problems, f"python -m tests.simulation --worlds {worlds} --seed {seed}: {problems[:5]}"
