@@ -33,41 +33,41 @@ class Merge(Section):
 
     keys: tuple[str, ...] = Field(
         min_length=1,
-        description="Columns of the table that tell its rows apart. An event whose key has a null is a dead letter.",
+        description="Columns of the table that identify a row. An event whose key has a null is a dead letter.",
         examples=[["id"]],
     )
     operation: str | None = Field(
         default=None,
         min_length=1,
-        description="SQL over what `derive` sees, the derived columns too: what an event does. With `envelope: "
-        "debezium` it is `_cdc.op`. Without it every record is an upsert.",
+        description="SQL over the same inputs as `derive` and the derived columns: the operation of an event. "
+        "With `envelope: debezium` it is `_cdc.op`. Without it every record is an upsert.",
         examples=["op"],
     )
     deletes: tuple[str, ...] = Field(
         default=(),
-        description="The values of `operation`, as text, that delete the key's row; any other, null too, is an upsert. "
-        "With `envelope: debezium` it is `[d]`.",
+        description="Values of `operation`, as text, that delete the key's row; any other value, and null, is an "
+        "upsert. With `envelope: debezium` it is `[d]`.",
         examples=[["delete"]],
     )
     tombstones: str = Field(
         default="delete",
         pattern="^(delete|ignore)$",
-        description="What a message without value does: `delete` the row whose key its message key gives (a JSON "
-        "object with the key's fields, or a single value where there is one key column), or nothing (`ignore`). One "
-        "whose message key cannot be read is a dead letter.",
+        description="Effect of a message without a value: `delete` deletes the row whose key is in the message "
+        "key (a JSON object with the key's fields, or a single value for one key column); `ignore` "
+        "does nothing. A message whose key cannot be read is a dead letter.",
     )
     sequence: str | None = Field(
         default=None,
         min_length=1,
-        description="Column of the table that orders a key's events: one that is lower than the row's is ignored, "
-        "also in a later load. An upsert without it is a dead letter, a delete without it is taken as it comes. By "
-        "default the order in Kafka counts.",
+        description="Column of the table that orders a key's events: an event that is lower than the row's value "
+        "is ignored, also in a later load. An upsert without it is a dead letter; a delete without "
+        "it always applies. By default the order in Kafka counts.",
         examples=["updated_at"],
     )
     soft_delete: str | None = Field(
         default=None,
         min_length=1,
-        description="Name of a BOOLEAN column that the table gets: true of rows that were deleted, which then stay.",
+        description="Name of a BOOLEAN column that the table gets: true for deleted rows, which then stay.",
         examples=["is_deleted"],
     )
 

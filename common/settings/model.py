@@ -86,9 +86,9 @@ class WriterSettings(Section):
         default=60.0,
         alias="flush_after",
         gt=0,
-        description="Allowed latency: a partition is flushed this long after its buffer's first record arrived, "
-        "whether or not another one comes; each at its own share, from 0.8 of it to all of it, so that many partitions "
-        "do not flush in one moment.",
+        description="Allowed latency: a partition is flushed this long after the first record entered its "
+        "buffer, even if no other record arrives. Each partition uses its own share, 0.8 to 1 of it, "
+        "so that many partitions do not flush at the same moment.",
     )
     flush_bytes: SizeBytes = Field(
         default=128 * 2**20, gt=0, description="Flush a partition when its buffer holds this much Parquet."
@@ -96,46 +96,47 @@ class WriterSettings(Section):
     flush_records: int = Field(
         default=1_000_000,
         gt=0,
-        description="Flush a partition when its buffer holds this many Kafka records. That is looked at after each "
-        "poll, so that a flush may have some `consume_records` more.",
+        description="Flush a partition when its buffer holds this many Kafka records. Checked after each poll, "
+        "so a flush may exceed it by up to `consume_records`.",
     )
     max_partition_values: int = Field(
         default=100,
         gt=0,
-        description="Most partition values that get a data file of their own in one flush of a Kafka partition. The "
-        "rows of a flush with more go, in large files, to the stage, and the loader has Spark cluster them.",
+        description="Maximum number of partition values that get a data file of their own in one flush of a "
+        "Kafka partition. With more, the rows go to the stage in large files, and the loader has "
+        "Spark distribute them.",
     )
     memory_bytes: SizeBytes = Field(
         default=2**30,
         alias="memory",
         ge=2**20,
-        description="Bound for all memory of one writer: librdkafka's prefetch, messages that are being converted, "
-        "buffers, and what is on its way to the store. When it gets short the largest buffers are flushed, and their "
-        "partitions are paused meanwhile; above it nothing is read. A process needs some 200 MiB on top of it.",
+        description="Limit for the memory of one writer: librdkafka's prefetch, messages being converted, "
+        "buffers and uploads. Near the limit the largest buffers are flushed and their partitions "
+        "paused; above it nothing is read. A process needs about 200 MiB on top of it.",
     )
     workers: Workers = Field(
         default=1,
-        description="Processes of one `stage-writer run`, each a member of the group with its part of `memory`; `auto` "
-        "is one for each core. `http` serves the pages of all. When one dies the others are stopped and the command "
-        "ends with 1: whoever runs it starts it again.",
+        description="Number of processes of one `stage-writer run`, each a member of the group with its share of "
+        "`memory`; `auto` is one per core. `http` serves the pages of all. If one process dies, the "
+        "others are stopped and the command exits with 1, for its supervisor to restart it.",
     )
     revoke_timeout_s: DurationS = Field(
         default=20.0,
         alias="revoke_timeout",
-        description="How long a writer may flush a partition that is taken from it, and how long one that is stopped "
-        "may convert and flush; what is not done by then is dropped and read again by the next owner.",
+        description="How long a writer may flush a partition that is revoked, and how long a writer that is "
+        "stopped may convert and flush. Unfinished work is dropped and read again by the next owner.",
     )
     consume_records: int = Field(
-        default=10_000, gt=0, le=1_000_000, description="Most records taken from librdkafka in one call."
+        default=10_000, gt=0, le=1_000_000, description="Maximum number of records taken from librdkafka in one call."
     )
     upload_threads: int = Field(
-        default=4, gt=0, le=256, description="Flushes that are encoded and uploaded at the same time."
+        default=4, gt=0, le=256, description="Number of flushes that are encoded and uploaded at the same time."
     )
     native: NativeChoice = Field(
         default=Native.AUTO,
-        description="The part in C, which takes messages out of librdkafka and reads what is ordinary about them: "
-        "`auto` where it has been built, `on` to refuse to start without it, `off` to compare. "
-        "What becomes of a record is the same with and without.",
+        description="The native reader in C, which fetches messages from librdkafka and decodes ordinary ones: "
+        "`auto` uses it if it is built, `on` refuses to start without it, `off` is for comparison. "
+        "Results are the same with and without it.",
     )
     report_positions: bool = Field(
         default=False,
@@ -154,35 +155,34 @@ class WriterSettings(Section):
         default=0.5,
         gt=0,
         le=1,
-        description="Share of a stream's newest records (some 10,000) that may become dead letters before the log, the "
-        "status page, the metrics and `/healthcheck` say so; `stage-writer check` and `run --until-caught-up` then end "
-        "with 3. null for never.",
+        description="Share of a stream's newest records (about 10,000) that may become dead letters before the "
+        "log, the status page, the metrics and `/healthcheck` warn; `stage-writer check` and `run "
+        "--until-caught-up` then exit with 3. null disables it.",
     )
     dead_letter_samples: int = Field(
         default=0,
         ge=0,
         le=10,
-        description="Dead letters of each class that the status page shows: where they are, and their values with each "
-        "letter an x and each digit a 9. 0 for none.",
+        description="Number of dead letters per class that the status page shows: their offsets, and their "
+        "values with each letter as x and each digit as 9. 0 for none.",
     )
     state_folder: str | None = Field(
         default=None,
         min_length=1,
-        description="A folder on a disk of this machine for the state stores of topologies that say `persistent=True`. "
-        "A task that finds its state there goes on from it; whatever else is there is thrown away: the stage has it. "
-        "Writers and workers may share one.",
+        description="A local folder for the state stores of topologies with `persistent=True`. A task that finds "
+        "its state there continues from it; other content is deleted, because the stage has it. "
+        "Writers and workers may share one folder.",
         examples=["/var/lib/kafka-delta-express/state"],
     )
     state_keep_s: DurationS = Field(
         default=86_400.0,
         alias="state_keep",
-        description="How long the state files of topologies stay in the stage that no marker needs any more: a marker "
-        "that an operator has put aside may be put back for as long.",
+        description="How long state files of topologies stay in the stage after the last marker that needs them "
+        "is gone. A marker that an operator has put aside can be put back for that long.",
     )
     state_queries: bool = Field(
         default=False,
-        description="Serve `GET /state`, look-ups of what topologies' state stores hold (http.md), to who brings "
-        "`http_token`.",
+        description="Serve `GET /state`, look-ups in topologies' state stores (http.md), to callers with `http_token`.",
     )
     http_token: HttpToken = Field(
         default=None,
@@ -205,58 +205,61 @@ class LoaderSettings(Section):
 
     schedule: LoadSchedule = Field(
         default="15m",
-        description="When to load: an interval such as `15m`, a cron line such as `*/15 * * * *`, or `on-marker`: when "
-        "writers tell of new markers, so that records are readable seconds after their flush (schedules.md).",
+        description="When to load: an interval such as `15m`, a cron line such as `*/15 * * * *`, or "
+        "`on-marker`: on notification by the writers, so that records are readable seconds after "
+        "their flush (schedules.md).",
     )
     control_topic: ControlTopic = Field(
         default=None,
-        description="With `on-marker`: a topic of the Kafka in `kafka`, through which writers tell of new markers, in "
-        "place of objects in the stage: no request to the store, and milliseconds in place of a second. Writers need "
-        "WRITE on it, the loader READ; it has to be there, with no other use (schedules.md).",
+        description="With `on-marker`: a Kafka topic through which writers notify the loader of new markers, "
+        "instead of objects in the stage: no requests to the store, and milliseconds instead of a "
+        "second. Writers need WRITE on it, the loader READ; it must exist and have no other use "
+        "(schedules.md).",
         examples=["kafka-delta-express-control"],
     )
     max_commits_per_minute: int = Field(
         default=6,
         gt=0,
         le=600,
-        description="With `on-marker`: most loads of one stream in a minute, evenly spaced. Each is one commit to each "
-        "of its tables that has something new; a backlog makes as many as `max_files` and `max_bytes` want.",
+        description="With `on-marker`: maximum number of loads of one stream per minute, evenly spaced. Each is "
+        "one commit to each of its tables that has new data; a backlog takes as many commits as "
+        "`max_files` and `max_bytes` require.",
     )
     marker_retention_s: DurationS = Field(
         default=86400.0,
         alias="marker_retention",
-        description="Settled markers are kept this long; the last of each Kafka partition is kept always. With "
-        "`on-marker` the default is `10m`, for each load lists them all.",
+        description="Settled markers are kept this long; the last marker of each Kafka partition is always kept. "
+        "With `on-marker` the default is `10m`, because each load lists all markers.",
     )
     lease_s: DurationS = Field(
         default=15.0,
         alias="lease",
-        description="Of several loaders of a stream one loads it, and the others stand by; loaders of other streams "
-        "of the same stage do not wait for it. One that died without a word is replaced after this time, one that "
-        "was stopped at once. At least `1s`; `0s` for no lease: then every loader loads, which is as safe and "
-        "wastes work.",
+        description="One of several loaders of a stream loads it, and the others stand by; loaders of other "
+        "streams of the same stage do not wait. A loader that died is replaced after this time, one "
+        "that was stopped at once. At least `1s`; `0s` disables the lease: then every loader loads, "
+        "which is safe but wastes work.",
     )
     clean_up: str = Field(
         default="off",
-        description="When to remove what nothing refers to, as `delta-loader clean` does: `off`, an interval such as "
-        "`1d`, or a cron line. No load waits for it.",
+        description="When to remove unreferenced objects, as `delta-loader clean` does: `off`, an interval such "
+        "as `1d`, or a cron line. Loads do not wait for it.",
     )
     clean_up_older_than_s: DurationS = Field(
         default=7 * 86400.0,
         alias="clean_up_older_than",
-        description="The safe age: nothing younger is removed. At least `writer.flush_after`, `writer.revoke_timeout`, "
-        "an hour and `marker_retention` together.",
+        description="The safe age: younger objects are not removed. At least the sum of `writer.flush_after`, "
+        "`writer.revoke_timeout`, an hour and `marker_retention`.",
     )
-    max_files: int = Field(default=10_000, gt=0, description="Most data files in one Delta commit.")
+    max_files: int = Field(default=10_000, gt=0, description="Maximum number of data files in one Delta commit.")
     max_bytes: SizeBytes = Field(
-        default=2**40, gt=0, description="Most bytes of data files in one Delta commit; one marker always fits."
+        default=2**40, gt=0, description="Maximum size of data files in one Delta commit; one marker always fits."
     )
     parallel_streams: int = Field(
         default=4,
         ge=1,
         le=64,
-        description="How many streams are loaded at a time. One that is slow or hangs does not hold the others: it "
-        "gives way, or lends its place, after half a minute.",
+        description="How many streams are loaded at a time. A slow or hanging stream does not block the others: "
+        "after half a minute it yields its slot.",
     )
     http: Address = Field(
         default="127.0.0.1:8081",
@@ -275,7 +278,7 @@ class LoaderSettings(Section):
     )
     spark: dict[str, Option] = Field(
         default_factory=dict,
-        description="Passed to the SparkSession, and wins over what this program sets.",
+        description="Passed to the SparkSession; overrides the settings of this program.",
         examples=[{"spark.master": "local[*]"}],
     )
 

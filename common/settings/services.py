@@ -109,34 +109,33 @@ class VacuumMode(StrEnum):
 class OptimizeSettings(Section):
     """Small files are put together."""
 
-    enabled: bool = Field(default=True, description="Whether small files are put together (OPTIMIZE).")
+    enabled: bool = Field(default=True, description="Whether small files are compacted (OPTIMIZE).")
     quiet_s: DurationS = Field(
         default=3600.0,
         alias="quiet",
-        description="A partition is no longer written to when its newest file is this old. A table without partitions, "
-        "or with liquid clustering, is looked at as a whole: only files of this age count.",
+        description="A partition counts as no longer written to when its newest file is this old. A table "
+        "without partitions, or with liquid clustering, is judged as a whole: only files of this age "
+        "count.",
     )
-    min_files: int = Field(
-        default=8, ge=2, description="Fewer files than this that could be saved are not worth rewriting any."
-    )
+    min_files: int = Field(default=8, ge=2, description="Minimum number of files that a rewrite must save.")
     min_files_busy: int | None = Field(
         default=100,
         ge=2,
-        description="The same for a partition that is still written to, as those of a column that is no time are for "
-        "ever; null: such ones are left alone.",
+        description="The same for a partition that is still written to, which includes every partition of a "
+        "non-time column; null leaves those partitions alone.",
     )
     target_file_bytes: SizeBytes = Field(
         default=256 * 2**20,
         alias="target_file",
         ge=2**20,
-        description="Size of the files that are made. Those below half of it are small.",
+        description="Size of compacted files. Files below half of it are small.",
     )
     piece_bytes: SizeBytes = Field(
         default=8 * 2**30,
         alias="piece",
         ge=2**20,
-        description="About this much is rewritten by one commit; between two of them loads go first, and budget and "
-        "window are looked at.",
+        description="About this much is rewritten per commit; between two commits loads go first, and budget and "
+        "window are checked.",
     )
 
 
@@ -149,23 +148,24 @@ class VacuumSettings(Section):
         "`delta.deletedFileRetentionDuration`; no shorter retention can be given.",
     )
     every_s: DurationS = Field(
-        default=86400.0, alias="every", description="A table is vacuumed when the last time is this long ago."
+        default=86400.0, alias="every", description="A table is vacuumed when the last VACUUM is this long ago."
     )
     mode: VacuumMode = Field(
         default=VacuumMode.AUTO,
-        description="`lite` deletes what the table's log says left it, lists nothing, and so never meets a staged "
-        "file; `full` lists the table's folder; `auto` is `lite`, or `full` where the log does not reach back enough.",
+        description="`lite` deletes the files that the table's log says were removed, without a listing, so it "
+        "never meets staged files; `full` lists the table's folder; `auto` is `lite`, or `full` if "
+        "the log does not reach back far enough.",
     )
 
 
 class CheckpointSettings(Section):
     """The log gets a checkpoint where Delta made none for long."""
 
-    enabled: bool = Field(default=True, description="Whether checkpoints are made that are overdue.")
+    enabled: bool = Field(default=True, description="Whether overdue checkpoints are written.")
     commits: int = Field(
         default=100,
         ge=1,
-        description="A checkpoint is overdue after this many commits; Delta itself makes one every "
+        description="A checkpoint is overdue after this many commits; Delta itself writes one every "
         "`delta.checkpointInterval`.",
     )
 
@@ -177,7 +177,7 @@ class StatisticsSettings(Section):
         default=True, description="Whether files without statistics (adopted ones) get them; others are not read."
     )
     max_bytes: SizeBytes = Field(
-        default=2**30, alias="max", gt=0, description="Most that is read for it of one table in one run."
+        default=2**30, alias="max", gt=0, description="Maximum amount of data read for it per table and run."
     )
 
 
@@ -189,15 +189,16 @@ class TableServicesSettings(Section):
     )
     window: WindowValue = Field(
         default=None,
-        description="Part of the day in which they may begin a piece of work, such as `01:00-05:00`; null for any. "
-        "A run whose time lies outside begins with the window.",
+        description="Time of day in which tasks may start, such as `01:00-05:00`; null for any time. A run "
+        "scheduled outside it starts with the window.",
     )
     time_zone: str = Field(default="UTC", description="The window's time zone, such as `Europe/Vienna`.")
     budget_s: DurationS = Field(
         default=1800.0,
         alias="budget",
         gt=0,
-        description="Once a run took this long it begins no further piece. The table served longest ago comes first.",
+        description="After this time a run starts no further task. The table that was maintained longest ago "
+        "comes first.",
     )
     optimize: OptimizeSettings = Field(default_factory=OptimizeSettings, description="Small files are put together.")
     vacuum: VacuumSettings = Field(default_factory=VacuumSettings, description="Files that left tables are deleted.")
@@ -245,14 +246,14 @@ def zone_of(name: str) -> tzinfo:
 class StreamServices(Section):
     """What one stream wants otherwise."""
 
-    enabled: bool = Field(default=True, description="Whether the table services look at the stream's tables.")
+    enabled: bool = Field(default=True, description="Whether the table services maintain the stream's tables.")
     quiet_s: DurationOrNone = Field(
         default=None, alias="quiet", description="Instead of `table_services.optimize.quiet`; null for that."
     )
     z_order: tuple[str, ...] = Field(
         default=(),
         description="Columns by which OPTIMIZE sorts the rows of a partition that it rewrites; not with liquid "
-        "clustering. Each time all of the partition is rewritten, so that only quiet ones are.",
+        "clustering. Each run rewrites the whole partition, so only quiet partitions are optimized.",
         examples=[["session_id"]],
     )
 

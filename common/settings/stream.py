@@ -56,42 +56,45 @@ class Stream(Section):
     table: str = Field(min_length=1, description="URL of the Delta table, or its name where `catalog_tables` has it.")
     catalog_tables: dict[str, str] = Field(
         default_factory=dict,
-        description="Names of tables in Spark's catalogs, `schema.table` or `catalog.schema.table`, and the URL at "
-        "which each lies. `table`, `dead_letters`, `routes` and `template` may then be names; the loader registers "
-        "what the catalog has not, and refuses a name that stands for anything else. See [loading.md](loading.md).",
+        description="Names of tables in Spark's catalogs, `schema.table` or `catalog.schema.table`, with the URL "
+        "of each. `table`, `dead_letters`, `routes` and `template` may then be names; the loader "
+        "registers tables that the catalog lacks, and refuses a name that stands for another object. "
+        "See [loading.md](loading.md).",
         examples=[{"lake.shop.orders": "s3://lake/tables/orders"}],
     )
     columns: str = Field(
         min_length=1,
-        description="The record's fields and their types, as in Spark's `CREATE TABLE`. What a record has besides "
-        "them is `unknown_fields`' subject.",
+        description="The record's fields and their types, as in Spark's `CREATE TABLE`. `unknown_fields` is "
+        "about all other fields.",
     )
     topology: str | None = Field(
         default=None,
-        description="A function that makes the rows: `package.module:build`, which gives a `Topology` or a "
-        "`StreamsBuilder`. The writer imports it; `columns` are the table's then.",
+        description="A function that makes the rows: `package.module:build`, which returns a `Topology` or a "
+        "`StreamsBuilder`. The writer imports it; `columns` are then the table's.",
         examples=["shop.sessions:build"],
     )
     topology_packages: tuple[str, ...] = Field(
         default=(),
-        description="Packages of your own that the `topology` imports and that have the name of a part of this program "
-        "(`common`, `bootstrap`, `delta_loader`): your modules get yours. For all topologies of the writer.",
+        description="Packages of yours that the `topology` imports and that are named like a part of this "
+        "program (`common`, `bootstrap`, `delta_loader`): your modules then import yours. Applies to "
+        "all topologies of the writer.",
         examples=[["common"]],
     )
     state_changelog: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
-        description="A Kafka topic for what flushes change in the state of the topology's tasks; without one they are "
-        "files in the stage, as snapshots are in any case. Markers name its messages, so it must not be compacted, and "
-        "keeps them for twice `writer.state_keep` at least. Several streams may share one. See [state.md](state.md).",
+        description="A Kafka topic for the changes that flushes make to the state of the topology's tasks; "
+        "without one they are files in the stage, as snapshots always are. Markers name its messages "
+        "by offset, so it must not be compacted, and must retain them for at least twice "
+        "`writer.state_keep`. Several streams may share one. See [state.md](state.md).",
         examples=["sessions-changelog"],
     )
     max_task_idle_s: DurationS = Field(
         default=0.0,
         alias="max_task_idle",
-        description="How long a task that joins topics waits for one that was read to its end, while others have "
-        "records: `0s` only takes what Kafka has already, more also waits for producers that are late. Records are "
-        "joined in the order of their times as far as they are there.",
+        description="How long a task that joins topics waits for a topic that was read to its end while others "
+        "have records: `0s` takes only the records that Kafka has already, more also waits for late "
+        "producers. Available records are joined in the order of their times.",
         examples=["5s"],
     )
     framing: str = Field(
@@ -103,26 +106,26 @@ class Stream(Section):
     envelope: str = Field(
         default="plain",
         pattern="^(plain|debezium)$",
-        description="`debezium`: a message is a change event; the image of its row is the record, and the column "
-        "`_cdc` says what happened. See [envelopes.md](envelopes.md).",
+        description="`debezium`: a message is a change event; the row image is the record, and the column `_cdc` "
+        "describes the change. See [envelopes.md](envelopes.md).",
     )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
-        description="What becomes of fields that a record has besides the declared ones, at any depth: `ignore` leaves "
-        "them out (the writer counts them in a sample of records, and warns unless this key is given); `rescue` keeps "
-        "them, as they were sent, in the rescue column; `evolve` also makes columns of them.",
+        description="Handling of undeclared fields, at any depth: `ignore` leaves them out (the writer counts "
+        "them in a sample of records, and warns unless this key is given); `rescue` keeps them, as "
+        "they were sent, in the rescue column; `evolve` also adds columns for them.",
     )
     rescue_column: str = Field(
         default="_rescued",
         min_length=1,
-        description="Name of the STRING column that holds, as a JSON object, what a record has besides the declared "
-        "fields; null where that is nothing. Only with `unknown_fields: rescue` or `evolve`.",
+        description="Name of the STRING column that holds a record's undeclared fields as a JSON object; null if "
+        "there are none. Only with `unknown_fields: rescue` or `evolve`.",
     )
     evolve_limit: int = Field(
         default=1000,
         ge=0,
-        description="Most fields that `unknown_fields: evolve` adds to the table, those inside of structs counted; "
-        "what comes after them stays in the rescue column.",
+        description="Maximum number of fields that `unknown_fields: evolve` adds to the table, including fields "
+        "inside structs; further fields stay in the rescue column.",
     )
     jmespath: dict[str, str] = Field(
         default_factory=dict,
@@ -135,8 +138,8 @@ class Stream(Section):
     where: str | None = Field(
         default=None,
         min_length=1,
-        description="Condition in SQL over what `derive` sees too. A record for which it is not true (false, or null) "
-        "becomes no row, and is counted; one for which it fails is a dead letter.",
+        description="SQL condition over the same inputs as `derive`. A record for which it is false or null "
+        "becomes no row, and is counted; a record for which it fails is a dead letter.",
         examples=["status >= 400"],
     )
     formats: dict[str, ValueFormat] = Field(
@@ -150,9 +153,9 @@ class Stream(Section):
     coerce: str = Field(
         default="strict",
         pattern="^(strict|lenient)$",
-        description="`strict` takes values of the columns' types only. `lenient` takes besides what means the same: "
-        '`"7"` and `7.0` for an INT, `"1.5"` for a DOUBLE, `"true"` for a BOOLEAN, anything for a STRING as its JSON '
-        "text. Never what would lose something. See [types.md](types.md).",
+        description="`strict` takes values of the columns' types only. `lenient` also takes equivalent values: "
+        '`"7"` and `7.0` for an INT, `"1.5"` for a DOUBLE, `"true"` for a BOOLEAN, any value as JSON '
+        "text for a STRING; never with a loss. See [types.md](types.md).",
     )
     derive: dict[str, str] = Field(
         default_factory=dict,
@@ -162,26 +165,26 @@ class Stream(Section):
     explode: str | None = Field(
         default=None,
         min_length=1,
-        description="A column of type ARRAY, declared or derived: each of its elements becomes a row, beside the "
-        "record's other columns. A record whose array is null or empty has one row, with null there.",
+        description="A column of type ARRAY, declared or derived: each element becomes a row, with the record's "
+        "other columns. A record whose array is null or empty has one row, with null there.",
         examples=["items"],
     )
     drop: tuple[str, ...] = Field(
         default=(),
-        description="Fields that expressions see and the table has not, by path: `secret`, `meta.producer.name`, "
-        "`items.element.note` in an array, `props.value.note` in a map. Derived columns too.",
+        description="Fields that expressions see but the table does not have, by path: `secret`, "
+        "`meta.producer.name`, `items.element.note` in an array, `props.value.note` in a map. Also "
+        "derived columns.",
         examples=[["meta.producer.name"]],
     )
     rename: dict[str, str] = Field(
         default_factory=dict,
-        description="Field, by path as in `drop`, to its name in the table; it stays where it is. Expressions, "
-        "`explode` and `drop` use the record's names, `partition_by` the table's.",
+        description="Fields, by path as in `drop`, and their names in the table; a field keeps its place. "
+        "Expressions, `explode` and `drop` use the record's names, `partition_by` the table's.",
         examples=[{"userID": "user"}],
     )
     field_names: FieldNames = Field(
         default=FieldNames.AS_IS,
-        description="What becomes of the names of the record's fields that `rename` does not name: `snake_case` makes "
-        "`user_id` of `userID`.",
+        description="Names of the fields that `rename` does not name: `snake_case` makes `user_id` of `userID`.",
     )
     partition_by: tuple[str, ...] = Field(default=(), description="Partition columns of the table, in order.")
     cluster_by: tuple[str, ...] = Field(
@@ -191,20 +194,20 @@ class Stream(Section):
     )
     table_properties: dict[str, str] = Field(
         default_factory=dict,
-        description="Properties of tables that the loader makes, as in `TBLPROPERTIES`. Tables that are there already "
-        "keep theirs.",
+        description="Properties of tables that the loader creates, as in `TBLPROPERTIES`. Existing tables keep theirs.",
         examples=[{"delta.enableChangeDataFeed": "true"}],
     )
     template: str | None = Field(
         default=None,
         min_length=1,
-        description="URL of a Delta table that new ones are made like: its columns in their order (with constraints, "
-        "generated columns and the like), partitioning, clustering and properties. It has to have all that is staged.",
+        description="URL of a Delta table that new tables are created like: its columns in their order (with "
+        "constraints, generated columns and the like), partitioning, clustering and properties. It "
+        "must have all staged columns.",
     )
     uniform: tuple[str, ...] = Field(
         default=(),
-        description="Formats whose readers a new table is for as well (UniForm). Refused for now: Delta has no jar for "
-        "it that fits.",
+        description="Other formats whose readers can read a new table (UniForm). Refused for now: no jar for it "
+        "matches this Delta version.",
     )
     start: StartValue = Field(
         default=StartAt.EARLIEST,
@@ -213,31 +216,31 @@ class Stream(Section):
     )
     dead_letters: str = Field(
         default="",
-        description="URL of the table for records that do not fit; by default the table's URL and `_dead_letters`.",
+        description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`.",
     )
     route: str | None = Field(
         default=None,
-        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*` that "
-        "gives text, or simply a field's name. All tables get the stream's columns and partitioning.",
+        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*` "
+        "that returns text, or a field's name. All tables have the stream's columns and "
+        "partitioning.",
         examples=["kind", "regexp_extract(kafka.topic, '^shop-([a-z]+)', 1)"],
     )
     routes: dict[str, str] = Field(
         default_factory=dict,
-        description="What `route` gives, and the URL of the table that such records go to. Two values may have one "
-        "table.",
+        description="Values of `route`, and the URL of the table for such records. Two values may share a table.",
         examples=[{"click": "s3://lake/tables/clicks"}],
     )
     route_tables: dict[str, RouteTable] = Field(
         default_factory=dict,
-        description="With a `topology`: the tables of `routes` that are not like the stream's own, by the route, each "
-        "with these settings of its own. It takes none of them from the stream: what is not given has its default. See "
+        description="With a `topology`: settings for tables of `routes` that differ from the main table, by "
+        "route. They inherit nothing from the stream: a missing setting has its default. See "
         "[topologies.md](topologies.md#several-tables).",
         examples=[{"alerts": {"columns": "device STRING, day DATE, share DOUBLE", "partition_by": ["day"]}}],
     )
     unrouted: str = Field(
         default="table",
         pattern="^(table|dead_letters)$",
-        description="Where records go whose route is null or none of `routes`: `table`, the stream's own, or "
+        description="Where records go if their route is null or not in `routes`: `table`, the main table, or "
         "`dead_letters`, with the error class `unrouted`.",
     )
     kafka_columns: bool = Field(
@@ -246,34 +249,35 @@ class Stream(Section):
     )
     load: LoadSetting = Field(
         default=LoadSetting.AUTO,
-        description="How rows reach the tables: `add` makes the staged files part of them as they are, without Spark "
-        "reading one; `append` has Spark write the rows into few large files, as Delta's own writer does; `auto` adds "
-        "where the table allows it, and appends elsewhere. `delta-loader status` shows what was chosen, and why. See "
-        "[loading.md](loading.md). `merge` takes its rows for changes; it wants the section `merge`.",
+        description="How rows reach the tables: `add` adds the staged files as they are, without reading them; "
+        "`append` has Spark write the rows into a few large files, as Delta's own writer does; "
+        "`auto` adds where the table allows it, and appends elsewhere. `delta-loader status` shows "
+        "the choice and the reason. `merge` treats rows as changes and requires the section `merge`. "
+        "See [loading.md](loading.md).",
     )
     merge: Merge | None = Field(
         default=None,
-        description="With `load: merge` the table has one row for each key, and records change it: upserts and "
+        description="With `load: merge` the table has one row per key, and records change it: upserts and "
         "deletes. See [change_events.md](change_events.md).",
     )
     evolution: Evolution = Field(
         default=Evolution.STRICT,
-        description="What becomes of a difference between what is staged and a table: `strict` holds the stream until "
-        "somebody fixes it; `add` gives the table the columns that it lacks; `widen` also widens types, as Delta's "
-        "type widening does. With both, staged values of another number's type are cast where none is lost, and are "
-        "dead letters else.",
+        description="Handling of differences between staged data and a table: `strict` holds the stream until an "
+        "operator fixes them; `add` adds missing columns to the table; `widen` also widens types, as "
+        "Delta's type widening does. With both, staged numbers of another type are cast where no "
+        "value is lost, and become dead letters elsewhere.",
     )
 
     valid_through_property_s: DurationOrNone = Field(
         default=None,
         alias="valid_through_property",
-        description="At most this often the loader also writes through what time the table is complete into the "
-        "table's property `kafka_delta_express.valid_through`, such as `15m`; null for never, because each commits a "
-        "change of metadata, for which Delta refuses what others are committing at that moment (an OPTIMIZE, a MERGE). "
-        "Each load's commit says it anyway.",
+        description="At most this often, such as `15m`, the loader also writes the time through which the table "
+        "is complete into the table property `kafka_delta_express.valid_through`. null for never, "
+        "because each write commits a metadata change, for which Delta refuses concurrent commits of "
+        "others (an OPTIMIZE, a MERGE). Each load's commit has it anyway.",
     )
     table_services: StreamServices = Field(
-        default_factory=StreamServices, description="What this stream wants otherwise than `table_services` says."
+        default_factory=StreamServices, description="Settings of this stream that override `table_services`."
     )
 
     @model_validator(mode="before")
