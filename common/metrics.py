@@ -97,7 +97,7 @@ WRITER_CHANGELOG_WRITTEN_BYTES = _counter(
     "Bytes of changes of tasks' states that a changelog topic took (`state_changelog`), also of claims that were lost.",
 )
 WRITER_CHANGELOG_WRITTEN = _counter(
-    "stage_writer_changelog_written_messages_total", ("topic",), "Messages that these bytes were in."
+    "stage_writer_changelog_written_messages_total", ("topic",), "Messages that held these bytes."
 )
 WRITER_CHANGELOG_READ_BYTES = _counter(
     "stage_writer_changelog_restored_bytes_total",
@@ -105,7 +105,7 @@ WRITER_CHANGELOG_READ_BYTES = _counter(
     "Bytes of changes read from a changelog topic to restore tasks.",
 )
 WRITER_CHANGELOG_READ = _counter(
-    "stage_writer_changelog_restored_messages_total", ("topic",), "Messages that these bytes were in."
+    "stage_writer_changelog_restored_messages_total", ("topic",), "Messages that held these bytes."
 )
 WRITER_CHANGELOG_FIT = _gauge(
     "stage_writer_changelog_topic_fit",
@@ -114,7 +114,10 @@ WRITER_CHANGELOG_FIT = _gauge(
     "does not, and states go to the stage; looked at once a minute.",
 )
 WRITER_STATE_RESTORE_SECONDS = _histogram(
-    "stage_writer_state_restore_seconds", ("app_id",), "Restoring a task; next to nothing from its own disk.", _SECONDS
+    "stage_writer_state_restore_seconds",
+    ("app_id",),
+    "Time to restore a task; very little from its own disk.",
+    _SECONDS,
 )
 WRITER_STATE_BYTES = _gauge(
     "stage_writer_state_bytes",
@@ -129,27 +132,29 @@ WRITER_FILES = _counter("stage_writer_files_total", ("app_id",), "Parquet files 
 WRITER_BYTES = _counter("stage_writer_bytes_total", ("app_id",), "Bytes of Parquet written.")
 WRITER_ROWS = _counter("stage_writer_rows_total", ("app_id",), "Rows staged, without dead letters.")
 WRITER_LOST_CLAIMS = _counter(
-    "stage_writer_lost_claims_total", ("topic",), "Flushes thrown away because another writer had the position."
+    "stage_writer_lost_claims_total", ("topic",), "Flushes discarded because another writer had claimed the position."
 )
 WRITER_OUTBOX_RECORDS = _counter(
     "stage_writer_outbox_records_total", ("app_id",), "Records of a topology that were delivered to Kafka topics."
 )
 WRITER_DROPPED = _counter(
-    "stage_writer_dropped_buffers_total", ("reason",), "Buffers given up with their partition; read again by its owner."
+    "stage_writer_dropped_buffers_total",
+    ("reason",),
+    "Buffers dropped with their partition; its owner reads them again.",
 )
 WRITER_FLUSH_SECONDS = _histogram(
     "stage_writer_flush_seconds", (), "From the decision to flush until the marker is there.", _SECONDS
 )
 WRITER_FILE_BYTES = _histogram("stage_writer_file_bytes", (), "Size of one Parquet file.", _BYTES)
 WRITER_BUFFERED_BYTES = _gauge("stage_writer_buffered_bytes", (), "Memory in all buffers.")
-WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are not read now, for want of memory.")
+WRITER_PAUSED = _gauge("stage_writer_paused", (), "Kafka partitions that are paused because memory is short.")
 WRITER_PAUSES = _counter(
     "stage_writer_pauses_total",
     (),
     "Kafka partitions that reading stopped at, for want of memory or because they were ahead.",
 )
-WRITER_MEMORY_BOUND = _gauge("stage_writer_buffer_bound_bytes", (), "The bound for memory in all buffers.")
-WRITER_HELD = _gauge("stage_writer_held_partitions", ("reason",), "Kafka partitions that cannot go on, by reason.")
+WRITER_MEMORY_BOUND = _gauge("stage_writer_buffer_bound_bytes", (), "Limit for the memory of all buffers.")
+WRITER_HELD = _gauge("stage_writer_held_partitions", ("reason",), "Kafka partitions that are held, by reason.")
 WRITER_PAUSED_BY_REQUEST = _gauge(
     "stage_writer_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
 )
@@ -166,7 +171,7 @@ WRITER_LAG_RECORDS = _gauge(
     "Positions in Kafka and not staged, of partitions of this writer.",
 )
 WRITER_LAG_SECONDS = _gauge(
-    "stage_writer_lag_seconds", ("topic", "partition"), "For how long something in Kafka has waited to be staged."
+    "stage_writer_lag_seconds", ("topic", "partition"), "Age of the oldest record in Kafka that is not staged."
 )
 WRITER_NEWS = _counter(
     "stage_writer_news_total",
@@ -193,7 +198,7 @@ LOADER_ROWS = _counter("delta_loader_rows_total", ("app_id",), "Rows added to ta
 LOADER_BYTES = _counter("delta_loader_bytes_total", ("app_id",), "Bytes of Parquet added to tables.")
 LOADER_SETTLED = _counter("delta_loader_settled_markers_total", ("app_id",), "Markers deleted after their retention.")
 LOADER_STRAYS = _counter(
-    "delta_loader_strays_total", ("app_id",), "Late claims of freed positions, recognised and put aside."
+    "delta_loader_strays_total", ("app_id",), "Late claims of freed positions, detected and moved aside."
 )
 LOADER_COLUMNS_GAINED = _counter(
     "delta_loader_columns_gained_total", ("app_id",), "Columns added to tables because records had their fields."
@@ -254,7 +259,7 @@ LOADER_LOADED_POSITION = _gauge(
 )
 LOADER_LAG = _gauge("delta_loader_lag_positions", ("topic", "partition"), "Positions that are staged and not loaded.")
 LOADER_LAG_SECONDS = _gauge(
-    "delta_loader_lag_seconds", ("topic", "partition"), "For how long the oldest staged marker has waited to be loaded."
+    "delta_loader_lag_seconds", ("topic", "partition"), "Age of the oldest staged marker that is not loaded."
 )
 LOADER_STAGED_POSITION = _gauge(
     "delta_loader_staged_position", ("topic", "partition"), "How far the last load saw the Kafka partition staged."
@@ -266,20 +271,20 @@ LOADER_KAFKA_LAG_RECORDS = _gauge(
     "delta_loader_kafka_lag_records", ("topic", "partition"), "Positions in Kafka and not loaded."
 )
 LOADER_KAFKA_LAG_SECONDS = _gauge(
-    "delta_loader_kafka_lag_seconds", ("topic", "partition"), "For how long something in Kafka has waited to be loaded."
+    "delta_loader_kafka_lag_seconds", ("topic", "partition"), "Age of the oldest record in Kafka that is not loaded."
 )
 LOADER_MARKERS = _gauge("delta_loader_markers", ("app_id",), "Markers in the stage, loaded ones included.")
 LOADER_DEAD_LETTERS = _counter(
     "delta_loader_dead_letters_total", ("app_id", "error_class"), "Dead letters of the markers that were loaded."
 )
-LOADER_LOADING = _gauge("delta_loader_loading", (), "1 while a load is under way, else 0.")
+LOADER_LOADING = _gauge("delta_loader_loading", (), "1 while a load is in progress, else 0.")
 LOADER_VALID_THROUGH = _gauge(
     "delta_loader_valid_through_timestamp_seconds", ("app_id",), "All records up to this record time are in the table."
 )
 LOADER_UNFIT = _gauge(
-    "delta_loader_unfit", ("app_id",), "1 while a stream's settings and tables are not fit for each other, else 0."
+    "delta_loader_unfit", ("app_id",), "1 while a stream's settings and tables are incompatible, else 0."
 )
-LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Runs that failed since the last success.")
+LOADER_FAILURES = _gauge("delta_loader_consecutive_failures", ("app_id",), "Failed runs since the last success.")
 LOADER_LEASE_HELD = _gauge(
     "delta_loader_lease_held", (), "1 while this loader holds the lease of a stream and may load, 0 while it stands by."
 )
