@@ -303,4 +303,4 @@ def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:
     last = gained[-_COLUMNS_SHOWN:]
     shown = ", ".join(one.column for one in last)
     more = f"{len(gained):,} columns, the last ones " if len(last) < len(gained) else ""
-    return [f"  gained {more}{shown} (the last one offered by {gained[-1].offered_by or 'nobody'})"]
+    return [f"  gained {more}{shown} (the last one offered by {gained[-1].offered_by or 'an unknown writer'})"]

@@ -143,7 +143,7 @@ class Listener:
                 self._lost(broker_error(self._what, self._servers, fault, self._said_by_client, user_of=self._topic))
             except BrokerError as error:
                 self._lost(error)
-            except Exception as error:  # noqa: BLE001 - a bug must not pass for a topic in which nobody speaks
+            except Exception as error:  # noqa: BLE001 - a bug must not pass for a silent topic
                 self._log.exception("unexpected exception", part="control topic")
                 self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
             else:

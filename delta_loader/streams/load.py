@@ -174,16 +174,16 @@ class StreamLoad:
     def _stands(self, listing: Listing) -> bool:
         """Whether a table was rolled back and there is no resolution yet; a resolution is carried out."""
         for _ in range(CONFLICTS_TO_FAILURE):
-            answers = [(target, self._look_back.answer(target, back)) for target, back in self._tables.went_back]
+            answers = [(target, self._look_back.answer(target, back)) for target, back in self._tables.rolled_back]
             answered = next(((target, answer) for target, answer in answers if answer is not None), None)
             if answered is None or self._stop():
                 break
             self._obey(*answered)
-        for target, back in self._tables.went_back[:1]:
+        for target, back in self._tables.rolled_back[:1]:
             for source in listing:
                 if source not in self._report.held:
                     self._telling.held(source, held_by(target.url, self._stream.app_id, back))
-        return bool(self._tables.went_back)
+        return bool(self._tables.rolled_back)
 
     def _obey(self, target: Target, answer: Answer) -> None:
         self._log.warning(
@@ -198,7 +198,7 @@ class StreamLoad:
     def _position_now(self, source: TopicPartition) -> Position | None:
         """Read again, for work outside a transaction of this loader; None also when the table was rolled back."""
         self._tables.look()
-        if self._tables.went_back or self._is_foreign(source):
+        if self._tables.rolled_back or self._is_foreign(source):
             return None
         return self._finished(source)
 
@@ -338,7 +338,7 @@ class StreamLoad:
         """Load into tables the ranges that they were left out of in earlier passes."""
 
         def must_end(source: TopicPartition) -> bool:
-            return self._stop() or bool(self._tables.went_back) or source in self._report.held
+            return self._stop() or bool(self._tables.rolled_back) or source in self._report.held
 
         commit, identity = self._commit, self._identity
         paying = CatchUp(self._stream, self._tables, self._ports, self._limits, commit, identity, must_end)
@@ -351,7 +351,7 @@ class StreamLoad:
         and it would hide a RESTORE that was seen.
         """
         at = all(self._position(source) == position for source, position in positions.items())
-        return at and not self._tables.went_back
+        return at and not self._tables.rolled_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
         """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
@@ -382,7 +382,7 @@ class StreamLoad:
             case Committed(version):
                 self._patience.reset()
                 self._landed(commit, version)
-                return not self._tables.went_back
+                return not self._tables.rolled_back
             case AlreadyLoaded() | Conflicted():
                 self._telling.conflict()
                 if not self._patience.wait(self._stop):

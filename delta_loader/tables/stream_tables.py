@@ -94,7 +94,7 @@ class StreamTables:
         self.targets: dict[str, Target] = {}
         """The tables that exist and have not failed, as they were last read."""
         self._forgotten: Sequence[Rollback] | None = None
-        self.went_back: list[tuple[Target, Rollback]] = []
+        self.rolled_back: list[tuple[Target, Rollback]] = []
         self.failed: dict[str, KafkaDeltaExpressError] = {}
         """The tables that are left out, and why (rule 1)."""
 
@@ -124,7 +124,7 @@ class StreamTables:
     def look(self) -> None:
         """Read the tables' current state. Raises TableError."""
         self.targets.clear()
-        self.went_back = []
+        self.rolled_back = []
         urls = [url for url in self._stream.tables if url not in self.failed]
         for url, found in zip(urls, self._parallel(self._state_or_error, urls), strict=True):
             with self.tried(url):
@@ -149,7 +149,7 @@ class StreamTables:
         shape = TableShape(state.schema, state.partition_by)
         seen = Target(url, state.table_id, shape, state.transactions, state.version, way)
         target, back = self._look_back.look(seen)
-        self.went_back += [] if back is None else [(target, back)]
+        self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:

@@ -87,7 +87,7 @@ class TableCompatibility:
         try:
             state = read_table_state(self._open_table(table.url))
             found = None if state is None else incompatibility(table, state)
-        except Exception as error:  # noqa: BLE001 - rule 2: whatever is wrong with a log, staging loses nothing
+        except Exception as error:  # noqa: BLE001 - rule 2: a broken log costs staging nothing
             self._log.warning("table not inspected", table=quoted(table.url), problem=str(error))
             state, found = None, None
         holds_s = LOOK_AT_REFUSED_S if found is not None else LOOK_AGAIN_S if state is None else inf

@@ -64,5 +64,5 @@ class TopicRecord(NamedTuple):
     value: bytes | None
     timestamp_ms: int
     headers: Headers
-    index: int  # type: ignore[assignment] # hides the search of tuples, for which nobody needs it
+    index: int  # type: ignore[assignment] # hides the search of tuples, which no code uses
     """The number of the message that it was made for."""

@@ -1,0 +1,38 @@
+"""The words of the field: what the product and its pages say is plain American English."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOPS = ("common", "stage_writer", "delta_loader", "bootstrap")
+PRODUCT = [path for top in TOPS for path in (ROOT / top).rglob("*.py")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").rglob("*.md")]
+# The word that this project once used, and what stands there now.
+WORDS = {
+    r"mend(s|ed|ing)?": "fix, repair",
+    r"anew": "again, new",
+    r"for ever": "forever, until stopped",
+    r"(no|some|any)body": "the noun: the operator, another process, the caller",
+    r"besides": "also",
+    r"all the same": "still, also",
+    r"whatever": "any, every, regardless of",
+    r"however long": "no matter how long",
+    r"went_back|WentBack|LookBack": "rollback",
+    r"way_of_loading|core/ways": "load mode",
+}
+
+
+@pytest.mark.parametrize("path", [pytest.param(PRODUCT, id="product"), pytest.param(PAGES, id="pages")])
+def test_private_words_stay_out(path: list[Path]) -> None:
+    words = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {match[0]}"
+        for file in path
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), 1)
+        for match in words.finditer(line)
+    ]
+    assert found == [], f"write instead: {WORDS}"
