@@ -195,8 +195,11 @@ class NativeTaking:
         self._is_closed = False
 
     def take_over(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """These are about to be assigned: forward their messages to our queue."""
-        for topic, partition in partitions:
+        """These are about to be assigned: forward their messages to our queue.
+
+        Nothing happens once this is closed: the group may still assign partitions while the consumer leaves it.
+        """
+        for topic, partition in () if self._is_closed else partitions:
             self.let_go([(topic, partition)])
             queue = self._functions.queue_of(self._kafka, topic.encode(), partition)
             if queue:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +20,19 @@ from tests.fakes.native import required_library
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+# A consumer that is leaving its group may be assigned partitions once more.
+ASSIGNED_WHILE_CLOSING = """
+from confluent_kafka import Consumer
+from stage_writer.native.library import library_path
+from stage_writer.native.taking import NativeTaking
+consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
+taking = NativeTaking(library_path(), consumer)
+taking.take_over([("orders", 0)])
+taking.close()
+taking.take_over([("orders", 1)])
+consumer.close()
+"""
 
 
 @pytest.fixture
@@ -77,3 +93,10 @@ def test_yamls_booleans_are_understood(written: object, meant: Native) -> None:
         }
     )
     assert settings.writer.native is meant
+
+
+def test_partitions_that_are_assigned_while_the_consumer_closes_touch_nothing_that_was_freed() -> None:
+    required_library()
+    environment = {**os.environ, "MALLOC_PERTURB_": "85"}  # glibc: memory that was freed holds no valid pointers
+    command = [sys.executable, "-c", ASSIGNED_WHILE_CLOSING]
+    assert subprocess.run(command, env=environment, check=False, timeout=180).returncode == 0
