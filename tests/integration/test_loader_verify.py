@@ -179,7 +179,7 @@ def test_a_file_that_a_vacuum_took_is_named_with_what_mends_it(staging: Staging,
     found = report(staging, spark)
     (fault,) = found.faults
     assert (fault.kind, fault.version, fault.files, found.is_clean) == ("files_gone", 2, (add["path"],), False)
-    assert "RESTORE TO VERSION AS OF 1" in fault.text
+    assert "TO VERSION AS OF 1" in fault.text
 
 
 def test_rows_of_nobody_are_noted(staging: Staging, spark: SparkSession) -> None:

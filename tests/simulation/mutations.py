@@ -217,7 +217,7 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
 
 
 def _a_straddle_is_added_whole() -> AbstractContextManager[object]:
-    return patch.object(commits, "share_of", lambda url, marker, _start: FileSplit(plan.files_for(url, marker)))
+    return patch.object(commits, "split_files_at", lambda url, marker, _start: FileSplit(plan.files_for(url, marker)))
 
 
 def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
@@ -371,7 +371,7 @@ def _repairs_take_no_turns() -> AbstractContextManager[object]:
 
 
 def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
-    return patch.object(StreamTables, "with_debts", lambda _self, commit, _load: commit)
+    return patch.object(StreamTables, "with_deferred", lambda _self, commit, _load: commit)
 
 
 def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
