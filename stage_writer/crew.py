@@ -119,7 +119,7 @@ class Crew:
     """The workers of one command."""
 
     command: Sequence[str]
-    """The settings, before a worker's share is applied."""
+    """The program and its arguments, without `--worker`."""
     count: int
     log: FilteringBoundLogger
     ends_by_itself: bool

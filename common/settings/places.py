@@ -45,11 +45,11 @@ def nested(stage: str, tables: Iterable[tuple[str, str]]) -> str | None:
         if outer_key != "stage.url" and comparable(inner).startswith(f"{comparable(outer)}/"):
             return (
                 f"{inner_key}, {inner}, lies below {outer_key}, {outer}, where a VACUUM of that table deletes what it "
-                "holds; give it a place beside the table"
+                "holds; give it a folder outside the table"
             )
         if outer_key == "stage.url" and comparable(inner) == comparable(outer):
             return f"stage.url is {inner_key}, {inner}; give the stage a place of its own"
         below = comparable(inner).removeprefix(f"{comparable(outer)}/").partition("/")[0]
         if outer_key == "stage.url" and below in STAGE_FOLDERS:
-            return f"{inner_key}, {inner}, lies in the folder {below} of the stage; give it a place beside the stage"
+            return f"{inner_key}, {inner}, lies in the folder {below} of the stage; give it a folder outside the stage"
     return None

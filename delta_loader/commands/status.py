@@ -36,8 +36,9 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += left_behind(stage, settings.streams, opener)
-        topics = {source.topic for stream in settings.streams for source in ends(stream) or ()}
-        left += shared_topic_checks(settings.streams, topics)
+        with suppress(KafkaDeltaExpressError):
+            topics = {source.topic for stream in settings.streams for source in ends(stream) or ()}
+            left += shared_topic_checks(settings.streams, topics)
         streams = [
             stream_status(
                 stream,
