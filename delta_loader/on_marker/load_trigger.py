@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,8 @@ class DueLoad:
     reason: Reason
     app_ids: frozenset[str] | None
     """The streams; None for all."""
-    began: datetime
+    began_s: float
+    """On the monotonic clock: the date may be set while the pass runs."""
     asked: tuple[LoadRequest, ...] = ()
 
 
@@ -112,8 +114,9 @@ class LoadTrigger:
                 self._paces[app_id] = self._paces[app_id].told()
         self.collected(reports)
         if turn.app_ids is None:
-            self._due = self._schedule.next_after(turn.began, now)
-            self._due_s = self._clock.monotonic_s() + (self._due - now).total_seconds()
+            now_s = self._clock.monotonic_s()
+            self._due = self._schedule.next_after(now - timedelta(seconds=now_s - turn.began_s), now)
+            self._due_s = now_s + (self._due - now).total_seconds()
         for asked in turn.asked:
             asked.answer(None if cut_short else reports)
 
@@ -136,26 +139,26 @@ class LoadTrigger:
 
     def _turn(self, now: datetime) -> DueLoad | None:
         if self._desk.is_asked:
-            return self._all(Reason.ASKED, now)
+            return self._all(Reason.ASKED)
         if self._due is None:
-            return self._all(Reason.START, now)
+            return self._all(Reason.START)
         is_due = now >= self._due or self._clock.monotonic_s() >= self._due_s  # the wall clock may be set back
-        return self._all(Reason.SCHEDULE, now) if is_due else self._told(now)
+        return self._all(Reason.SCHEDULE) if is_due else self._told()
 
-    def _all(self, reason: Reason, now: datetime) -> DueLoad:
+    def _all(self, reason: Reason) -> DueLoad:
         # A notification from here on is for the next turn; earlier ones are in this turn's listing.
         asked = self._desk.take()
         if self._news is not None:
             self._news.take()
         self._begin(self._paces)
-        return DueLoad(reason, None, now, asked)
+        return DueLoad(reason, None, self._clock.monotonic_s(), asked)
 
-    def _told(self, now: datetime) -> DueLoad | None:
+    def _told(self) -> DueLoad | None:
         due = self._due_now()
         if not due:
             return None
         self._begin(due)
-        return DueLoad(Reason.ON_MARKER, due, now)
+        return DueLoad(Reason.ON_MARKER, due, self._clock.monotonic_s())
 
     def _due_now(self) -> frozenset[str]:
         if self._news is None:

@@ -132,6 +132,16 @@ def test_a_date_that_is_set_back_delays_no_look_at_everything() -> None:
     assert [world.look(1) for _ in range(60)].count("all") == 1
 
 
+def test_a_date_that_is_set_back_during_a_pass_delays_no_look_at_everything() -> None:
+    world = World()
+    turn = world.next()
+    assert turn is not None
+    world.clock.now_s += 5
+    world.set_back_s = 3_600.0
+    world.turns.ended(turn, [], world.now)
+    assert [world.look(20.0) for _ in range(3)] == [None, None, "all"]
+
+
 def test_a_stream_that_failed_is_tried_again_by_itself_and_less_and_less() -> None:
     world = World()
     tried: list[float] = []
