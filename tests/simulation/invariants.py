@@ -7,7 +7,9 @@ Rules:
 2. A marker's data files are there when it is claimed; they may be gone where the same claim was made, and settled,
    before.
 3. A marker's links hold: one that names a marker before it begins where some marker of that name ended.
-4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it.
+4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (One
+   that was the chain's end when it was made, was put aside, and comes again by a duplicated request may be followed by
+   a claim that was under way: that was planned while it was the end.)
 5. A marker goes only when its copy is below ``stray/``, or when its own table has its span, no marker below it is left,
    and one above it is. A writer withdraws its own claim only when the marker before it was put aside.
 6. A file that a table has, or that a marker names which its table lacks, is never deleted.
@@ -45,6 +47,8 @@ class _Claim:
 
     marker: Marker
     above: tuple[_Claim, ...]
+    was_last: bool = False
+    """Whether it is there again, and was the last marker when it was made."""
 
 
 @dataclass(slots=True)
@@ -58,7 +62,8 @@ class StageInvariants:
     problems: list[str] = field(default_factory=list)
     _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
     _ends: dict[tuple[MarkerName, int], set[Position]] = field(default_factory=dict)
-    _seen: set[bytes] = field(default_factory=set)
+    _seen: dict[bytes, bool] = field(default_factory=dict)
+    """The markers that writers have claimed, and whether each was the last one when it was made."""
     _named: dict[str, MarkerName] = field(default_factory=dict)
     """By the full path of a data file, the marker that names it."""
 
@@ -114,20 +119,20 @@ class StageInvariants:
         source, manifest = marker.name.topic_partition, marker.manifest
         claims = self._claims.setdefault(source, {})
         if manifest is not None:
-            self._require_files(objects, marker, data)
+            if data not in self._seen:
+                self._require_files(objects, marker)
             self._require_link(marker, claims)
         above = tuple(
             other
             for start, other in claims.items()
             if start > marker.name.start and _generation(other.marker) >= _generation(marker)
         )
-        claims[marker.name.start] = _Claim(marker, above)
+        claims[marker.name.start] = _Claim(marker, above, self._seen.get(data, False))
+        if manifest is not None:
+            self._seen.setdefault(data, not above)
         self._ends.setdefault((marker.name, _generation(marker)), set()).add(marker.span.end)
 
-    def _require_files(self, objects: Objects, marker: Marker, data: bytes) -> None:
-        if data in self._seen:
-            return
-        self._seen.add(data)
+    def _require_files(self, objects: Objects, marker: Marker) -> None:
         for path in self._paths(marker):
             self._named[path] = marker.name
             if path not in objects:
@@ -145,6 +150,8 @@ class StageInvariants:
             )
         claim = claims.get(manifest.previous)
         if claim is None or claim.marker.span.end != marker.span.start or claim.marker.manifest is None:
+            return
+        if claim.was_last:
             return
         if any(claims.get(other.marker.name.start) is other for other in claim.above):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
