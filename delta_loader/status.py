@@ -190,7 +190,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         valid_through_ms=_valid_through_ms(stream, state, open_store),
         undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
         drops_on_purpose=stream.drops_on_purpose,
-        name=name_of_table(stream, stream.table),
+        name=name_of_table(stream.catalog_tables, stream.table),
     )
 
 

@@ -2,10 +2,9 @@
 
 Rules:
 
-1. Column names are case-insensitive, as in Spark and Delta.
-2. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` turn them into the table's.
+1. The declared columns are the record's; `explode`, then `drop`, `rename` and `field_names` turn them into the table's.
    `partition_by` and the columns that are added after these use the table's names only.
-3. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
+2. The type of a derived column is its expression's. It is not known here, and nothing here depends on it.
 """
 
 from __future__ import annotations
@@ -16,17 +15,13 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 from common.schema import ArrayType, Field, Primitive, StructType
 from common.schema.naming import Naming
-from common.settings.creation import check_creation
 from common.settings.formats import path_steps
 from common.settings.hints import did_you_mean
-from common.settings.services import check_z_order
 
 CDC_COLUMN = "_cdc"
 """The description of a row's change in an event (`envelope`)."""
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from common.settings.stream import Stream
 
 
@@ -39,51 +34,16 @@ def naming_of(stream: Stream) -> Naming:
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
     """Columns that are not fields of the record: they have the name given in the settings."""
-    return (*((stream.rescue_column,) if stream.rescues else ()), *_of_events(stream), *stream.derive)
-
-
-def _of_events(stream: Stream) -> tuple[str, ...]:
-    return (CDC_COLUMN,) if stream.has_events else ()
+    rescue = (stream.rescue_column,) if stream.rescues else ()
+    return (*rescue, *((CDC_COLUMN,) if stream.has_events else ()), *stream.derive)
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:
     """The table's declared columns, without computed ones."""
-    columns = _named(stream)
+    columns = table_columns_of(stream)
     dropped = naming_of(stream).drop
     made = sum((name,) not in dropped for name in made_columns(stream))  # they come last
     return StructType(columns.fields[: len(columns) - made])
-
-
-def table_columns_of(stream: Stream) -> StructType:
-    """The table's columns except Kafka's; computed ones have any type."""
-    return _named(stream)
-
-
-def check_columns(stream: Stream, added: tuple[str, ...], staged: tuple[str, ...] = ()) -> None:
-    """Raises ValueError for settings that name an unknown column, or one twice; ``added`` come after the record's.
-
-    ``staged`` are not columns of the table, and none of its columns may have such a name.
-    """
-    rescue = (stream.rescue_column,) if stream.rescues else ()
-    added_to_record = {"rescue_column": rescue, "envelope": _of_events(stream), "derive": tuple(stream.derive)}
-    _require_new(stream.schema_of_columns.names, added_to_record)
-    try:
-        columns = _named(stream)
-    except SchemaError as error:
-        msg = f"{error.problem}; {error.remedy}"
-        raise ValueError(msg) from None
-    _require_new(columns.names, {"kafka_columns": added, "load": staged})
-    known = [*columns.names, *added]
-    for name in stream.partition_by:
-        if name not in known:
-            hint = did_you_mean(name, known, "declare it in columns, or derive it")
-            msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
-            raise ValueError(msg)
-    if len(set(stream.partition_by)) < len(stream.partition_by):
-        msg = "partition_by names a column twice; name each once"
-        raise ValueError(msg)
-    check_z_order(stream, known)
-    check_creation(stream, known)
 
 
 def exploded(columns: StructType, name: str) -> StructType:
@@ -99,26 +59,14 @@ def exploded(columns: StructType, name: str) -> StructType:
     return StructType(tuple(element if one is found else one for one in columns))
 
 
-def _named(stream: Stream) -> StructType:
-    """The table's columns; computed ones with any type."""
+def table_columns_of(stream: Stream) -> StructType:
+    """The table's columns except Kafka's; computed ones have any type. Raises SchemaError."""
     made = made_columns(stream)
     columns = stream.schema_of_columns.with_fields(Field(name, Primitive.STRING) for name in made)
     if stream.explode is not None and stream.explode not in stream.derive:
         columns = exploded(columns, stream.explode)
-    # The content of computed ones is not known here (rule 3).
+    # The content of computed ones is not known here (rule 2).
     naming = naming_of(stream)
     drop = frozenset(path for path in naming.drop if len(path) == 1 or path[0] not in made)
     rename = {path: name for path, name in naming.rename.items() if len(path) == 1 or path[0] not in made}
     return replace(naming, drop=drop, rename=rename).of(columns, made).columns
-
-
-def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:
-    """``added`` are names by the setting that adds the column."""
-    taken = dict.fromkeys(map(str.casefold, known), "columns")
-    for origin, names in added.items():
-        for name in names:
-            other = taken.get(name.casefold())
-            if other is not None:
-                msg = f"{origin} makes the column {name!r}, which is among {other} too; rename one of them"
-                raise ValueError(msg)
-            taken[name.casefold()] = origin

@@ -6,19 +6,20 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
+from common.settings.checks import checked
+from common.settings.checks.routes import check_shared
+from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
 from common.settings.places import nested
-from common.settings.routes import check_shared
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
-from common.settings.topology import check_changelogs
 from common.settings.values import (
     Address,
     DurationS,
@@ -340,7 +341,9 @@ class Settings(Section):
         "the extra `[schema-registry]`.",
         examples=[{"url": "http://localhost:8081", "basic.auth.user.info": "${REGISTRY_USER}:${REGISTRY_PASSWORD}"}],
     )
-    streams: tuple[Stream, ...] = Field(min_length=1, description="What to load, from where to where.")
+    streams: tuple[Annotated[Stream, AfterValidator(checked)], ...] = Field(
+        min_length=1, description="What to load, from where to where."
+    )
 
     @field_validator("kafka")
     @classmethod

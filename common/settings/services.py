@@ -4,8 +4,8 @@ Rules:
 
 1. A window is two times of the day in ``time_zone``; one that ends before it starts spans midnight. Its end is
    exclusive.
-2. A stream's Z-order is checked against its columns here; conditions that depend on the table (statistics, liquid
-   clustering) are reported by the run.
+2. A stream's Z-order is checked against its columns by checks/columns.py; conditions that depend on the table
+   (statistics, liquid clustering) are reported by the run.
 """
 
 from __future__ import annotations
@@ -19,15 +19,11 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, field_validator, model_validator
 
-from common.settings.hints import did_you_mean
 from common.settings.section import Section
 from common.settings.values import DurationS, SizeBytes, check_schedule, duration_text, parse_duration_s
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime, tzinfo
-
-    from common.settings.stream import Stream
 
 OFF = "off"
 _WINDOW = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")
@@ -256,19 +252,3 @@ class StreamServices(Section):
         "clustering. Each run rewrites the whole partition, so only quiet partitions are optimized.",
         examples=[["session_id"]],
     )
-
-
-def check_z_order(stream: Stream, known: Sequence[str]) -> None:
-    """Raise ValueError for invalid Z-order columns; ``known`` are the table's."""
-    columns = stream.table_services.z_order
-    for name in columns:
-        if name in stream.partition_by:
-            msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
-            raise ValueError(msg)
-        if name.split(".")[0] not in known:
-            hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
-            msg = f"table_services.z_order names {name!r}, which is no column of the table; {hint}"
-            raise ValueError(msg)
-    if len(set(columns)) < len(columns):
-        msg = "table_services.z_order names a column twice; name each once"
-        raise ValueError(msg)

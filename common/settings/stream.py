@@ -1,4 +1,7 @@
-"""A stream's settings: what to load, from where to where. The rules are those of `common.settings.model`."""
+"""A stream's settings: what to load, from where to where. The rules are those of `common.settings.model`.
+
+Settings that contradict each other are refused by `common.settings.checks`, when a file is read.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,13 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from common.schema import StructType, parse_ddl
-from common.settings.catalog import check_catalog_tables, require_location, with_locations
-from common.settings.columns import check_columns, declared_columns_of_table
+from common.settings.catalog import require_location, with_locations
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
-from common.settings.merge import Merge, check_merge
-from common.settings.route_tables import RouteTable, at_table, check_route_tables, require_columns
-from common.settings.routes import check_routes
+from common.settings.merge import Merge
+from common.settings.route_tables import RouteTable, require_columns
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
-from common.settings.topology import check_topology
 from common.settings.values import DurationS, StartAt, StartValue
 from common.stage.merged import is_merged, topics_of
 from common.stage.row_places import STAGED_PLACE, Place
@@ -335,11 +335,6 @@ class Stream(Section):
         return require_columns(value)
 
     @model_validator(mode="after")
-    def _names(self) -> Self:
-        check_columns(self, self.kafka_column_names, self.staged_place or ())
-        return self
-
-    @model_validator(mode="after")
     def _rescue(self) -> Self:
         if not self.rescues and self.rescue_column != "_rescued":
             msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
@@ -401,11 +396,6 @@ class Stream(Section):
         """The columns declared by ``columns``."""
         return parse_ddl(self.columns)
 
-    @property
-    def declared_columns_of_table(self) -> StructType:
-        """The table's declared columns, with the table's names; without derived columns."""
-        return declared_columns_of_table(self)
-
     @model_validator(mode="after")
     def _defaults(self) -> Self:
         if not self.dead_letters:
@@ -413,18 +403,6 @@ class Stream(Section):
         if comparable(self.dead_letters) == comparable(self.table):
             msg = "dead_letters is the table itself; give it a URL of its own"
             raise ValueError(msg)
-        check_topology(self)
-        check_catalog_tables(self)
-        check_routes(self)
-        check_merge(self)
-        check_route_tables(self)
-        for route in self.route_tables:
-            table = self.at(self.routes[route])
-            try:
-                check_columns(table, table.kafka_column_names, table.staged_place or ())
-            except ValueError as error:
-                msg = f"route_tables.{route}: {error}"
-                raise ValueError(msg) from None
         return self
 
     @property
@@ -447,7 +425,25 @@ class Stream(Section):
 
     def at(self, url: str) -> Stream:
         """The stream as if that one of its tables were the main one: with its columns and layout."""
-        return at_table(self, url)
+        found = self._route_table(url)
+        if found is None:
+            return self.model_copy(update={"table": url})
+        services = self.table_services.model_copy(update={"z_order": found.z_order})
+        own = {name: getattr(found, name) for name in RouteTable.model_fields if name != "z_order"}
+        return self.model_copy(update={"table": url, "table_services": services, **own})
+
+    def key_of(self, url: str, name: str) -> str:
+        """The key of a setting for one of its tables for rows."""
+        found = self._route_table(url)
+        route = next((route for route, one in self.route_tables.items() if one is found), None)
+        return f"streams[].{name}" if route is None else f"streams[].route_tables.{route}.{name}"
+
+    def _route_table(self, url: str) -> RouteTable | None:
+        """The separate settings of one of its tables; None for one like the stream's."""
+        wanted = comparable(url) if self.route_tables else ""
+        return next(
+            (found for route, found in self.route_tables.items() if comparable(self.routes[route]) == wanted), None
+        )
 
     def load_of(self, url: str) -> LoadSetting:
         """How one of its tables is loaded; the one for dead letters is always appended to."""

@@ -38,7 +38,7 @@ class Registering:
 
         ``exists`` says whether a Delta table exists at its URL by now.
         """
-        name = name_of_table(stream, url)
+        name = name_of_table(stream.catalog_tables, url)
         if name is None or (name, url) in self._right:
             return False
         entry = self._catalog.entry(name)
@@ -54,7 +54,7 @@ class Registering:
     def checks(self, stream: Stream) -> Iterator[Check]:
         """The catalog's checks of a stream's tables, before anything is loaded."""
         for url in stream.tables:
-            name = name_of_table(stream, url)
+            name = name_of_table(stream.catalog_tables, url)
             if name is None:
                 continue
             try:

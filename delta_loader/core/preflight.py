@@ -21,10 +21,9 @@ from common.remedies import delta_table, of_table
 from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
-from common.settings.columns import table_columns_of
+from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.loading import Evolution
 from common.settings.overlap import shared_topics
-from common.settings.route_tables import key_of
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
@@ -103,7 +102,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
 
 
 def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
-    columns = stream.declared_columns_of_table
+    columns = declared_columns_of_table(stream)
     if stream.merge is not None and stream.merge.soft_delete is not None:
         columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
     columns = columns.with_fields(KAFKA_FIELDS if stream.kafka_columns else ())
@@ -118,7 +117,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
             "columns",
             Level.ERROR,
             f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
-            remedy_for(table, declared, url, key_of(stream, url, "columns"), way),
+            remedy_for(table, declared, url, stream.key_of(url, "columns"), way),
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
@@ -154,7 +153,7 @@ def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
         known = schema_from_json(schema)
     except SchemaError:
         return ()  # reported by `differences`
-    made = table_columns_of(stream).names[len(stream.declared_columns_of_table) :]
+    made = table_columns_of(stream).names[len(declared_columns_of_table(stream)) :]
     return tuple(f"the column {name}, which writers make, is not in it" for name in made if known.field(name) is None)
 
 

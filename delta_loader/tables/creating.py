@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from common.errors import NotCompatibleError
 from common.settings.loading import Evolution
-from common.settings.route_tables import key_of
 from common.tables.delta_log import TableState
 from delta_loader.core.load_modes.compatibility import differences
 from delta_loader.core.load_modes.layout import Layout, layout_of, like
@@ -50,9 +49,7 @@ class Creator:
         template = None if self._maker is None else self._maker.template(model)
         if template is None:
             msg = f"the template {model} of the Delta table {url} is not there"
-            raise NotCompatibleError(
-                msg, f"create it, or name another table in {key_of(self._stream, url, 'template')}"
-            )
+            raise NotCompatibleError(msg, f"create it, or name another table in {self._stream.key_of(url, 'template')}")
         shape, layout = like(template, self._stream.at(url))
         new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
         way = choose_load_mode(new, self._stream.load_of(url))
@@ -61,7 +58,7 @@ class Creator:
             found = differences(shape, staged, way)
             if found:
                 msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
-                columns = key_of(self._stream, url, "columns")
+                columns = self._stream.key_of(url, "columns")
                 raise NotCompatibleError(
                     msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"
                 )

@@ -24,7 +24,7 @@ import numpy as np
 from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
-from common.settings.merge import merge_by_of, operation_of
+from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
 from common.tables.changes import table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.settings.topology import PACKAGES_OF_THIS_PROGRAM
+from common.settings.checks.topology import PACKAGES_OF_THIS_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -10,20 +10,6 @@ import pytest
 PACKAGES = ("common", "stage_writer", "delta_loader", "bootstrap")
 # Modules that may know each other; each group counts as one module.
 TOGETHER = {
-    "the checks of a stream's settings, which the stream calls": {
-        f"common.settings.{name}"
-        for name in (
-            "catalog",
-            "columns",
-            "creation",
-            "merge",
-            "route_tables",
-            "routes",
-            "services",
-            "stream",
-            "topology",
-        )
-    },
     "streams and tables of the DSL, each of which gives the others": {
         f"stage_writer.topologies.dsl.{name}" for name in ("builder", "grouped", "kstream", "ktable")
     },

@@ -17,7 +17,7 @@ from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from common.schema import Field, Primitive, StructType
-from common.settings.merge import merge_by_of
+from common.settings.merging import merge_by_of
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.tables.changes import DELETE_COLUMN, staged_columns

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType
-from common.settings.creation import OF_ONE_TABLE
+from common.settings.checks.creation import OF_ONE_TABLE
 from delta_loader.core.plan import TableShape
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from common.errors import SchemaError
 from common.schema import Field, Primitive, to_arrow_schema
-from common.settings.merge import record_names, require_key_type, require_sequence_type
+from common.settings.merging import record_names, require_key_type, require_sequence_type
 from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
 from stage_writer.core.changes.message_keys import MessageKeys
 from stage_writer.core.decoding.reading import Reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from common.settings.merge import merge_by_of, operation_of
+from common.settings.merging import merge_by_of, operation_of
 from common.tables.changes import MergeBy, staged_columns, table_columns
 from tests.fakes.streams import stream_of
 

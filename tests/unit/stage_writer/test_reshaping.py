@@ -11,6 +11,7 @@ import pytest
 from common.errors import SchemaError
 from common.schema import to_arrow_schema, to_ddl
 from common.schema.naming import snake_case
+from common.settings.columns import declared_columns_of_table
 from stage_writer.core.convert import StreamConverter
 from tests.fakes.streams import batch_of, stream_of
 
@@ -103,11 +104,11 @@ def test_the_table_has_the_columns_that_the_settings_say() -> None:
         field_names="snake_case",
         partition_by=["day"],
     )
-    assert to_ddl(stream.declared_columns_of_table) == "key INT, user_id STRING, v STRUCT<a: INT>"
+    assert to_ddl(declared_columns_of_table(stream)) == "key INT, user_id STRING, v STRUCT<a: INT>"
     rows, _ = StreamConverter(stream).formats
     names = ["key", "user_id", "v", "day", "_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp"]
     assert rows.arrow_schema.names == names
-    assert rows.arrow_schema.field("v").type == to_arrow_schema(stream.declared_columns_of_table).field("v").type
+    assert rows.arrow_schema.field("v").type == to_arrow_schema(declared_columns_of_table(stream)).field("v").type
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""Checks across the sections of a stream's settings; each section, and the stream itself, checks what is its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.checks.catalog import check_catalog_tables
+from common.settings.checks.columns import check_columns
+from common.settings.checks.merge import check_merge
+from common.settings.checks.route_tables import check_route_tables
+from common.settings.checks.routes import check_routes
+from common.settings.checks.topology import check_topology
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+
+def checked(stream: Stream) -> Stream:
+    """The stream unchanged; raises ValueError for settings that contradict each other."""
+    check_columns(stream)
+    check_topology(stream)
+    check_catalog_tables(stream)
+    check_routes(stream)
+    check_merge(stream)
+    check_route_tables(stream)
+    return stream

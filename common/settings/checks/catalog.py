@@ -1,0 +1,48 @@
+"""Checks of a stream's `catalog_tables`: names that a catalog does not allow, or that have no effect."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from common.settings.catalog import require_location
+from common.tables.urls import comparable
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+_NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
+
+
+def check_catalog_tables(stream: Stream) -> None:
+    """Raise ValueError for names that a catalog does not allow, or that have no effect."""
+    templates = _templates(stream)
+    for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), *templates):
+        try:
+            require_location(table)
+        except ValueError as error:
+            msg = f"{key}: {table!r} {error}"
+            raise ValueError(msg) from None
+    used = {comparable(url) for url in (*stream.tables, *(template for _, template in templates))}
+    named: dict[str, str] = {}
+    for name, url in stream.catalog_tables.items():
+        try:
+            require_location(url)
+        except ValueError as error:
+            msg = f"catalog_tables.{name} is {url!r}, which {error}"
+            raise ValueError(msg) from None
+        if _NAME.fullmatch(name) is None:
+            msg = f"catalog_tables names {name!r}, which is no table's name; write schema.table or catalog.schema.table"
+        elif comparable(url) not in used:
+            msg = f"catalog_tables.{name} lies at {url}, where none of the stream's tables does; leave it out"
+        elif comparable(url) in named:
+            msg = f"catalog_tables.{name} lies where {named[comparable(url)]} does; a table has one name"
+        else:
+            named[comparable(url)] = name
+            continue
+        raise ValueError(msg)
+
+
+def _templates(stream: Stream) -> list[tuple[str, str]]:
+    of_routes = ((f"route_tables.{route}.template", found.template) for route, found in stream.route_tables.items())
+    return [(key, template) for key, template in (("template", stream.template), *of_routes) if template is not None]

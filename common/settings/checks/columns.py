@@ -1,0 +1,73 @@
+"""Checks of a stream's columns, and of the settings that name one.
+
+Rule: column names are case-insensitive, as in Spark and Delta.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import SchemaError
+from common.settings.checks.creation import check_creation
+from common.settings.columns import CDC_COLUMN, table_columns_of
+from common.settings.hints import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.settings.stream import Stream
+
+
+def check_columns(stream: Stream) -> None:
+    """Raise ValueError for settings that name an unknown column, or one twice."""
+    rescue = (stream.rescue_column,) if stream.rescues else ()
+    events = (CDC_COLUMN,) if stream.has_events else ()
+    _require_new(
+        stream.schema_of_columns.names, {"rescue_column": rescue, "envelope": events, "derive": tuple(stream.derive)}
+    )
+    try:
+        columns = table_columns_of(stream)
+    except SchemaError as error:
+        msg = f"{error.problem}; {error.remedy}"
+        raise ValueError(msg) from None
+    # the place of a staged row is no column of the table, and none of its columns may have such a name
+    _require_new(columns.names, {"kafka_columns": stream.kafka_column_names, "load": stream.staged_place or ()})
+    known = [*columns.names, *stream.kafka_column_names]
+    for name in stream.partition_by:
+        if name not in known:
+            hint = did_you_mean(name, known, "declare it in columns, or derive it")
+            msg = f"partition_by names {name!r}, which is no column of the table; {hint}"
+            raise ValueError(msg)
+    if len(set(stream.partition_by)) < len(stream.partition_by):
+        msg = "partition_by names a column twice; name each once"
+        raise ValueError(msg)
+    _check_z_order(stream, known)
+    check_creation(stream, known)
+
+
+def _require_new(known: tuple[str, ...], added: Mapping[str, tuple[str, ...]]) -> None:
+    """``added`` are names by the setting that adds the column."""
+    taken = dict.fromkeys(map(str.casefold, known), "columns")
+    for origin, names in added.items():
+        for name in names:
+            other = taken.get(name.casefold())
+            if other is not None:
+                msg = f"{origin} makes the column {name!r}, which is among {other} too; rename one of them"
+                raise ValueError(msg)
+            taken[name.casefold()] = origin
+
+
+def _check_z_order(stream: Stream, known: Sequence[str]) -> None:
+    """Raise ValueError for invalid Z-order columns; ``known`` are the table's."""
+    columns = stream.table_services.z_order
+    for name in columns:
+        if name in stream.partition_by:
+            msg = f"table_services.z_order names {name!r}, by which the table is partitioned; leave it out"
+            raise ValueError(msg)
+        if name.split(".")[0] not in known:
+            hint = did_you_mean(name, known, f"known are: {', '.join(known)}")
+            msg = f"table_services.z_order names {name!r}, which is no column of the table; {hint}"
+            raise ValueError(msg)
+    if len(set(columns)) < len(columns):
+        msg = "table_services.z_order names a column twice; name each once"
+        raise ValueError(msg)

@@ -1,0 +1,86 @@
+"""Checks of a stream's `merge`.
+
+Rule: meaningless combinations are refused here. A record that gives several rows or goes to several tables has no
+single row to change, and a table that gains columns would keep old values in them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.columns import declared_columns_of_table, table_columns_of
+from common.settings.hints import did_you_mean
+from common.settings.loading import LoadSetting
+from common.settings.merging import operation_of, require_key_type, require_sequence_type
+from common.tables.changes import RESERVED
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+
+def check_merge(stream: Stream) -> None:
+    """Raise ValueError for a `merge` that cannot work."""
+    merge = stream.merge
+    if (stream.load is LoadSetting.MERGE) != (merge is not None):
+        msg = "load is merge, and merge.keys is missing; add merge: {keys: [columns]}"
+        if merge is not None:
+            msg = f"merge is given, and load is {stream.load.value}; write load: merge, or leave merge out"
+        raise ValueError(msg)
+    if merge is None:
+        return
+    _check_together(stream)
+    known = table_columns_of(stream)
+    names = [*known.names, *stream.kafka_column_names]
+    for key in merge.keys:
+        _require_known("merge.keys", key, names)
+    if len(set(merge.keys)) < len(merge.keys):
+        msg = "merge.keys names a column twice; name each once"
+        raise ValueError(msg)
+    if merge.sequence is not None:
+        _require_known("merge.sequence", merge.sequence, names)
+    for name in (name for name in names if name.casefold().startswith(RESERVED)):
+        msg = f"the column {name!r} begins with {RESERVED}, which merging has for itself; rename it"
+        raise ValueError(msg)
+    soft = merge.soft_delete
+    if soft is not None and (soft.casefold() in map(str.casefold, names) or soft.startswith(RESERVED)):
+        msg = f"merge.soft_delete makes the column {soft!r}, and there is one of that name; choose another name"
+        raise ValueError(msg)
+    _check_types(stream)
+
+
+def _check_types(stream: Stream) -> None:
+    """Checks the declared columns; types of the others are known when the writer has bound their expressions."""
+    declared = declared_columns_of_table(stream)
+    for key in stream.merge.keys if stream.merge is not None else ():
+        field = declared.field(key)
+        if field is not None:
+            require_key_type(key, field.type)
+    sequence = stream.merge.sequence if stream.merge is not None else None
+    field = None if sequence is None else declared.field(sequence)
+    if field is not None:
+        require_sequence_type(field.name, field.type)
+
+
+def _check_together(stream: Stream) -> None:
+    refused = {
+        "route": stream.route is not None,
+        "explode": stream.explode is not None,
+        "unknown_fields: evolve": stream.evolves,
+    }
+    for key in (key for key, given in refused.items() if given):
+        msg = f"{key} is given beside merge, and cannot be: an event changes one row of one table, whose columns stay; "
+        raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
+    merge = stream.merge
+    if merge is not None and merge.operation is not None and not merge.deletes:
+        msg = "merge.operation is given without merge.deletes, so it has no effect; name the values that delete"
+        raise ValueError(msg)
+    if merge is not None and merge.deletes and operation_of(stream) is None:
+        msg = "merge.deletes is given without merge.operation; say which expression has these values"
+        raise ValueError(msg)
+
+
+def _require_known(setting: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        hint = did_you_mean(name, known, "declare it in columns, or derive it")
+        msg = f"{setting} names {name!r}, which is no column of the table; {hint}"
+        raise ValueError(msg)

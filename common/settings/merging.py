@@ -1,0 +1,54 @@
+"""What a stream's `merge` means for its rows: keys, order, operation, and the types that these may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.schema import DataType, DecimalType, Primitive, type_to_ddl
+from common.settings.columns import declared_columns_of_table, naming_of
+from common.tables.changes import MergeBy, merge_by
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+_WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
+_ORDERED = (Primitive.STRING, *_WHOLE, Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ)
+KEY_TYPES = (*_ORDERED, Primitive.BOOLEAN)
+
+
+def merge_by_of(stream: Stream) -> MergeBy | None:
+    """How a stream's rows are merged; None for one that is not."""
+    if stream.merge is None:
+        return None
+    merge = stream.merge
+    return merge_by(merge.keys, stream.kafka_column_names, merge.sequence, merge.soft_delete)
+
+
+def operation_of(stream: Stream) -> tuple[str, tuple[str, ...]] | None:
+    """The expression and the values that delete; None where every record is an upsert."""
+    if stream.merge is None:
+        return None
+    if stream.merge.operation is not None:
+        return stream.merge.operation, stream.merge.deletes
+    return ("_cdc.op", stream.merge.deletes or ("d",)) if stream.has_events else None
+
+
+def record_names(stream: Stream) -> dict[str, str]:
+    """For each declared column of the table its field's name in the record."""
+    naming, columns = naming_of(stream), stream.schema_of_columns
+    kept = [name for name in columns.names if (name,) not in naming.drop]
+    return dict(zip(declared_columns_of_table(stream).names, kept, strict=True))
+
+
+def require_key_type(name: str, data_type: DataType) -> None:
+    """Raise ValueError for a column that cannot be a key."""
+    if data_type not in KEY_TYPES and not isinstance(data_type, DecimalType):
+        msg = f"merge.keys names {name!r}, whose type {type_to_ddl(data_type)} cannot tell rows apart; "
+        raise ValueError(msg + "name a string, a whole number, a decimal, a date or a time")
+
+
+def require_sequence_type(name: str, data_type: DataType) -> None:
+    """Raise ValueError for a column that cannot be a sequence."""
+    if data_type not in _ORDERED and not isinstance(data_type, DecimalType):
+        msg = f"merge.sequence names {name!r}, whose type {type_to_ddl(data_type)} has no exact order; "
+        raise ValueError(msg + "name a whole number, a decimal, a date, a time or a string")
