@@ -22,7 +22,6 @@ from stage_writer.core.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
 from stage_writer.merging.converting import messages_of
 from stage_writer.outbox.records import outgoing_table
-from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.core.parquet.buffer import TableFormat
     from stage_writer.ports import PartitionTask, Runs, StateStore
-    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Output
     from stage_writer.topologies.task.task import Task
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 class TaskConverter:
     """Converts the messages of one Kafka partition."""
 
-    def __init__(self, parent: TopologyConverter, task: Task, gate: Lock) -> None:
+    def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
         """``gate`` is held while the task uses its stores: lookups come from other threads."""
         self.parent = parent
         self.task = task
@@ -97,32 +96,8 @@ class TaskConverter:
         return _staged(self.parent, messages_of(batch), output, everything, tombstones)
 
 
-def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
-    """The messages as the task's input; messages that are neither a row nor a tombstone are left out."""
-    partition = int(messages.batches[0].source.partition)
-    if len(tombstones) == 0:
-        index, is_null = row_index, np.zeros(len(row_index), np.bool_)
-    else:
-        index = np.sort(np.concatenate([row_index, tombstones]))
-        is_null = np.isin(index, tombstones, assume_unique=True)
-        places = np.searchsorted(row_index, index)
-        rows = rows.take(pa.array(np.where(is_null, 0, places), mask=is_null))
-    headers = messages.headers
-    return Input(
-        topic,
-        partition,
-        index,
-        messages.offsets[index],
-        messages.timestamps_ms[index],
-        messages.keys.take(pa.array(index)),
-        rows,
-        is_null,
-        None if headers is None else [headers[place] for place in index.tolist()],
-    )
-
-
 def _staged(
-    parent: TopologyConverter, messages: Messages, output: Output, rejects: Sequence[Reject], tombstones: Index
+    parent: StreamTasks, messages: Messages, output: Output, rejects: Sequence[Reject], tombstones: Index
 ) -> StagedRows:
     (batch,) = messages.batches
     own, dead = parent.formats
@@ -164,9 +139,7 @@ def _own(rows: pa.Table) -> pa.Table:
     return pa.table([pa.concat_arrays(column.chunks) for column in rows.columns], schema=rows.schema)
 
 
-def _with_kafka(
-    parent: TopologyConverter, table: TableFormat, messages: Messages, index: Index, rows: pa.Table
-) -> pa.Table:
+def _with_kafka(parent: StreamTasks, table: TableFormat, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
     names = parent.stream.kafka_column_names or table.place
     if not names:
         return rows

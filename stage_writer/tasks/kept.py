@@ -19,7 +19,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -37,21 +36,9 @@ if TYPE_CHECKING:
     from stage_writer.core.chain_end import Tail
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.ports import StateStore
-    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
     from stage_writer.topologies.stores import Changes, Snapshot, Stores
     from stage_writer.topologies.task.task import Task
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotsWhen:
-    """When a flush writes a snapshot (rule 2)."""
-
-    most_changes: int = 100
-    """Files of changes on top of a snapshot."""
-    least_bytes: int = 2**20
-    """Smaller changes are never a reason."""
-    oldest_s: float = inf
-    """The age of changes in a topic that makes a snapshot due (rule 4)."""
 
 
 class KeptTask:
@@ -59,7 +46,7 @@ class KeptTask:
 
     def __init__(
         self,
-        parent: TopologyConverter,
+        parent: StreamTasks,
         source: TopicPartition,
         task: Task,
         stores: Stores,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.ports import Converter, Converts
-    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Input
 
     Work = tuple[TaskConverter, MessageBatch]
@@ -40,7 +40,7 @@ _PORTION = 10_000
 
 def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
     """Batches by their converters, those of the tasks of one stream together."""
-    tasks: dict[TopologyConverter, list[Work]] = {}
+    tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
         if isinstance(converter, TaskConverter):
             tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
@@ -53,7 +53,7 @@ def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Co
 class Together:
     """A `stage_writer.ports.Converts` of the tasks of a stream."""
 
-    def __init__(self, parent: TopologyConverter, tasks: Sequence[TaskConverter]) -> None:
+    def __init__(self, parent: StreamTasks, tasks: Sequence[TaskConverter]) -> None:
         """``tasks`` are those of the batches to convert, one for each (rule 1)."""
         self._parent = parent
         self._tasks = tasks
@@ -100,7 +100,7 @@ def _portions(work: Sequence[Work], size: int) -> Iterator[list[Work]]:
         yield portion
 
 
-def _decoded(parent: TopologyConverter, parts: Sequence[MessageBatch]) -> list[Decoded]:
+def _decoded(parent: StreamTasks, parts: Sequence[MessageBatch]) -> list[Decoded]:
     """Each part's messages for its task, the refused ones, and the tombstones; a topic's in one call."""
     found: dict[int, Decoded] = {}
     by_topic: dict[str, list[int]] = {}

@@ -46,8 +46,8 @@ def topology_converter(
             msg = f"topology {stream.topology!r} works on columns only, and has no state for a state_changelog"
             raise ConfigError(msg, "leave state_changelog out")
         return ColumnsConverter(stream, topology, first_pass)
-    from stage_writer.tasks.kept import SnapshotsWhen  # noqa: PLC0415 - as above
-    from stage_writer.tasks.topology import Surroundings, TopologyConverter  # noqa: PLC0415 - as above
+    from stage_writer.tasks.shared import SnapshotsWhen, Surroundings  # noqa: PLC0415 - as above
+    from stage_writer.tasks.topology import TopologyConverter  # noqa: PLC0415 - as above
 
     if stream.state_changelog in topology.topics_written:
         msg = f"topology {stream.topology!r} writes records to {stream.state_changelog!r}, its state_changelog"

@@ -13,9 +13,6 @@ TOGETHER = {
     "streams and tables of the DSL, each of which gives the others": {
         f"stage_writer.topologies.dsl.{name}" for name in ("builder", "grouped", "kstream", "ktable")
     },
-    "a topology's converter and the tasks that it makes": {
-        f"stage_writer.tasks.{name}" for name in ("converting", "kept", "topology")
-    },
 }
 
 

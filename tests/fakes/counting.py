@@ -17,8 +17,8 @@ from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.stopping import Stopping
-from stage_writer.tasks.kept import SnapshotsWhen
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
 from tests.fakes.changelog import MemoryTopics

@@ -17,8 +17,8 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.pieces import PIECE, TASK
 from stage_writer.changelog.ports import Appended, missing_pieces
-from stage_writer.tasks.kept import SnapshotsWhen
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from tests.simulation.counting import TOPOLOGY, build
 from tests.simulation.kinds import Around, Counting, settings_of
 from tests.simulation.world import WorldClock

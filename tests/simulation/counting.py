@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.metrics import Metrics
-from stage_writer.tasks.kept import SnapshotsWhen
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, PunctuationType, Topology
 from stage_writer.topologies.stores import Stores
 

@@ -22,8 +22,8 @@ import lmdb
 
 from common.metrics import Metrics
 from stage_writer.tasks.keeping import Keeping
-from stage_writer.tasks.kept import SnapshotsWhen
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores import disk
 from tests.simulation.counting import topology
 from tests.simulation.kinds import Around, Counting

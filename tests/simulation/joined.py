@@ -19,8 +19,8 @@ from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.merging.groups import Group, Groups
 from stage_writer.merging.source import MergingSource
-from stage_writer.tasks.kept import SnapshotsWhen
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, Topology
 from stage_writer.topologies.stores import Stores
 from tests.simulation.counting import BAD, ONE, QUIET, ROWS, TWO

@@ -20,7 +20,7 @@ from stage_writer.changelog.topic import unfit
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import Renewing
 from stage_writer.service import LOOK_AT_HELD_S
-from stage_writer.tasks.kept import SnapshotsWhen
+from stage_writer.tasks.shared import SnapshotsWhen
 from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.group import HandClock, InTurn
 

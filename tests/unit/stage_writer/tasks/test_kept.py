@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stage_writer.service import LOOK_AT_HELD_S
-from stage_writer.tasks.kept import SnapshotsWhen
 from stage_writer.tasks.look_ups import Asked, LookUps
+from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
 from tests.fakes.counting import FIRST, World, counted
 

@@ -12,7 +12,8 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.sample import StreamSample
 from stage_writer.tasks.sampling import SampledTasks
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.shared import Surroundings
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import KTable, StreamsBuilder, TopologyError
 
 

@@ -18,8 +18,9 @@ from common.storage.store import FsspecStore
 from stage_writer.core.batch import MessageBatch
 from stage_writer.shell.state_files import StageState
 from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.together import together
-from stage_writer.tasks.topology import Surroundings, TopologyConverter
+from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, Topology, Where
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.task.task import Task

@@ -1,0 +1,178 @@
+"""What all tasks of a stream share: its settings and formats, the decoding of its topics, and their surroundings.
+
+Rule: each source topic is decoded by its own columns, as strictly as any stream's records; a source without columns
+accepts any JSON value, which the task parses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+
+from common import metrics as catalogue
+from stage_writer.core.batch import Messages
+from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.stopping import NEVER_STOPPING, Stopping
+from stage_writer.tasks.decoders import decoders_of
+from stage_writer.tasks.keeping import Keeping
+from stage_writer.tasks.tables import formats_of, row_format
+from stage_writer.topologies.task.inputs import Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.metrics import Metrics
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.stage.state_files import StateFiles
+    from stage_writer.core.batch import MessageBatch
+    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.ports import PartitionTask, Runs, StateStore
+    from stage_writer.tasks.look_ups import LookUps
+    from stage_writer.topologies.built import BuiltTopology, TaskGroup
+    from stage_writer.topologies.stores import StoreBuilder
+
+    Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotsWhen:
+    """When a flush writes a snapshot (stage_writer/tasks/kept.py, rule 2)."""
+
+    most_changes: int = 100
+    """Files of changes on top of a snapshot."""
+    least_bytes: int = 2**20
+    """Smaller changes are never a reason."""
+    oldest_s: float = inf
+    """The age of changes in a topic that makes a snapshot due (rule 4 there)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a topology needs from its process."""
+
+    wall_ms: Callable[[], int]
+    metrics: Metrics
+    first_pass: MakeFirstPass = no_first_pass
+    state_folder: str | None = None
+    when: SnapshotsWhen = field(default_factory=SnapshotsWhen)
+    look_ups: LookUps | None = None
+    """The process's tasks for lookups; None where lookups are disabled."""
+    unfit_topics: Collection[str] = frozenset()
+    """Changelog topics currently known not to keep their messages long enough."""
+    stopping: Stopping = NEVER_STOPPING
+
+
+class StreamTasks(ABC):
+    """The common parts of a stream's tasks. Raises SchemaError."""
+
+    def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
+        self.stream = stream
+        self.topology = topology
+        self.wall_ms = around.wall_ms
+        self.around = around
+        self.keeping = Keeping(stream.app_id, around.metrics, around.state_folder)
+        for group in topology.groups:
+            self.keeping.require_place(builders_of(group))
+            if around.look_ups is not None:
+                around.look_ups.declare(stream.app_id, builders_of(group))
+        self.formats = formats_of(stream)
+        self.row_formats = {"": self.formats[0]} | {
+            name: row_format(stream, url) for name, url in stream.routes.items()
+        }
+        self._decoders = decoders_of(stream, topology, around.first_pass)
+
+    @property
+    def look_ups(self) -> LookUps | None:
+        """The tasks for lookups."""
+        return self.around.look_ups
+
+    @property
+    def unfit_topics(self) -> Collection[str]:
+        """Changelog topics that are currently unreliable."""
+        return self.around.unfit_topics
+
+    @abstractmethod
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask]:
+        """A job that restores the task of a Kafka partition."""
+
+    def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
+        """The messages of one partition for its task, the refused ones, and the tombstones."""
+        topic = str(messages.batches[0].source.topic)
+        decoder = self._decoders.get(topic)
+        if decoder is None:
+            tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
+            rows = pa.table({"value": messages.values})
+            everything = np.arange(len(messages))
+            given = input_of(messages, topic, rows, everything, tombstones[:0])
+            return replace(given, is_null=np.isin(everything, tombstones)), [], tombstones
+        found = decoder.decode(messages.values)
+        given = input_of(messages, topic, found.rows, found.row_index, found.tombstones)
+        return given, list(found.rejects), found.tombstones
+
+    def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
+        """The same for several partitions of one topic, decoded in one call."""
+        topic = str(parts[0].source.topic)
+        decoder = self._decoders.get(topic)
+        if decoder is None or len(parts) == 1:
+            return [self.decoded(Messages.of([part])) for part in parts]
+        messages = Messages.of(parts)
+        found = decoder.decode(messages.values)
+        rejected = np.array([reject.index for reject in found.rejects], np.int64)
+        made = []
+        for part, first, (start, end), (low, high), tombstones in zip(
+            parts,
+            messages.starts.tolist(),
+            pairwise(messages.bounds(found.row_index).tolist()),
+            pairwise(messages.bounds(rejected).tolist()),
+            messages.parted(found.tombstones),
+            strict=False,  # the last of the starts is the end
+        ):
+            rows, row_index = found.rows.slice(start, end - start), found.row_index[start:end] - first
+            rejects = [replace(reject, index=reject.index - first) for reject in found.rejects[low:high]]
+            given = input_of(Messages.of([part]), topic, rows, row_index, tombstones - first)
+            made.append((given, rejects, tombstones - first))
+        return made
+
+    def count_dropped(self, dropped: Mapping[str, int]) -> None:
+        """Count the records that processors have dropped."""
+        for reason, count in dropped.items():
+            self.around.metrics.add(catalogue.WRITER_TOPOLOGY_DROPPED, count, app_id=self.stream.app_id, reason=reason)
+
+
+def builders_of(group: TaskGroup) -> tuple[StoreBuilder, ...]:
+    """The stores that the tasks of a group have."""
+    return cast("tuple[StoreBuilder, ...]", group.stores)
+
+
+def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
+    """The messages as the task's input; messages that are neither a row nor a tombstone are left out."""
+    partition = int(messages.batches[0].source.partition)
+    if len(tombstones) == 0:
+        index, is_null = row_index, np.zeros(len(row_index), np.bool_)
+    else:
+        index = np.sort(np.concatenate([row_index, tombstones]))
+        is_null = np.isin(index, tombstones, assume_unique=True)
+        places = np.searchsorted(row_index, index)
+        rows = rows.take(pa.array(np.where(is_null, 0, places), mask=is_null))
+    headers = messages.headers
+    return Input(
+        topic,
+        partition,
+        index,
+        messages.offsets[index],
+        messages.timestamps_ms[index],
+        messages.keys.take(pa.array(index)),
+        rows,
+        is_null,
+        None if headers is None else [headers[place] for place in index.tolist()],
+    )
