@@ -2,9 +2,14 @@
 
 from stage_writer.topologies.dsl.builder import StreamsBuilder
 from stage_writer.topologies.dsl.graph import Materialized
-from stage_writer.topologies.dsl.grouped import KGroupedStream, SessionWindowedKStream, TimeWindowedKStream
-from stage_writer.topologies.dsl.kstream import KStream
-from stage_writer.topologies.dsl.ktable import KGroupedTable, KTable
+from stage_writer.topologies.dsl.streams import (
+    KGroupedStream,
+    KGroupedTable,
+    KStream,
+    KTable,
+    SessionWindowedKStream,
+    TimeWindowedKStream,
+)
 from stage_writer.topologies.dsl.suppress import Suppressed
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
 from stage_writer.topologies.stores.keys import Windowed

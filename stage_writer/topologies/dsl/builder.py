@@ -6,30 +6,18 @@ STRING") clicks.group_by(lambda user, click: click["page"], keeps_partition=True
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.graph import Graph, Materialized
-from stage_writer.topologies.dsl.kstream import KStream
+from stage_writer.topologies.dsl.graph import Graph, Materialized, Source
+from stage_writer.topologies.dsl.streams import KStream
 from stage_writer.topologies.nodes import KeyType
 from stage_writer.topologies.topology import Late, OnError
 
 if TYPE_CHECKING:
     from stage_writer.topologies.built import BuiltTopology
-    from stage_writer.topologies.dsl.ktable import KTable
+    from stage_writer.topologies.dsl.streams import KTable
     from stage_writer.topologies.stores import StoreBuilder
     from stage_writer.topologies.topology import Topology
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """How a topic is read."""
-
-    topics: tuple[str, ...]
-    columns: str | None
-    key: str
-    timestamp: str | None
-    headers: bool
 
 
 class StreamsBuilder:
@@ -38,7 +26,6 @@ class StreamsBuilder:
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
         """See `Topology` for the handling of errors and late records."""
         self._graph = Graph(on_error=on_error, late=late)
-        self._sources: dict[_Source, str] = {}
 
     def stream(
         self,
@@ -50,16 +37,8 @@ class StreamsBuilder:
         name: str = "",
     ) -> KStream:
         """The messages of topics as a stream; the arguments are those of `Topology.add_source`."""
-        source = _Source(topics, columns, key, timestamp, headers)
-        if source not in self._sources:
-            node = self._graph.name("source", name)
-            self._sources[source] = node
-            self._graph.add(
-                lambda topology: topology.add_source(
-                    node, *topics, columns=columns, key=key, timestamp=timestamp, headers=headers
-                )
-            )
-        return KStream(self, self._graph, self._sources[source])
+        source = Source(topics, columns, key, timestamp, headers)
+        return KStream(self._graph, self._graph.source(source, name))
 
     def table(
         self,

@@ -41,6 +41,17 @@ class Materialized:
     """The retention of windows and sessions, for readers of the store; by default as long as they can change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How a topic is read."""
+
+    topics: tuple[str, ...]
+    columns: str | None
+    key: str
+    timestamp: str | None
+    headers: bool = False
+
+
 class Graph:
     """The nodes and stores of a `StreamsBuilder`."""
 
@@ -51,6 +62,7 @@ class Graph:
         self._stores: dict[str, StoreBuilder] = {}
         self._connections: list[tuple[str, Connecting]] = []
         self._numbers: Counter[str] = Counter()
+        self._sources: dict[Source, str] = {}
 
     def name(self, kind: str, given: str = "") -> str:
         """The user's name for a node, or a new one."""
@@ -62,6 +74,22 @@ class Graph:
     def add(self, step: Adding) -> None:
         """Add a node, with the call that adds it to the topology."""
         self._steps.append(step)
+
+    def source(self, source: Source, name: str = "") -> str:
+        """The node that reads topics; one for all streams that read them alike."""
+        if source not in self._sources:
+            node = self._sources[source] = self.name("source", name)
+            self.add(
+                lambda topology: topology.add_source(
+                    node,
+                    *source.topics,
+                    columns=source.columns,
+                    key=source.key,
+                    timestamp=source.timestamp,
+                    headers=source.headers,
+                )
+            )
+        return self._sources[source]
 
     def processor(
         self, name: str, supplier: Callable[[], Processor], *parents: str, stores: Connecting | None = None

@@ -86,6 +86,11 @@ class SessionWindows:
             raise ConfigError(msg, "use a millisecond or more")
         return cls(gap_ms, milliseconds(grace, "a session's grace"))
 
+    @property
+    def closing_ms(self) -> int:
+        """How long after its end a session is final."""
+        return self.gap_ms + self.grace_ms + 1
+
 
 @dataclass(frozen=True, slots=True)
 class JoinWindows:

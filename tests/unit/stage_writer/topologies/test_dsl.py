@@ -228,7 +228,7 @@ def test_a_processor_of_the_users_stands_between_with_a_store_of_its_own() -> No
         (lambda: StreamsBuilder().stream("l").join(StreamsBuilder().stream("r"), pair), "no windows"),
         (lambda: StreamsBuilder().table("t").suppress(Suppressed.until_window_closes()), "no windows"),
         (lambda: StreamsBuilder().table("t").group_by(lambda key, value: (key, value)), "keeps_partition"),
-        (StreamsBuilder().stream("s").process(Processor, stores=["none"])._builder.build, "'none'"),
+        (StreamsBuilder().stream("s").process(Processor, stores=["none"])._graph.build, "'none'"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(make: Callable[[], object], says: str) -> None:

@@ -1,0 +1,600 @@
+"""`KStream`, a stream of records; `KTable`, the last value of each key as it changes; and groups of their records.
+
+Rules:
+
+1. An operator adds nodes and returns a new stream or table; nothing runs while a topology is built.
+2. Functions are called with what they need in Kafka Streams' order: a key and a value, or a value alone.
+3. A stream whose keys were changed must go through a topic before it is grouped, joined or made a table, because the
+   records of a new key may be in several tasks. ``keeps_partition=True`` declares that they are not.
+4. A table keeps its rows in a store when it is read (by a join), when it is an aggregate, or when `Materialized` names
+   it; otherwise its changes pass through.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from common.errors import ConfigError
+from stage_writer.topologies.dsl import operators, stateless
+from stage_writer.topologies.dsl.aggregates import SessionFold, fold_of_aggregator, fold_of_reducer, merge_of_reducer
+from stage_writer.topologies.dsl.changes import StoredTable, ToStream
+from stage_writer.topologies.dsl.graph import Materialized, Source
+from stage_writer.topologies.dsl.joins.streams import StreamJoin
+from stage_writer.topologies.dsl.joins.tables import JoinedTable, JoinKind, LookUp, Previous
+from stage_writer.topologies.dsl.suppress import Suppressed, SuppressedTable
+from stage_writer.topologies.dsl.tables import (
+    AggregateRows,
+    FilteredTable,
+    FilterRows,
+    MappedTable,
+    MapRows,
+    Regroup,
+)
+from stage_writer.topologies.nodes import KeyType, ValueType
+from stage_writer.topologies.steps import BatchStep, Derive, MapBatches, Select, Where
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from stage_writer.topologies.dsl.aggregates import Fold, Merge
+    from stage_writer.topologies.dsl.changes import Table
+    from stage_writer.topologies.dsl.graph import Graph
+    from stage_writer.topologies.dsl.stateless import Predicate
+    from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
+    from stage_writer.topologies.processors import Processor
+    from stage_writer.topologies.records import Key, Value
+
+    Joiner = Callable[[Any, Any], Value]
+    Aggregator = Callable[[Any, Any, Any], Value]
+    Reducer = Callable[[Any, Any], Value]
+
+
+class KStream:
+    """A stream of records; made by `StreamsBuilder.stream` and by other streams and tables."""
+
+    def __init__(self, graph: Graph, node: str, rekeyed_by: str = "") -> None:
+        self._graph = graph
+        self.node = node
+        """The name of the node that forwards its records."""
+        self.rekeyed_by = rekeyed_by
+        """The node that changed the keys since they were read from a topic."""
+
+    # ------------------------------------------------------------------------------------------------ record by record
+
+    def filter(self, predicate: Predicate, *, name: str = "") -> KStream:
+        """The records for which ``predicate(key, value)`` is true."""
+        return self._child("filter", lambda: stateless.Filter(predicate, keep=True), name)
+
+    def filter_not(self, predicate: Predicate, *, name: str = "") -> KStream:
+        """The records for which ``predicate(key, value)`` is not true."""
+        return self._child("filter", lambda: stateless.Filter(predicate, keep=False), name)
+
+    def map(
+        self, mapper: Callable[[Any, Any], tuple[Key, Value]], *, keeps_partition: bool = False, name: str = ""
+    ) -> KStream:
+        """``mapper(key, value)`` gives each record's new key and value."""
+        return self._rekeyed("map", lambda: stateless.MapPairs(mapper), name, keeps_partition)
+
+    def map_values(self, mapper: Callable[[Any], Value], *, name: str = "") -> KStream:
+        """``mapper(value)`` gives each record's new value."""
+        return self.map_values_with_key(lambda _key, value: mapper(value), name=name)
+
+    def map_values_with_key(self, mapper: Callable[[Any, Any], Value], *, name: str = "") -> KStream:
+        """``mapper(key, value)`` gives each record's new value."""
+        return self._child("map-values", lambda: stateless.MapValues(mapper), name)
+
+    def flat_map(
+        self,
+        mapper: Callable[[Any, Any], Iterable[tuple[Key, Value]]],
+        *,
+        keeps_partition: bool = False,
+        name: str = "",
+    ) -> KStream:
+        """``mapper(key, value)`` gives any number of keys and values for each record."""
+        return self._rekeyed("flat-map", lambda: stateless.FlatMapPairs(mapper), name, keeps_partition)
+
+    def flat_map_values(self, mapper: Callable[[Any], Iterable[Value]], *, name: str = "") -> KStream:
+        """``mapper(value)`` gives any number of values for each record."""
+        return self._child("flat-map-values", lambda: stateless.FlatMapValues(lambda _key, value: mapper(value)), name)
+
+    def select_key(
+        self, mapper: Callable[[Any, Any], Key], *, keeps_partition: bool = False, name: str = ""
+    ) -> KStream:
+        """``mapper(key, value)`` gives each record's new key."""
+        return self._rekeyed("select-key", lambda: stateless.MapKey(mapper), name, keeps_partition)
+
+    def peek(self, action: Callable[[Any, Any], object], *, name: str = "") -> KStream:
+        """Call ``action(key, value)`` for each record, and pass it on unchanged."""
+        return self._child("peek", lambda: stateless.Peek(action), name)
+
+    def branch(self, *predicates: Predicate, default: bool = False, name: str = "") -> list[KStream]:
+        """A stream for each predicate, with the records for which it is the first that is true.
+
+        With ``default``, one more for the remaining records; without, they are left out.
+        """
+        node = self._graph.name("branch", name)
+        children = [f"{node}-{number + 1}" for number in range(len(predicates) + default)]
+        self._graph.processor(node, lambda: stateless.Branch(predicates, children), self.node)
+        for child in children:
+            self._graph.processor(child, stateless.PassThrough, node)
+        return [self._with(child, self.rekeyed_by) for child in children]
+
+    def merge(self, *others: KStream, name: str = "") -> KStream:
+        """This stream's records and those of others, in order of arrival."""
+        streams = (self, *others)
+        node = self._graph.name("merge", name)
+        self._graph.processor(node, stateless.PassThrough, *(stream.node for stream in streams))
+        return self._with(node, next((stream.rekeyed_by for stream in streams if stream.rekeyed_by), ""))
+
+    def process(
+        self,
+        supplier: Callable[[], Processor],
+        *,
+        stores: Sequence[str] = (),
+        keeps_partition: bool = False,
+        name: str = "",
+    ) -> KStream:
+        """The records that a processor forwards; ``supplier`` makes one for each task."""
+        node = self._graph.name("process", name)
+        self._graph.processor(node, supplier, self.node, stores=lambda: tuple(stores))
+        return self._with(node, self.rekeyed_by if keeps_partition else node)
+
+    # ------------------------------------------------------------------------------------------------------ on columns
+
+    def where(self, condition: str, *, columns: str | None = None, name: str = "") -> KStream:
+        """The records for which a SQL condition is true, a batch at a time.
+
+        This and the other operators on columns come before the first record-wise operator of a path; or after the last
+        one, right before `to`, and then ``columns`` declare the fields of the records' dicts.
+        """
+        return self._step("where", Where(condition), columns, name)
+
+    def derive(self, expressions: Mapping[str, str], *, columns: str | None = None, name: str = "") -> KStream:
+        """The records with more columns, each a SQL expression over the others."""
+        return self._step("derive", Derive(expressions), columns, name)
+
+    def select(self, expressions: Mapping[str, str], *, columns: str | None = None, name: str = "") -> KStream:
+        """The records with these columns and no others, each a SQL expression."""
+        return self._step("select", Select(expressions), columns, name)
+
+    def map_batches(
+        self, function: Callable[[pa.Table], pa.Table], gives: str, *, columns: str | None = None, name: str = ""
+    ) -> KStream:
+        """``function`` turns each Arrow table into one with the columns ``gives``, row by row."""
+        return self._step("map-batches", MapBatches(function, gives), columns, name)
+
+    # ----------------------------------------------------------------------------------------------------------- sinks
+
+    def to(self, table: str = "", *, name: str = "") -> None:
+        """Rows of the stream's table, or of one of its ``routes``: each value is a dict of columns."""
+        node = self._graph.name("sink", name)
+        self._graph.add(lambda topology: topology.add_sink(node, self.node, table=table))
+
+    def to_topic(self, topic: str, *, key: str = KeyType.STRING, value: str = ValueType.JSON, name: str = "") -> None:
+        """Records of a Kafka topic, which are produced once they are staged."""
+        node = self._graph.name("topic-sink", name)
+        self._graph.add(lambda topology: topology.add_topic_sink(node, self.node, topic=topic, key=key, value=value))
+
+    def through(
+        self,
+        topic: str,
+        *,
+        columns: str | None = None,
+        key: str = KeyType.STRING,
+        timestamp: str | None = None,
+        name: str = "",
+    ) -> KStream:
+        """Write to a topic and continue with what is read from it: records of one key meet in one task again.
+
+        The topic must exist, and be one of the stream's ``topics``. Its values are JSON.
+        """
+        self.to_topic(topic, key=key, name=name)
+        return KStream(self._graph, self._graph.source(Source((topic,), columns, key, timestamp)))
+
+    # ----------------------------------------------------------------------------------------------- groups and tables
+
+    def group_by_key(self) -> KGroupedStream:
+        """The records of each key, to be aggregated."""
+        self._needs_keys("group_by_key")
+        return KGroupedStream(self._graph, self.node)
+
+    def group_by(
+        self, mapper: Callable[[Any, Any], Key], *, keeps_partition: bool = False, name: str = ""
+    ) -> KGroupedStream:
+        """The records of each new key that ``mapper(key, value)`` gives."""
+        return self.select_key(mapper, keeps_partition=keeps_partition, name=name).group_by_key()
+
+    def to_table(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The last value of each key; a record without a value deletes the key."""
+        self._needs_keys("to_table")
+        node = self._graph.name("table", name)
+        table = operators.last_values(self._graph, node, self.node, materialized or Materialized())
+        return KTable(self._graph, node, table)
+
+    # ----------------------------------------------------------------------------------------------------------- joins
+
+    def join(
+        self,
+        other: KStream | KTable,
+        joiner: Joiner,
+        windows: JoinWindows | None = None,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KStream:
+        """A key's pairs within ``windows``, or records that a table has a row for, by ``joiner(own, other)``."""
+        if isinstance(other, KTable):
+            return self._looked_up(other, joiner, name, keeps_unmatched=False)
+        return self._joined(other, joiner, windows, materialized, name)
+
+    def left_join(
+        self,
+        other: KStream | KTable,
+        joiner: Joiner,
+        windows: JoinWindows | None = None,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KStream:
+        """The same, and own records that have no match, with None for the other."""
+        if isinstance(other, KTable):
+            return self._looked_up(other, joiner, name, keeps_unmatched=True)
+        return self._joined(other, joiner, windows, materialized, name, keeps_left=True)
+
+    def outer_join(
+        self,
+        other: KStream,
+        joiner: Joiner,
+        windows: JoinWindows,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KStream:
+        """The same, and records of both sides that have no match."""
+        return self._joined(other, joiner, windows, materialized, name, keeps_left=True, keeps_right=True)
+
+    def join_prior(
+        self,
+        other: KStream,
+        joiner: Joiner,
+        windows: JoinWindows,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KStream:
+        """Each record of both sides with the earlier records of the other side that are older, within windows."""
+        return self._joined(other, joiner, windows, materialized, name, is_prior=True)
+
+    def join_previous(self, joiner: Joiner, *, materialized: Materialized | None = None, name: str = "") -> KStream:
+        """Each record with the previous value of its key, None for the first: ``joiner(own, previous)``."""
+        self._needs_keys("join_previous")
+        node = self._graph.name("previous", name)
+        how = materialized or Materialized()
+        store = self._graph.key_value(how.name or node, how)
+        self._graph.processor(node, lambda: Previous(store, joiner), self.node, stores=lambda: (store,))
+        return self._with(node, "")
+
+    # -------------------------------------------------------------------------------------------------------- plumbing
+
+    def _with(self, node: str, rekeyed_by: str) -> KStream:
+        return KStream(self._graph, node, rekeyed_by)
+
+    def _child(self, kind: str, supplier: Callable[[], Processor], name: str) -> KStream:
+        node = self._graph.processor(self._graph.name(kind, name), supplier, self.node)
+        return self._with(node, self.rekeyed_by)
+
+    def _rekeyed(self, kind: str, supplier: Callable[[], Processor], name: str, keeps_partition: bool) -> KStream:  # noqa: FBT001 - the user's own argument
+        node = self._graph.processor(self._graph.name(kind, name), supplier, self.node)
+        return self._with(node, self.rekeyed_by if keeps_partition else node)
+
+    def _step(self, kind: str, step: BatchStep, columns: str | None, name: str) -> KStream:
+        node = self._graph.name(kind, name)
+        self._graph.add(lambda topology: topology.add_step(node, step, self.node, columns=columns))
+        return self._with(node, self.rekeyed_by)
+
+    def _needs_keys(self, operator: str) -> None:
+        if self.rekeyed_by:
+            msg = f"{operator} needs the records of a key in one task, and {self.rekeyed_by!r} has changed their keys"
+            raise ConfigError(
+                msg,
+                "send them through a topic with `through`, or, where equal new keys always come from one partition, "
+                "say keeps_partition=True where they are changed",
+            )
+
+    def _looked_up(self, table: KTable, joiner: Joiner, name: str, *, keeps_unmatched: bool) -> KStream:
+        self._needs_keys("a join with a table")
+        node, stores = self._graph.name("look-up", name), table.table.stores()
+        supplier = lambda: LookUp(table.table, joiner, keeps_unmatched=keeps_unmatched)  # noqa: E731
+        self._graph.processor(node, supplier, self.node, stores=lambda: stores)
+        return self._with(node, "")
+
+    def _joined(
+        self,
+        other: KStream,
+        joiner: Joiner,
+        windows: JoinWindows | None,
+        materialized: Materialized | None,
+        name: str,
+        *,
+        keeps_left: bool = False,
+        keeps_right: bool = False,
+        is_prior: bool = False,
+    ) -> KStream:
+        if windows is None:
+            msg = "a join of two streams has no windows"
+            raise ConfigError(msg, "give JoinWindows.of_time_difference_…")
+        self._needs_keys("a join")
+        other._needs_keys("a join")
+        node, how = self._graph.name("join", name), materialized or Materialized()
+        join = StreamJoin(joiner, windows, how.name or node, keeps_left, keeps_right, is_prior)
+        operators.joined_streams(self._graph, node, (self.node, other.node), join, how)
+        return self._with(node, "")
+
+
+class KTable:
+    """A table; made by `StreamsBuilder.table`, `KStream.to_table`, aggregates and other tables."""
+
+    def __init__(self, graph: Graph, node: str, table: Table, closing_ms: int | None = None) -> None:
+        self._graph = graph
+        self.node = node
+        """The name of the node that forwards its changes."""
+        self.table = table
+        """How other nodes read it."""
+        self._closing_ms = closing_ms  # how long after its end a window is final; None for keys without windows
+
+    def filter(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The rows for which ``predicate(key, value)`` is true; a row for which it becomes false is deleted."""
+        return self._filtered(predicate, materialized, name, keep=True)
+
+    def filter_not(self, predicate: Predicate, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The rows for which ``predicate(key, value)`` is not true."""
+        return self._filtered(predicate, materialized, name, keep=False)
+
+    def map_values(
+        self, mapper: Callable[[Any], Value], *, materialized: Materialized | None = None, name: str = ""
+    ) -> KTable:
+        """``mapper(value)`` gives each row's new value; it is not called for deletions."""
+        return self.map_values_with_key(lambda _key, value: mapper(value), materialized=materialized, name=name)
+
+    def map_values_with_key(
+        self, mapper: Callable[[Any, Any], Value], *, materialized: Materialized | None = None, name: str = ""
+    ) -> KTable:
+        """``mapper(key, value)`` gives each row's new value."""
+        store = self._store(materialized)
+        table = MappedTable(self.table, mapper, store)
+        return self._child("map-rows", lambda: MapRows(table), table, store, name)
+
+    def to_stream(self, *, name: str = "") -> KStream:
+        """The changes as a stream of new values; None says that the key was deleted."""
+        node = self._graph.processor(self._graph.name("to-stream", name), ToStream, self.node)
+        return KStream(self._graph, node)
+
+    def suppress(self, suppressed: Suppressed, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The changes held back: until their window is closed, or for a while."""
+        if suppressed.wait_ms is None and self._closing_ms is None:
+            problem = "suppress(Suppressed.until_window_closes()) stands below a table that has no windows"
+            raise ConfigError(problem, "put it below a windowed aggregate, or use Suppressed.until_time_limit")
+        node, how = self._graph.name("suppress", name), materialized or Materialized()
+        table = SuppressedTable(self.table, how.name or node, suppressed, self._closing_ms or 0)
+        operators.held_back(self._graph, node, self.node, table, how)
+        return KTable(self._graph, node, table, self._closing_ms)
+
+    def join(
+        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+    ) -> KTable:
+        """The rows of keys that both tables have: ``joiner(own, other)``."""
+        return self._joined(other, joiner, JoinKind.INNER, materialized, name)
+
+    def left_join(
+        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+    ) -> KTable:
+        """The rows of this table's keys, with None where the other has none."""
+        return self._joined(other, joiner, JoinKind.LEFT, materialized, name)
+
+    def outer_join(
+        self, other: KTable, joiner: Joiner, *, materialized: Materialized | None = None, name: str = ""
+    ) -> KTable:
+        """The rows of keys that one of the tables has, with None where one has none."""
+        return self._joined(other, joiner, JoinKind.OUTER, materialized, name)
+
+    def group_by(
+        self, mapper: Callable[[Any, Any], tuple[Key, Value]], *, keeps_partition: bool = False, name: str = ""
+    ) -> KGroupedTable:
+        """The rows under the keys and values that ``mapper(key, value)`` gives, to be aggregated.
+
+        There is no topic in between, so equal new keys must come from one partition: confirm it with
+        ``keeps_partition``.
+        """
+        if not keeps_partition:
+            msg = "group_by of a table needs the rows of a new key in one task"
+            raise ConfigError(
+                msg,
+                "say keeps_partition=True where equal new keys always come from one partition; otherwise make a stream "
+                "of it, send that through a topic, and make a table of what is read there",
+            )
+        self.table.enable_old(force=True)
+        node = self._graph.processor(self._graph.name("regroup", name), lambda: Regroup(mapper), self.node)
+        return KGroupedTable(self._graph, node)
+
+    def _store(self, materialized: Materialized | None) -> str | None:
+        if materialized is None or not materialized.name:
+            return None
+        return self._graph.key_value(materialized.name, materialized)
+
+    def _filtered(self, predicate: Predicate, how: Materialized | None, name: str, *, keep: bool) -> KTable:
+        store = self._store(how)
+        table = FilteredTable(self.table, predicate, store, keep=keep)
+        return self._child("filter-rows", lambda: FilterRows(table), table, store, name)
+
+    def _child(
+        self, kind: str, supplier: Callable[[], Processor], table: Table, store: str | None, name: str
+    ) -> KTable:
+        stores = () if store is None else (store,)
+        node = self._graph.name(kind, name)
+        self._graph.processor(node, supplier, self.node, stores=lambda: stores)
+        return KTable(self._graph, node, table, self._closing_ms)
+
+    def _joined(
+        self, other: KTable, joiner: Joiner, kind: JoinKind, materialized: Materialized | None, name: str
+    ) -> KTable:
+        node, store = self._graph.name("join-rows", name), self._store(materialized)
+        table = JoinedTable(self.table, other.table, joiner, kind, store)
+        operators.joined_tables(self._graph, node, (self.node, other.node), table)
+        return KTable(self._graph, node, table)
+
+
+class _Grouped:
+    """The common base of all groups."""
+
+    def __init__(self, graph: Graph, node: str) -> None:
+        self._graph = graph
+        self.node = node
+
+
+class KGroupedTable(_Grouped):
+    """A table's rows under other keys."""
+
+    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The number of rows of each key."""
+        return self.aggregate(
+            lambda: 0, lambda _k, _v, count: count + 1, lambda _k, _v, count: count - 1,
+            materialized=materialized, name=name or self._graph.name("count"),
+        )  # fmt: skip
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Value],
+        adder: Callable[[Any, Any, Any], Value],
+        subtractor: Callable[[Any, Any, Any], Value],
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """``adder(key, value, aggregate)`` adds a row, ``subtractor(key, value, aggregate)`` removes one."""
+        return self._aggregated(fold_of_aggregator(initializer, adder), subtractor, materialized, name)
+
+    def reduce(
+        self,
+        adder: Callable[[Any, Any], Value],
+        subtractor: Callable[[Any, Any], Value],
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """``adder(reduced, value)`` adds a row, ``subtractor(reduced, value)`` removes one."""
+        removed = lambda _key, value, so_far: subtractor(so_far, value)  # noqa: E731 - a fold beside another one
+        return self._aggregated(fold_of_reducer(adder), removed, materialized, name)
+
+    def _aggregated(self, add: Fold, remove: Fold, materialized: Materialized | None, name: str) -> KTable:
+        node, how = self._graph.name("aggregate-rows", name), materialized or Materialized()
+        table = StoredTable(self._graph.key_value(how.name or node, how))
+        self._graph.processor(node, lambda: AggregateRows(table, add, remove), self.node, stores=lambda: (table.store,))
+        return KTable(self._graph, node, table)
+
+
+class _Folded(_Grouped, ABC):
+    """Groups whose aggregate is a fold over their records: by key, or by key and time window."""
+
+    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The number of records in each group."""
+        return self._aggregated("count", fold_of_aggregator(_zero, _one_more), materialized, name)
+
+    def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """``reducer(so_far, value)`` from the second record of a group on; the first gives its value."""
+        return self._aggregated("reduce", fold_of_reducer(reducer), materialized, name)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Value],
+        aggregator: Aggregator,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """``aggregator(key, value, so_far)`` for each record, starting each group with ``initializer()``."""
+        return self._aggregated("aggregate", fold_of_aggregator(initializer, aggregator), materialized, name)
+
+    @abstractmethod
+    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
+        """The table of a fold's results."""
+
+
+class KGroupedStream(_Folded):
+    """A stream's records by key."""
+
+    def windowed_by(self, windows: TimeWindows) -> TimeWindowedKStream:
+        """The records of each key and time window."""
+        return TimeWindowedKStream(self._graph, self.node, windows)
+
+    def windowed_by_sessions(self, windows: SessionWindows) -> SessionWindowedKStream:
+        """The records of each key and session."""
+        return SessionWindowedKStream(self._graph, self.node, windows)
+
+    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
+        node, how = self._graph.name(kind, name), materialized or Materialized()
+        table = operators.by_key(self._graph, node, self.node, fold, how=how)
+        return KTable(self._graph, node, table)
+
+
+class TimeWindowedKStream(_Folded):
+    """A stream's records by key and time window; aggregates have `Windowed` keys."""
+
+    def __init__(self, graph: Graph, node: str, windows: TimeWindows) -> None:
+        super().__init__(graph, node)
+        self._windows = windows
+
+    def _aggregated(self, kind: str, fold: Fold, materialized: Materialized | None, name: str) -> KTable:
+        node, how, windows = self._graph.name(kind, name), materialized or Materialized(), self._windows
+        table = operators.by_window(self._graph, node, self.node, windows, fold, how=how)
+        return KTable(self._graph, node, table, windows.grace_ms)
+
+
+class SessionWindowedKStream(_Grouped):
+    """A stream's records by key and session; aggregates have `Windowed` keys."""
+
+    def __init__(self, graph: Graph, node: str, windows: SessionWindows) -> None:
+        super().__init__(graph, node)
+        self._windows = windows
+
+    def count(self, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """The number of records in each session."""
+        return self._aggregated(
+            "count", SessionFold(_zero, _one_more, lambda _key, one, two: one + two), materialized, name
+        )
+
+    def reduce(self, reducer: Reducer, *, materialized: Materialized | None = None, name: str = "") -> KTable:
+        """``reducer(so_far, value)``, which also merges two sessions."""
+        fold, merge = fold_of_reducer(reducer), merge_of_reducer(reducer)
+        return self._aggregated("reduce", SessionFold(lambda: None, fold, merge), materialized, name)
+
+    def aggregate(
+        self,
+        initializer: Callable[[], Value],
+        aggregator: Aggregator,
+        merger: Merge,
+        *,
+        materialized: Materialized | None = None,
+        name: str = "",
+    ) -> KTable:
+        """``aggregator(key, value, so_far)`` for each record; ``merger(key, one, two)`` for merged sessions.
+
+        A record's session starts with ``initializer()``, into which existing sessions are merged: the initial value
+        must be neutral for the merger.
+        """
+        return self._aggregated("aggregate", SessionFold(initializer, aggregator, merger), materialized, name)
+
+    def _aggregated(self, kind: str, fold: SessionFold, materialized: Materialized | None, name: str) -> KTable:
+        node, how, windows = self._graph.name(kind, name), materialized or Materialized(), self._windows
+        table = operators.by_session(self._graph, node, self.node, windows, fold, how=how)
+        return KTable(self._graph, node, table, windows.closing_ms)
+
+
+def _zero() -> int:
+    return 0
+
+
+def _one_more(_key: object, _value: object, count: int) -> int:
+    return count + 1
