@@ -1,18 +1,13 @@
 """What all commands have in common: help that shows a call that works, and JSON where they report."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 from typer.core import TyperCommand, TyperGroup
 
 from common.cli import EXIT_CODES
 from tests.architecture.test_snippets import PROGRAMS, require_taken
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 NO_JSON = {
     "stage-writer run",  # they log

@@ -1,7 +1,5 @@
 """What import-linter does not see of who may know whom, and what is locked fits together."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

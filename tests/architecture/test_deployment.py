@@ -1,7 +1,5 @@
 """What `deploy/` says is true: configs load, metrics exist, alerts are explained, images are confined."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

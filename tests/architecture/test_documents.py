@@ -1,7 +1,5 @@
 """What the documents name is there."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,12 +1,11 @@
 """What the documents show works: configs are read, command lines are taken by the programs, Python runs."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import jsonschema
 import pytest
@@ -21,9 +20,6 @@ import stage_writer.__main__
 from common.settings import Settings, Stream
 from common.settings.load import parse_settings
 from tests.architecture.test_documents import PAGES, ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`((?:stage-writer|delta-loader|bootstrap|kafka-delta-express) [a-z][^`…]*)`")

@@ -1,7 +1,5 @@
 """The words of the field: what the product and its pages say is plain American English."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A clock whose time passes only while somebody waits."""
 
-from __future__ import annotations
-
 from common.ports import SystemClock
 
 

@@ -1,9 +1,8 @@
 """A writer of one partition whose task counts, asked to step; and what its stage has then."""
 
-from __future__ import annotations
-
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import structlog
@@ -11,28 +10,22 @@ import structlog
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
+from common.stage.markers import Manifest
+from common.stage.state_files import MarkedState
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.core.flushing import Limits
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.stopping import Stopping
+from stage_writer.tasks.look_ups import LookUps
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topologies import Processor, Topology
+from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
-
-    from common.stage.markers import Manifest
-    from common.stage.state_files import MarkedState
-    from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.topologies import ProcessorContext, Record
 
 ORDERS = Topic("orders")
 FIRST = TopicPartition(ORDERS, Partition(0))

@@ -1,9 +1,7 @@
 """Delta tables in memory: the port's contract without a JVM. The contract suite runs over this and over Spark."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from common.errors import TableError
 from common.schema import StructType, nullable_columns, schema_from_json, schema_to_json
@@ -12,12 +10,8 @@ from common.spans import Position
 from common.tables.delta_log import TableState
 from common.tables.history import LoggedCommit
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from delta_loader.core.load_modes.casting import Widening
-    from delta_loader.core.plan import TableShape
+from delta_loader.core.load_modes.casting import Widening
+from delta_loader.core.plan import TableShape
 
 
 @dataclass

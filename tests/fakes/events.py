@@ -1,13 +1,7 @@
 """Change events, and what a table is after them, in plain Python: nothing here knows how the loader merges."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Key = tuple[object, ...]
 

@@ -1,24 +1,17 @@
 """A consumer group of one member over logs in memory, a clock that tests move, and workers that run in turn."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic
+from typing import Generic
 
 import numpy as np
 import pyarrow as pa
 
-from common.settings import StartAt
+from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
 from stage_writer.core.batch import MessageBatch
-from stage_writer.ports import TRUNCATED, PartitionFault, Polled, Result
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-
-    from common.settings import Start, Stream
-    from common.stage.markers import LastRecord
-    from stage_writer.ports import Flushing, GroupListener, Item, Runs
+from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, PartitionFault, Polled, Result, Runs
 
 
 @dataclass(slots=True)

@@ -1,7 +1,5 @@
 """Topologies over several topics: one joins two of them, the other counts by another key, through a topic."""
 
-from __future__ import annotations
-
 import os
 
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology

@@ -3,19 +3,12 @@ Spark does with Delta's checks."""
 
 # ruff: noqa: S608 - names of ours
 
-from __future__ import annotations
+from collections.abc import Sequence
 
-from typing import TYPE_CHECKING
+import duckdb
 
-from common.tables.changes import DELETE_COLUMN
+from common.tables.changes import DELETE_COLUMN, MergeBy
 from delta_loader.core.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import duckdb
-
-    from common.tables.changes import MergeBy
 
 
 def judged(

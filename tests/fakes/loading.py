@@ -1,33 +1,24 @@
 """A loader over real stores, for tests: everything that `delta_loader.__main__` wires, in one object."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import structlog
 
 from common.metrics import Metrics
-from common.ports import SystemClock
-from common.settings import Settings
+from common.ports import Clock, SystemClock
+from common.settings import Settings, Stream
 from common.spans import MAX_POSITION
 from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
-from delta_loader.ports import in_turn
+from delta_loader.catalog.registering import Registering
+from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports
+from delta_loader.service_ports import Ports, Refusing
 from delta_loader.stage.reading import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from common.ports import Clock
-    from common.settings import Stream
-    from delta_loader.catalog.registering import Registering
-    from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker
-    from delta_loader.service_ports import Refusing
-    from tests.fakes.staging import Staging
+from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -1,14 +1,8 @@
 """Markers for tests: flushes, hand-made ones, and whole chains in a stage."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from common.ports import ObjectStore
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_to_bytes
-
-if TYPE_CHECKING:
-    from common.ports import ObjectStore
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 

@@ -1,19 +1,13 @@
 """The reader in C for tests: compiled when it is not there yet, by the system's compiler."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING
 
 import pytest
 
-from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.core.decoding.first_pass import MakeFirstPass, no_first_pass
 from stage_writer.native.compiler import CompileError, compile_library
 from stage_writer.native.library import library_path, load
-
-if TYPE_CHECKING:
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.native.reader import Library
+from stage_writer.native.reader import Library
 
 
 @cache

@@ -1,11 +1,11 @@
 """Stages real Parquet files and real markers by hand, so that a test of the loader needs no stage writer."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,13 +26,8 @@ from common.stage.markers import (
     manifest_to_bytes,
 )
 from common.stage.merged import InputEnd, merged_position, topics_of
+from common.stage.undeclared import UndeclaredFields
 from common.storage.store import FsspecStore
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-    from common.stage.undeclared import UndeclaredFields
 
 Row = dict[str, object]
 

@@ -1,7 +1,5 @@
 """What services may say of themselves: well, in trouble, with a thousand partitions."""
 
-from __future__ import annotations
-
 from common.pages.model import (
     DeadLetters,
     Event,

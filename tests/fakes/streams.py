@@ -1,20 +1,13 @@
 """Streams and batches of messages for tests of what is between them and the tables."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.settings import Stream
 
 
 def stream_of(**settings: object) -> Stream:

@@ -1,27 +1,21 @@
 """Repairs from any state, cut off at any moment, lose nothing and can be run again."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage
 from common.errors import StoreError, UsageError
+from common.ports import CreateOutcome
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.markers import Origin
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
-
-if TYPE_CHECKING:
-    from bootstrap.core.repair import RewindPlan
-    from common.ports import CreateOutcome
 
 AUTHOR = Author("test", 1_000)
 IMMORTAL = 1_000_000

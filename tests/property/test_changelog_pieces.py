@@ -1,7 +1,5 @@
 """Changes as messages of a topic: what a marker names is read as it was written, or refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,12 +1,10 @@
 """The bulk decoder ends every message as the strict decoder does: the same row, or the same refusal."""
 
-from __future__ import annotations
-
 import base64
 import json
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from itertools import product
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from hypothesis import example, given
@@ -31,9 +29,6 @@ from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from tests.fakes.native import first_passes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PLAIN = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), w DECIMAL(38,10), x DECIMAL(38,0), t STRING, "

@@ -1,7 +1,5 @@
 """Events are opened in bulk as one at a time: the same image and what is said about it, or the same refusal."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

@@ -1,11 +1,8 @@
 """Columns that a stream gains: whoever infers what in whatever order, all end with one schema, and no value is lost."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +14,7 @@ from common.metrics import Metrics
 from common.ports import SystemClock
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
 from common.schema.evolution import additions, joined, joined_columns, with_additions
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
@@ -32,12 +29,9 @@ from delta_loader.tables.evolving import Evolver
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
+from stage_writer.core.parquet.buffer import StagedRows
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
-
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from stage_writer.core.parquet.buffer import StagedRows
 
 # Types.
 

@@ -1,7 +1,5 @@
 """Messages of many partitions, in any order, end in their own partition's batch: against a plain loop."""
 
-from __future__ import annotations
-
 from confluent_kafka import Message
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What writers say of idle partitions is read as it was written."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """`jmespath` in bulk ends every message as writing it again, one at a time, does."""
 
-from __future__ import annotations
-
 import json
 
 import jmespath

@@ -13,11 +13,9 @@ step, and in the end, in peace:
   the lease would be taken over is waited for once more: nobody can tell it from a living one's.)
 """
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 import structlog
 from hypothesis import given, settings
@@ -29,9 +27,6 @@ from delta_loader.lease import LoaderLease
 from tests.conftest import examples
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import Chances, Crash, Process, World, WorldClock
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LEASE_S = 15.0
 STAGE = "memory://stage"

@@ -1,9 +1,7 @@
 """A merged chain against a plain oracle: one order, and each message once, whatever brings and cuts it."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,22 +11,16 @@ from hypothesis import strategies as st
 from structlog.testing import CapturingLogger
 
 from common.errors import ConfigError
-from common.settings import StartAt
+from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
 from stage_writer.core.batch import MessageBatch
 from stage_writer.merging.batch import MergedBatch
 from stage_writer.merging.groups import Group, Groups
 from stage_writer.merging.source import INCOMPLETE_S, MergingSource
-from stage_writer.ports import PartitionFault, Polled
+from stage_writer.ports import GroupListener, PartitionFault, Polled
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from common.settings import Start, Stream
-    from common.stage.markers import LastRecord
-    from stage_writer.ports import GroupListener
 
 CHAIN = TopicPartition(Topic("a+b+c"), Partition(0))
 INPUTS = inputs_of(CHAIN)

@@ -1,10 +1,8 @@
 """The SQL that merges, run by DuckDB, against a replay of all events one by one."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import duckdb
 from hypothesis import example, given, settings
@@ -18,9 +16,6 @@ from delta_loader.core.merging.statement import MergeStatement
 from tests.conftest import examples
 from tests.fakes.events import Event, Place, Row, replay
 from tests.fakes.judged import judged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 LEFT_OUT = "DELETE FROM staged WHERE (_kafka_topic, _kafka_partition, _kafka_offset) = (?, ?, ?)"

@@ -1,11 +1,9 @@
 """The reader in C, alone: what it takes is the strict decoder's row, and what is ordinary it takes."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +12,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
+from stage_writer.core.decoding.first_pass import FirstPass
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from tests.fakes.native import required_library
 from tests.property.test_decode_agrees import READINGS, batches
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.core.decoding.first_pass import FirstPass
 
 ALL = list(READINGS.values())
 

@@ -1,7 +1,5 @@
 """The planner's laws, on every chain that Hypothesis can think of."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Requests to replace a range: names and contents go round, and what is not one is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

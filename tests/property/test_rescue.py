@@ -1,10 +1,8 @@
 """The rescue column has all that a record has besides its declared fields, in the record's own words."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product, starmap
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from hypothesis import example, given, settings
@@ -18,9 +16,6 @@ from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, us
 from tests.conftest import examples
 from tests.fakes.native import first_passes
 from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 DECODERS = {
     id(columns): (

@@ -1,16 +1,13 @@
 """State files that are cleaned away: whatever the chain went through, each place it can be rewound to has its state."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest
-from common.stage.markers import MarkerName, marker_to_bytes
+from common.stage.markers import Marker, MarkerName, marker_to_bytes
 from common.stage.state_files import (
     EMPTY_STATE,
     MarkedState,
@@ -23,9 +20,6 @@ from common.stage.state_files import (
 from common.storage.store import FsspecStore
 from stage_writer.shell.state_cleaning import StateCleaning
 from tests.fakes.markers import ORDERS, flush
-
-if TYPE_CHECKING:
-    from common.stage.markers import Marker
 
 STEPS = st.lists(
     st.sampled_from(

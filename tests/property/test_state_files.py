@@ -1,7 +1,5 @@
 """State files: what was written is what is read, and what is damaged is refused by name."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

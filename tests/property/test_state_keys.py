@@ -1,10 +1,7 @@
 """Keys and values of state stores: the order of the bytes is that of the keys, and everything comes back as it was."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stage_writer.topologies.stores.keys import (
+    Key,
     Windowed,
     key_at,
     key_from_bytes,
@@ -19,9 +17,6 @@ from stage_writer.topologies.stores.keys import (
     prefix_bounds,
 )
 from stage_writer.topologies.stores.values import value_from_bytes, value_to_bytes
-
-if TYPE_CHECKING:
-    from stage_writer.topologies.stores.keys import Key
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=6) | st.text("a\x00\xff\U0010ffff", max_size=5)
 TIMES = st.integers(-(2**40), 2**45)

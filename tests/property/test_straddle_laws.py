@@ -1,12 +1,10 @@
 """A chain that was lost and staged again, with other markers: each record reaches its table once all the same."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,9 +27,6 @@ from delta_loader.core.plan import (
     plan_load,
 )
 from tests.unit.delta_loader.test_plan import by_hand, marker
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 ROWS, DEAD = "/rows", "/dead"

@@ -1,7 +1,5 @@
 """Chains under attack by any number of late writers: which markers are recognised as strays, and which never are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings

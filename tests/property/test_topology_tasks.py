@@ -4,12 +4,11 @@ The topology counts by key with a store, ticks by stream time, and fails in each
 before, in a processor after it has changed its state, in a step after, and by a row that does not fit.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,9 +27,6 @@ from stage_writer.topologies import (
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.testing import Message, TopologyTestDriver
 from tests.conftest import examples
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COLUMNS = "key STRING, n INT, count TINYINT, tick BIGINT"
 AFTER = "key STRING, n INT, count INT, tick BIGINT"

@@ -1,23 +1,25 @@
 """Windows and joins against plain models, which see all records at once; and that restarts and batches show nowhere."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stage_writer.topologies import Processor, Record
-from stage_writer.topologies.dsl import JoinWindows, SessionWindows, StreamsBuilder, Suppressed, TimeWindows
+from stage_writer.topologies.dsl import (
+    JoinWindows,
+    KTable,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    Windowed,
+)
+from stage_writer.topologies.task.writing import Row
 from stage_writer.topologies.testing import Message, TopologyTestDriver
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.topologies.dsl import KTable, Windowed
-    from stage_writer.topologies.task.writing import Row
 
 FOREVER = timedelta(days=10_000)
 

@@ -1,9 +1,8 @@
 """Whole streams against a plain conversion of one record at a time, in Python: the same rows, or the same end."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -17,9 +16,6 @@ from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.steps.slicing import ExplodeLimits
 from tests.conftest import examples
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 COLUMNS = (
     "id INT, text STRING, v ARRAY<STRUCT<aB: INT, c: STRING>>, s STRUCT<xY: INT, t: STRUCT<u: INT>>, "

@@ -1,7 +1,5 @@
 """A buffer's files hold every row once, in order, below the right partition; their statistics bound the data."""
 
-from __future__ import annotations
-
 import io
 import json
 from datetime import UTC, date, datetime

@@ -1,8 +1,6 @@
 """A rewind while a stage writer runs: the two meet in nothing but the stage."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,15 +12,11 @@ from common.settings import StartAt, Stream
 from common.spans import Position
 from common.stage.chain_origins import Beginning, begin_path
 from common.storage.store import FsspecStore
+from stage_writer.core.chain_end import Tail
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.markers import ORDERS, chain_of, put
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stage_writer.core.chain_end import Tail
 
 STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
 AUTHOR = Author("operator", 1_000)

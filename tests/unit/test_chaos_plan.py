@@ -1,7 +1,5 @@
 """The plan of tests/chaos: what is dealt to the real processes."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from decimal import Decimal

@@ -1,10 +1,9 @@
 """Writers and a loader over one stage: how columns are offered, added, published and taken up."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ import structlog
 from common.errors import ConfigError, StoreError, TableError
 from common.metrics import Metrics
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.schema.evolution import Addition
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved, folder_of, latest
@@ -22,6 +22,7 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
+from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
@@ -30,13 +31,6 @@ from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from common.schema.evolution import Addition
-    from stage_writer.core.batch import MessageBatch
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
 

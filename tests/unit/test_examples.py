@@ -1,7 +1,5 @@
 """The examples' topologies in the test driver, against batches that see all of the messages at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

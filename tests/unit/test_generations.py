@@ -1,7 +1,5 @@
 """A topic that was created again: beginnings, txn ids, the restart's plan, and what the loader makes of old markers."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 

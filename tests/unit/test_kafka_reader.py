@@ -1,13 +1,12 @@
 """Readers of ranges say what is wrong with a config as every other client does; and no client waits forever."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from common.errors import ConfigError, StoreError
 from common.kafka import reader
@@ -16,11 +15,6 @@ from common.kafka.errors import LastWord
 from common.settings import Settings
 from delta_loader.shell.kafka_offsets import KafkaOffsets
 from stage_writer.shell.replay_kafka import ReplayKafka
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import Consumer
 
 READERS: list[Callable[[Settings], object]] = [
     KafkaOffsets,

@@ -1,10 +1,9 @@
 """The judge of real runs (tests/verifier.py) has to see what it is there for: faults are planted, and each is told."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -24,10 +23,6 @@ from tests.verifier import (
     read_growth,
     verify,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 TOPIC = "orders"
 SENT = [

@@ -1,25 +1,24 @@
 """The operator's answer to a table that went back: what is planned, and what it does to a stage."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bootstrap.accepting import Accepting, require_whole
-from bootstrap.core.accept import Event, plan_go_on, plan_replay, require_own_too
+from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_own_too
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell.stage import rewind, staged_markers
 from bootstrap.shell.turns import Turns
 from common.errors import UsageError
 from common.settings import StartAt
-from common.spans import Position, Span
+from common.spans import Position, Span, TopicPartition
 from common.stage.answers import Answer
+from common.stage.markers import Marker
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
-from common.tables.delta_log import read_table_state
+from common.tables.delta_log import TableState, read_table_state
 from common.tables.history import LoggedCommit
 from common.tables.rollback import Kind, Rollback
 from tests.fakes.loading import settings_for
@@ -27,14 +26,6 @@ from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.staging import Staging
 from tests.unit.bootstrap.test_bootstrap import AUTHOR, state
 from tests.unit.common.test_delta_log import METADATA, PROTOCOL, commit, txn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bootstrap.core.accept import AcceptPlan
-    from common.spans import TopicPartition
-    from common.stage.markers import Marker
-    from common.tables.delta_log import TableState
 
 
 def went(kind: Kind = Kind.RESTORED, position: int = 20, *, lost_from: int | None = None, over: int = 0) -> Event:

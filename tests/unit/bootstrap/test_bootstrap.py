@@ -1,17 +1,16 @@
 """The decisions of the bootstrap tool, and what it does to a stage."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from bootstrap import view
 from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, PlannedPartition, Refused, StreamPlan, plan_partition
 from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
-from bootstrap.core.sources import FromDelta, FromFile, FromGroup, parse_positions, parse_source
+from bootstrap.core.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.shell import stage
 from common.errors import UsageError
@@ -22,12 +21,6 @@ from common.stage.chain_origins import Beginning
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from bootstrap.core.sources import PositionSource
 
 AUTHOR = Author("test", 1_000)
 

@@ -1,9 +1,7 @@
 """`config init|schema|show` without a broker: what is inferred, written and described."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -15,14 +13,10 @@ from bootstrap.config.sample import sampled
 from common.cli import run
 from common.reference import EXAMPLE
 from common.schema import to_ddl
+from common.settings import Settings, Stream
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings
 from common.settings.loading import LoadSetting
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.settings import Settings, Stream
 
 ANSWERS = Answers({"bootstrap.servers": "localhost:9092"}, "s3://lake/stage", "s3://lake/tables")
 

@@ -1,7 +1,5 @@
 """`bootstrap markers`: what a person sees of chains, whole and broken."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The repairs as JSON: what a program reads is what a person is shown; and where the text says less."""
 
-from __future__ import annotations
-
 import json
 
 from bootstrap import records, view

@@ -1,12 +1,11 @@
 """Two operators repair one Kafka partition at the same time: one of them is told to look again."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
-from bootstrap.core.repair import plan_rewind
+from bootstrap.core.repair import RewindPlan, plan_rewind
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell import stage
 from bootstrap.shell.turns import Turns
@@ -17,12 +16,6 @@ from common.stage.chain_origins import Beginning
 from common.stage.repair_lock import Turn, ended_path, turn_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from bootstrap.core.repair import RewindPlan
 
 
 @pytest.fixture

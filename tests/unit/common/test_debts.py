@@ -1,7 +1,5 @@
 """Debts: what a table lacks, written in the own table's txn actions."""
 
-from __future__ import annotations
-
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.tables.debts import Debt, DebtIds, DeferredRanges, debts_of
 from common.tables.transactions import TxnIds

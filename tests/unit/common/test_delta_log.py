@@ -1,11 +1,9 @@
 """The log reader, on tables that delta-rs wrote and on logs written out by hand."""
 
-from __future__ import annotations
-
 import io
 import json
 import tracemalloc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,9 +15,6 @@ from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import remove_torn_checkpoints
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL: dict[str, object] = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}

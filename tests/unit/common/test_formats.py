@@ -1,17 +1,11 @@
 """The `formats` of a stream as a user writes them, and what is refused."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.errors import ConfigError
+from common.settings import Settings
 from common.settings.formats import ValueFormat
 from common.settings.load import parse_settings
-
-if TYPE_CHECKING:
-    from common.settings import Settings
 
 STREAM = """
 kafka: {bootstrap.servers: "localhost:9092"}

@@ -1,14 +1,12 @@
 """What may be asked of a service over HTTP, by whom, and what it may cost."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import select
 import socket
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -20,9 +18,6 @@ from common.http.pausing import Pausing
 from common.http.server import HttpServer, Page, Routes, text_page
 from common.metrics import Metrics
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 TOKEN = "a-token-of-a-test"
 

@@ -1,15 +1,16 @@
 """Lag in time from the ends that were seen, by hand-made times and against a plain count."""
 
-from __future__ import annotations
-
 import itertools
+from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
 import structlog
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -18,12 +19,6 @@ from common.lagging.history import MOST, EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
 from common.spans import Partition, Position, Topic, TopicPartition
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from confluent_kafka import TopicPartition as KafkaPartition
-    from confluent_kafka.admin import AdminClient, OffsetSpec
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 OTHER = TopicPartition(Topic("orders"), Partition(1))

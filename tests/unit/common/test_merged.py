@@ -1,7 +1,5 @@
 """Chains of several topics: their names, their positions, and what is written down of them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

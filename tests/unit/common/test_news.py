@@ -1,7 +1,5 @@
 """Signs of new markers as messages."""
 
-from __future__ import annotations
-
 from common.stage.news import MESSAGE, news_key, told_by
 
 

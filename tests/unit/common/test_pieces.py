@@ -1,7 +1,5 @@
 """Bytes in pieces."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

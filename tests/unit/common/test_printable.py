@@ -1,11 +1,9 @@
 """What others wrote, on its way to a terminal."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -20,9 +18,6 @@ from common.terminal import aligned
 from delta_loader.__main__ import app as loader
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EVIL = "writer\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e\nfake line\x7f"
 

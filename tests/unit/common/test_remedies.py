@@ -1,10 +1,9 @@
 """Remedies name the real config file wherever they are read."""
 
-from __future__ import annotations
-
 import json
 import urllib.request
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -15,10 +14,6 @@ from common.http.server import HttpServer, Routes, json_page, text_page
 from common.logs import set_up_logs
 from common.remedies import CONFIG, rendered, show_config
 from common.settings import LogSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Of which record a row is that a table refuses: what says so in the stage, who reads it, what is told without it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

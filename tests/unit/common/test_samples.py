@@ -1,7 +1,5 @@
 """What the status page may show of a dead letter: its shape."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

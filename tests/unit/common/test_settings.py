@@ -1,10 +1,9 @@
 """Settings as a user meets them: a file, what is in force, and errors that can be acted on."""
 
-from __future__ import annotations
-
 import os
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import yaml
@@ -30,10 +29,6 @@ from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
 from common.stage.state_files import STATE
 from common.storage.store import PROBES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 MINIMAL = """
 kafka: {bootstrap.servers: "localhost:9092"}

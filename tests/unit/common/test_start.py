@@ -1,20 +1,15 @@
 """How the commands start, where packages have this program's names or are not installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 import kafka_delta_express
 from common.cli import stage_writer_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MISSING = """
 import sys

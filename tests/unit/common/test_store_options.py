@@ -1,7 +1,5 @@
 """What fsspec is told besides the storage options."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.storage.store import client_options

@@ -1,8 +1,6 @@
 """Which files a log speaks of: real logs as delta-rs writes them, checkpoints and gone commits included."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -11,9 +9,6 @@ import pytest
 from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.files import spoken_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def names(store: FsspecStore) -> set[str]:

@@ -1,7 +1,5 @@
 """`topology` in a config: what it is, what cannot be beside it, and what a user is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.errors import ConfigError, UsageError

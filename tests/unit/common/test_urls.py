@@ -1,7 +1,5 @@
 """What is the URL of a place, by the eyes of both programs, and what is told of one that is not."""
 
-from __future__ import annotations
-
 import re
 
 import fsspec

@@ -1,11 +1,9 @@
 """Whether a table went back, from histories that are written out by hand."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,9 +25,6 @@ from common.tables.rollback import (
     without_txn,
 )
 from tests.fakes.markers import flush
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 P0 = TopicPartition(Topic("orders"), Partition(0))
 P1 = TopicPartition(Topic("orders"), Partition(1))

@@ -1,16 +1,11 @@
 """The loader's bill of materials: what has to be looked up for vulnerabilities has its name in Maven."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from common.downloads import read_lock
 from delta_loader.shell.jars import LOCK
 from devservices.bill_of_jars import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_each_jar_of_the_image_is_in_the_bill_once(tmp_path: Path) -> None:

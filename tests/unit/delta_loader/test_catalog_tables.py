@@ -1,14 +1,13 @@
 """Tables that are given by their name in a catalog."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
 
 from common.errors import ConfigError, TableError
+from common.settings import Settings, Stream
 from common.settings.load import parse_settings, print_settings
 from delta_loader.catalog.ports import Entry, UnknownCatalogError
 from delta_loader.catalog.registering import Registering
@@ -17,11 +16,6 @@ from delta_loader.core.preflight import exit_code, fatal
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.settings import Settings, Stream
 
 NAME = "lake.shop.orders"
 LETTERS = "lake.shop.orders_dead_letters"

@@ -1,10 +1,8 @@
 """Checkpoints beside the loads: never two of one table, only the newest that is due, and nobody waits."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Callable, Iterator
 from threading import Event, Lock
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -16,9 +14,6 @@ from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckp
 from delta_loader.ports import in_turn
 from tests.fakes.group import HandClock
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _LONG_S = 60.0
 

@@ -1,13 +1,10 @@
 """The clean-up over real files: what nothing refers to goes, and whatever anything refers to stays."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -15,20 +12,16 @@ import structlog
 from common.errors import TableError, UsageError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.markers import marker_to_bytes
+from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.cleaning.clean import CleanUp
 from delta_loader.cleaning.schedule import ScheduledCleanUp
-from delta_loader.core.cleaning import as_json, as_text, require_safe
+from delta_loader.core.cleaning import Tally, as_json, as_text, require_safe
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from common.stage.markers import Marker
-    from delta_loader.core.cleaning import Tally
 
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S

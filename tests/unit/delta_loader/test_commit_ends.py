@@ -1,7 +1,5 @@
 """What an exception out of a commit means while the table does not show the commit."""
 
-from __future__ import annotations
-
 import pytest
 from delta.exceptions import ConcurrentAppendException, MetadataChangedException
 from py4j.protocol import Py4JError, Py4JNetworkError

@@ -1,7 +1,5 @@
 """What goes into a commit, and what settles."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

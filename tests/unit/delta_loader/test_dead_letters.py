@@ -1,13 +1,11 @@
 """What is said of dead letters: patterns of reasons, and values only where somebody asks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +13,6 @@ from common.cli import run
 from common.errors import UsageError
 from delta_loader.commands.dead_letters import app
 from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 GROUP = Group("orders", "wrong_type", "orders", 'status: the string "…" where INT', 1_234, 2, MOMENT, None, (0, 41))

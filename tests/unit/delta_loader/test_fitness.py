@@ -1,9 +1,7 @@
 """Whether the loader begins: at once, later, or not; and what it says of streams that are not fit."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pytest
 import structlog
@@ -15,9 +13,6 @@ from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.core.preflight import Check, Level
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FINE = Check("stage", Level.OK, "works")
 AWAY = Check("stage", Level.ERROR, "the stage does not answer", "start it", away=True)

@@ -1,23 +1,17 @@
 """A marker that names what belongs to another flush is held: nothing of it is loaded, and nothing is deleted."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
-from common.stage.markers import StagedFile, manifest_to_bytes
+from common.stage.markers import Marker, StagedFile, manifest_to_bytes
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from common.stage.markers import Marker
 
 PAYMENTS = TopicPartition(Topic("payments"), Partition(0))
 ORDERS_1 = TopicPartition(Topic("orders"), Partition(1))

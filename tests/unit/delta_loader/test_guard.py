@@ -1,11 +1,8 @@
 """Files that are old when they are committed, and a VACUUM that has listed them."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,14 +10,11 @@ from hypothesis import strategies as st
 
 from common.ports import SystemClock
 from common.stage.data_files import DataFileName
-from delta_loader.core.commits import Conflicted
+from delta_loader.core.commits import CommitOutcome, Conflicted, TableCommit
 from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s, vacuum_problem
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from delta_loader.core.commits import CommitOutcome, TableCommit
 
 DAY_S = 86_400.0
 PROPERTY = "delta.deletedFileRetentionDuration"

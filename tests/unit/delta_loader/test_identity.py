@@ -1,37 +1,27 @@
 """A position belongs to an app_id, a topic, a topic id and a generation: edits of a config lose and double nothing."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pytest
 
 from bootstrap.core.restart import Left, Restart, plan_restart
-from bootstrap.core.state import Ends
+from bootstrap.core.state import Ends, PartitionState
 from bootstrap.shell.looking import partition_state
 from bootstrap.shell.stage import restart
 from common.errors import UsageError
 from common.settings import Settings
-from common.spans import Position, Span
+from common.spans import Position, Span, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.identity import KnownChain, identity_of
+from common.tables.identity import KnownChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import TableCommit
+from delta_loader.core.commits import CommitOutcome, TableCommit
+from delta_loader.streams.report import StreamReport
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import JoinedStaging, Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from bootstrap.core.state import PartitionState
-    from common.spans import TopicPartition
-    from common.tables.identity import TableIdentity
-    from delta_loader.core.commits import CommitOutcome
-    from delta_loader.streams.report import StreamReport
 
 
 @dataclass

@@ -1,18 +1,16 @@
 """What the loader's parts do to one another: answers, generations, replacements and several loaders in one pass."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 
 from common.errors import TableError
 from common.metrics import Metrics
-from common.ports import SystemClock
+from common.ports import Clock, SystemClock
 from common.settings import Settings
 from common.spans import Position, Span
 from common.stage.answers import Answer
@@ -22,8 +20,9 @@ from common.stage.replacements import Replacement, ReplacementName, ReplacementT
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_json, as_text
-from delta_loader.core.commits import Committed, Conflicted, TableCommit, Target
+from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
+from delta_loader.core.replace import Request, Step
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
@@ -35,13 +34,6 @@ from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
 from tests.unit.test_generations import begin_again, stage_again
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import Clock
-    from delta_loader.core.commits import CommitOutcome
-    from delta_loader.core.replace import Request, Step
 
 
 @pytest.fixture

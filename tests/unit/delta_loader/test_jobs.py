@@ -1,9 +1,7 @@
 """What the loader does by the clock or by request: in threads of their own, and never twice at a time."""
 
-from __future__ import annotations
-
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -11,9 +9,6 @@ from structlog.testing import capture_logs
 
 from delta_loader.jobs import LONG_S, Jobs
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PATIENCE_S = 60.0
 

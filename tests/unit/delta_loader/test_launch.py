@@ -1,7 +1,5 @@
 """What is on the command line of Spark's Java, for every user of the machine to read."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a table that is made like another one takes from it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,9 +1,7 @@
 """A table's history and its offsets, judged without a table: each rule of the ledger and of the reconciliation."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
@@ -17,9 +15,6 @@ from delta_loader.core.offsets import BUCKET, Bucket
 from delta_loader.core.reconcile import kafka_findings, reconcile, walk
 from delta_loader.core.reconcile_facts import Explained, LeftOut, Shape, Tables
 from delta_loader.core.shaped import exploded_findings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 IDS = TxnIds("app", several_topics=False)

@@ -1,24 +1,18 @@
 """What was staged of a topic that its stream no longer takes is reported until it is loaded or deleted."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from delta_loader.core.preflight import Level
+from delta_loader.core.preflight import Check, Level
 from delta_loader.ports import in_turn
 from delta_loader.stage.left_behind import left_behind
 from delta_loader.stage.reading import Stage
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from delta_loader.core.preflight import Check
 
 
 class World:

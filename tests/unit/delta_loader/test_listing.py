@@ -1,13 +1,10 @@
 """The stage's listing as the loader holds it: any spelling of a name in few bytes, and what an idle pass reads."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,16 +12,13 @@ from common.ports import StoredObject
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
-from delta_loader.core.listed import listing_of, without
+from delta_loader.core.listed import Listing, listing_of, without
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from delta_loader.core.listed import Listing
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 

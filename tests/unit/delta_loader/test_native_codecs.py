@@ -1,7 +1,5 @@
 """The native libraries of Parquet's codecs lie in the cache, where Java is told to take them from."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from pathlib import Path

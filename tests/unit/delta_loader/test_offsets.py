@@ -1,7 +1,5 @@
 """Sets of offsets as bits say what plain Python sets say."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Conflicts in a row: tried again at once, then with growing pauses, and a failure only after a long time."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

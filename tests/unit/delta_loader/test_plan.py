@@ -1,7 +1,5 @@
 """The planner on cases that a person would draw on a board."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The loader's process ends, whatever a store does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,30 +1,23 @@
 """Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 import pytest
 
 from common.errors import TableError
 from common.remedies import CONFIG
-from common.spans import Offset, Partition, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
+from delta_loader.core.commits import CommitOutcome, TableCommit, Target
+from delta_loader.core.file_split import SparkWrite
 from delta_loader.core.load_modes.refused import RefusedRecord
+from delta_loader.core.plan import TableShape
 from delta_loader.service_ports import Original, Refusing
+from delta_loader.streams.report import StreamReport
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from common.spans import Position
-    from delta_loader.core.commits import CommitOutcome, TableCommit, Target
-    from delta_loader.core.file_split import SparkWrite
-    from delta_loader.core.plan import TableShape
-    from delta_loader.streams.report import StreamReport
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 CHECK = {"delta.constraints.odd": "id % 20 <> 0"}

@@ -1,9 +1,8 @@
 """Replacements whose tables are put back, or that meet one another, between two steps: no record gets lost."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 import pytest
 import structlog
@@ -22,19 +21,13 @@ from common.stage.replacements import (
 )
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit, Target
+from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Step, txn_id
+from delta_loader.core.replace import Request, Step, txn_id
 from delta_loader.tables.replace import Replacements
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
 from tests.unit.delta_loader.test_interplay import Restorable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from collections.abc import Set as AbstractSet
-
-    from delta_loader.core.held import Held
-    from delta_loader.core.replace import Request
 
 RANGE = frozenset(range(10))
 

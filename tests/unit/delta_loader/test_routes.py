@@ -1,28 +1,21 @@
 """A stream with several tables: each gets its own; one that fails is told, left out, and brought the rest later."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
+from common.tables.delta_log import TableState
+from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.deferred import left_out
-from delta_loader.core.plan import Load, Straddle
+from delta_loader.core.plan import Load, Straddle, TableShape
+from delta_loader.streams.report import StreamReport
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.tables.delta_log import TableState
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.plan import TableShape
-    from delta_loader.streams.report import StreamReport
 
 AWAY = StoreError("it is away", "wait")
 

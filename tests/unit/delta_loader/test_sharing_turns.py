@@ -1,16 +1,15 @@
 """When the loader loads, by hand-made times: the schedule, writers' news, requests, pauses, a lease that went."""
 
-from __future__ import annotations
-
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import structlog
 
 from common.errors import StoreError
 from common.metrics import Metrics
+from common.ports import StoredObject
 from common.stage.news import news_folder, news_path
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger
@@ -19,11 +18,6 @@ from delta_loader.on_marker.requests import LoadRequest, RequestQueue
 from delta_loader.schedule import Schedule
 from delta_loader.streams.report import StreamReport
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from common.ports import StoredObject
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 STREAMS = ("orders", "a/b=c")

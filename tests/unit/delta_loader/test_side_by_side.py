@@ -1,7 +1,5 @@
 """Checks of several streams at the same time."""
 
-from __future__ import annotations
-
 from threading import Event
 
 import pytest

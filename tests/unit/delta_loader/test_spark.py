@@ -1,7 +1,5 @@
 """What Spark is told, and when the loader runs."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 

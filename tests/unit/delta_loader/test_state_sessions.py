@@ -1,7 +1,5 @@
 """A table's state is put together in parts of bounded size, and in few of them where a table is small."""
 
-from __future__ import annotations
-
 import pytest
 
 from delta_loader.shell.state_sessions import parts_for

@@ -1,30 +1,23 @@
 """Late claims beside a running loader, each a named history: put aside, counted, told, and nothing lost by it."""
 
-from __future__ import annotations
-
 import uuid
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import pytest
 
+from common.errors import StoreError
 from common.spans import Position
-from common.stage.markers import MarkerName
+from common.stage.markers import Marker, MarkerName
 from delta_loader.core.status import to_json, to_text
 from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, NoStray, Unread, lowest_branch
 from delta_loader.ports import in_turn
+from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import flush
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from common.errors import StoreError
-    from common.stage.markers import Marker
-    from delta_loader.service import LoaderService
 
 
 @pytest.fixture

@@ -1,19 +1,14 @@
 """What a loader leaves behind that was killed while it held a trust store."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
-from typing import TYPE_CHECKING
+from pathlib import Path
+
+import pytest
 
 from delta_loader.shell import trust
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def test_folders_of_processes_that_are_gone_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,11 @@
 """Many streams in one loader: several at a time; one that hangs, fails or has much to load holds none of the others."""
 
-from __future__ import annotations
-
 import itertools
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock, get_ident
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -18,8 +16,11 @@ from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
+from common.tables.delta_log import TableState
 from delta_loader import service as loader_service
+from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.valid_through import PROPERTY
+from delta_loader.ports import ParallelMap
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
@@ -28,13 +29,6 @@ from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.tables.valid_through import ValidThrough
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from common.tables.delta_log import TableState
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.ports import ParallelMap
 
 NAMES = [f"stream{number}" for number in range(6)]
 

@@ -1,7 +1,5 @@
 """Through what time a table is complete: by its history, and as a property of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import structlog

@@ -1,24 +1,18 @@
 """Rows that do not tell which record they were (kafka_columns: off): the log proves, and the rows are counted."""
 
-from __future__ import annotations
-
 import json
 import uuid
-from typing import TYPE_CHECKING
 
 import pytest
 
+from common.settings import Stream
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict
+from delta_loader.core.findings import StreamReport, Verdict
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_verify_shared import MINE, Rows, load
-
-if TYPE_CHECKING:
-    from common.settings import Stream
-    from delta_loader.core.findings import StreamReport
 
 
 class Counted(Rows):

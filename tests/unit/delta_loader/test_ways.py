@@ -1,14 +1,11 @@
 """By which way a table is loaded, and what fits it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from common.errors import TableError
 from common.remedies import repair
 from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
+from common.schema.types import DataType
 from common.settings.loading import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.delta_log import TableState
@@ -17,9 +14,6 @@ from delta_loader.core.load_modes.casting import casts_of, widened
 from delta_loader.core.load_modes.compatibility import differences, remedy_for, require_compatible
 from delta_loader.core.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
 from delta_loader.core.plan import TableShape
-
-if TYPE_CHECKING:
-    from common.schema.types import DataType
 
 
 def shape(ddl: str, *partition_by: str) -> TableShape:

@@ -1,28 +1,21 @@
 """A writer that is paused and told to go on, and one that tells a loader of its markers."""
 
-from __future__ import annotations
-
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import pytest
 import structlog
 
 from common import metrics as catalogue
 from common.errors import StoreError
 from common.http.pausing import Pausing
 from common.metrics import Metrics
+from common.spans import TopicPartition
 from common.storage.store import FsspecStore
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import HandClock
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
-
-    from common.spans import TopicPartition
 
 
 def paused_world(folder: Path) -> tuple[World, Pausing]:

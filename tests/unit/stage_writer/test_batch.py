@@ -1,7 +1,5 @@
 """Batches that are put together: the same columns, whether they are copied for it or not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,11 +1,8 @@
 """How rows are put into files: a file for each partition value, up to a number of values; then one for all."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,11 +15,8 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.stage.stored import beyond_bounds
-from stage_writer.core.parquet.buffer import MOST_FILES, FileBudget, Filing, TableFormat, TableRows
+from stage_writer.core.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, Filing, TableFormat, TableRows
 from stage_writer.shell.staging import sealed
-
-if TYPE_CHECKING:
-    from stage_writer.core.parquet.buffer import EncodedFile
 
 SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
 ARROW = to_arrow_schema(SCHEMA)

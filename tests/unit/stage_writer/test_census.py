@@ -1,9 +1,7 @@
 """Which fields records have that are not declared, and which declared ones none of them has."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -19,9 +17,6 @@ from stage_writer.sample import StreamSample
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION
 from tests.unit.stage_writer.test_service import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COLUMNS = (
     "id BIGINT, userName STRING, meta STRUCT<at: STRING>, items ARRAY<STRUCT<sku: STRING>>, "

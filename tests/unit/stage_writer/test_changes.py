@@ -1,9 +1,7 @@
 """`merge`: what a stream of change events stages."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,21 +9,16 @@ import pytest
 
 from common.errors import SchemaError, UsageError
 from common.schema import Field, Primitive, schema_from_json
+from common.settings import Stream
 from common.spans import Position
 from common.stage.markers import TableKind
 from common.tables.changes import MergeBy
 from stage_writer.core.changes.message_keys import MessageKeys
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.reading import STRICT
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer, StagedRows
 from stage_writer.replay.records import replayable
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.settings import Stream
-    from stage_writer.core.parquet.buffer import StagedRows
 
 BY_OP = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
 

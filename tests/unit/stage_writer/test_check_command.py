@@ -1,18 +1,13 @@
 """What ``stage-writer check`` ends with."""
 
-from __future__ import annotations
-
 import json
 import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from common import cli
 from stage_writer.__main__ import app
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -1,8 +1,6 @@
 """A stream's messages are converted together, whatever partitions they are from, and parted again."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,13 +11,8 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer, StagedRows
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.core.parquet.buffer import StagedRows
 
 
 def converter() -> StreamConverter:

@@ -1,12 +1,10 @@
 """What a worker is given of the settings, and one page for all workers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -21,9 +19,6 @@ from common.settings import Settings
 from stage_writer.crew import Crew, Seat, Worker, settings_of, workers_of
 from stage_writer.web.crew_pages import crew_routes, merged
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = "the-token-of-workers"
 

@@ -1,8 +1,6 @@
 """Many dead letters are told: by the alarm itself, and by each way in which a writer says how it is."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -17,9 +15,6 @@ from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST, World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def wrong(count: int) -> dict[str, int]:

@@ -1,10 +1,8 @@
 """Change events become rows and `_cdc`, in bulk as one at a time."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,15 +11,10 @@ import pytest
 from common.schema import parse_ddl
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.decode import Decoded, Decoder
 from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.envelopes.debezium import EventDecoder, Opener
 from stage_writer.core.envelopes.layers import Records
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from stage_writer.core.decoding.decode import Decoded
 
 COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
 SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import datetime as dt
 import json
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -20,13 +17,11 @@ from common.schema import (
 )
 from common.settings.formats import forms_of
 from stage_writer.core.decoding.decode import Decoder
+from stage_writer.core.decoding.first_pass import MakeFirstPass
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from tests.fakes.native import first_passes
-
-if TYPE_CHECKING:
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
 
 EVERYTHING = parse_ddl(
     "b BYTE, s SHORT, i INT, l BIGINT, f FLOAT, d DOUBLE, m DECIMAL(5,2), t STRING, y BINARY, o BOOLEAN, a DATE, "

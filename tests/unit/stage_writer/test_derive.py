@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import datetime as dt
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +9,11 @@ import pytest
 from common.errors import ExpressionError, SchemaError
 from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.batch import Headers, MessageBatch, Messages
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.steps.derive import Deriver
 from stage_writer.core.steps.rows import Rows
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from stage_writer.core.batch import Headers
 
 COLUMNS = parse_ddl(
     "meta STRUCT<producer: STRUCT<timestamp: STRING>>, id BIGINT, tags ARRAY<STRING>, text STRING, moment TIMESTAMP, "

@@ -1,7 +1,5 @@
 """Which columns get a dictionary: seen in the Parquet file, as a reader sees it."""
 
-from __future__ import annotations
-
 import json
 
 import pyarrow as pa

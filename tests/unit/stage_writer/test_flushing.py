@@ -1,7 +1,5 @@
 """When to flush, and what to stop reading."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from common.spans import Partition, Topic, TopicPartition

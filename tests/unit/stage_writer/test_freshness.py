@@ -1,7 +1,5 @@
 """When a writer may believe that its partitions are still its own, by hand-made times."""
 
-from __future__ import annotations
-
 from stage_writer.core.freshness import Freshness
 
 SESSION_S = 9.0

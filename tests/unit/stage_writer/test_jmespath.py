@@ -1,7 +1,5 @@
 """`jmespath`: columns filled as kafka-delta-ingest's transforms fill them, in bulk where that can be."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,13 +1,11 @@
 """Which topics are merged, what is refused, and what an operator can do to their chains."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from numpy.typing import NDArray
 
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
@@ -17,18 +15,13 @@ from common.settings import Settings, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
-from stage_writer.core.batch import MessageBatch
+from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.merging.batch import merged_batch
 from stage_writer.merging.converting import decoded_by_topic, messages_of
 from stage_writer.merging.groups import Group, Groups
 from stage_writer.shell.kafka import consumer_properties
 from stage_writer.topologies.task.inputs import Input
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from stage_writer.core.batch import Messages
 
 CHAIN = TopicPartition(Topic("a+b"), Partition(0))
 A, B = inputs_of(CHAIN)

@@ -1,7 +1,5 @@
 """Offsets rise strictly, whatever librdkafka delivers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

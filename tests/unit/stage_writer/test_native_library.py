@@ -1,11 +1,9 @@
 """Where the reader in C is looked for, what is said without it, and how it is compiled."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,9 +15,6 @@ from stage_writer.core.decoding.reading import STRICT
 from stage_writer.native import library
 from stage_writer.native.compiler import CompileError, compile_library
 from tests.fakes.native import required_library
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # A consumer that is leaving its group may be assigned partitions once more.
 ASSIGNED_WHILE_CLOSING = """

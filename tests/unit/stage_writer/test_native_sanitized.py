@@ -3,8 +3,6 @@
 `make native-fuzz` plays more rounds.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """Outboxes as objects and in markers: what was written is read back, and anything else is refused by name."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """An export of dead letters as the source of a replay."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,9 +14,6 @@ from stage_writer.__main__ import app
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.replay.letters import MOST_OFFSETS, MOST_REQUESTS, Letters
 from stage_writer.replay.records import Range
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Place = tuple[str, int, int]
 

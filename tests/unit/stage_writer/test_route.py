@@ -1,25 +1,18 @@
 """`route`: which of a stream's tables each record goes to."""
 
-from __future__ import annotations
-
 import json
+from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import ExpressionError
+from common.settings import Stream
 from common.spans import Position
 from common.stage.markers import TableKind
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer, StagedRows
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from common.settings import Stream
-    from stage_writer.core.parquet.buffer import StagedRows
 
 ROUTES = {"a": "/tables/a", "b": "/tables/b", "also a": "/tables/a/"}
 

@@ -1,15 +1,15 @@
 """The writer's loop, one history after the other: a real stage on a disk, a group and a clock in memory."""
 
-from __future__ import annotations
-
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
 
 from common.errors import BrokerError, ConfigError, StoreError
+from common.http.pausing import Pausing
 from common.metrics import Metrics
+from common.ports import CreateOutcome
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
@@ -19,7 +19,7 @@ from common.storage.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
 from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.notifications.ports import NO_NOTIFIER, ControlTopic
 from stage_writer.partitions.idle_reports import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
@@ -28,13 +28,6 @@ from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock, InTurn, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.staged import manifests
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.http.pausing import Pausing
-    from common.ports import CreateOutcome
-    from stage_writer.notifications.ports import ControlTopic
 
 ORDERS = Topic("orders")
 FIRST, SECOND, THIRD = (TopicPartition(ORDERS, Partition(number)) for number in range(3))

@@ -1,7 +1,5 @@
 """Two streams whose regular expressions take one topic: refused, never staged twice or by one of them alone."""
 
-from __future__ import annotations
-
 import pytest
 import structlog
 from structlog.testing import capture_logs

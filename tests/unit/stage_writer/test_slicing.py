@@ -1,27 +1,20 @@
 """Rows that explode come in slices: together they are what they would be at once, and none is larger than it may be."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from common.schema import parse_ddl, to_arrow_schema
+from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.core.parquet.buffer import Buffer, StagedRows
 from stage_writer.core.steps.row_bytes import row_bytes
 from stage_writer.core.steps.slicing import ExplodeLimits
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows
 
 COLUMNS = "id INT, text STRING, kind STRING, v ARRAY<STRUCT<a: INT, b: STRING>>"
 STREAM = stream_of(

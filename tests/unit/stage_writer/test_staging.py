@@ -1,9 +1,7 @@
 """Claims, one after the other: histories in which a late writer would do harm, each with its own test."""
 
-from __future__ import annotations
-
 import itertools
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,17 +14,11 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.storage.store import FsspecStore
-from stage_writer.core.chain_end import Lineage
+from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
-from stage_writer.ports import ClaimVerdict, LostClaim, OtherTopic, Postponed, Sealed
+from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Postponed, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stage_writer.core.chain_end import Tail
-    from stage_writer.ports import ClaimGuard
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")

@@ -1,14 +1,13 @@
 """Interactive look-ups of tasks' stores, over HTTP."""
 
-from __future__ import annotations
-
 import json
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -20,9 +19,6 @@ from stage_writer.tasks.look_ups import LookUps, OpenTask
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
 from stage_writer.web.crew_pages import merged_state
 from stage_writer.web.state_pages import state_reads
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TOKEN = "a token of some length"
 BUILDERS = (

@@ -1,8 +1,6 @@
 """A writer that is asked to stop: what it converts is broken off in time, and nothing is lost or doubled."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
@@ -10,12 +8,8 @@ import structlog
 from stage_writer.service import StageWriter
 from stage_writer.stopping import end_when_stuck
 from stage_writer.tasks import together
+from stage_writer.topologies import Record
 from tests.fakes.counting import FIRST, Counts, World, counted
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stage_writer.topologies import Record
 
 REVOKE_TIMEOUT_S = 5.0
 

@@ -1,17 +1,12 @@
 """State stores: what the histories of tests/property do not look at."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def test_nothing_is_merged_while_a_snapshot_is_read() -> None:

@@ -1,28 +1,22 @@
 """What a table can never take is not staged: the partition is held until the table or the config is another one."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.errors import StoreError
+from common.ports import StoredObject
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
 from common.tables.delta_log import TableState
 from stage_writer.core.convert import StreamConverter
+from stage_writer.partitions.partition import Held
 from stage_writer.service import LOOK_AT_HELD_S
 from stage_writer.shell.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
 from tests.fakes.streams import stream_of
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from common.ports import StoredObject
-    from stage_writer.partitions.partition import Held
 
 KAFKA = ", _kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
 

@@ -1,8 +1,6 @@
 """A writer proves before it starts that it can write below every table that its data files go to."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import yaml
@@ -13,9 +11,6 @@ from common.settings.load import parse_settings
 from common.storage.store import stores_of
 from stage_writer.__main__ import app
 from stage_writer.shell.table_probe import prove_tables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def config(folder: Path, **says: object) -> str:

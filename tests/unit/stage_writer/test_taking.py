@@ -1,20 +1,15 @@
 """Portions of messages: how many, how large, and what is dropped when the group moves a partition meanwhile."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pytest
+from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from stage_writer.shell.taking import Taker
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from confluent_kafka import Consumer, Message
 
 
 @dataclass

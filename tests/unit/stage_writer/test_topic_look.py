@@ -1,17 +1,12 @@
 """What a flush job asks right before it claims: whose topic the records are of, and whose partition."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping
 
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.chain_end import Lineage
 from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.ports import ClaimVerdict, OtherTopic
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 NOW_S = 1_000.0

@@ -1,9 +1,7 @@
 """Records that Kafka has lost under the same topic id, seen through a consumer whose answers are written down."""
 
-from __future__ import annotations
-
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -18,9 +16,6 @@ from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
 from stage_writer.shell import kafka
 from stage_writer.shell.kafka import OVERDUE_S, KafkaSource
 from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 LAST = LastRecord(99, 5_000, 2)

@@ -1,10 +1,8 @@
 """What nothing raises on purpose: it holds the partitions that it meets, and ends no writer."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,20 +15,16 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
+from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter, table_format
 from stage_writer.core.flushing import Limits
 from stage_writer.core.parquet.buffer import TableRows
 from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.ports import Converter, FlushJob
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.service import LOOK_AT_HELD_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import HandClock, InTurn, LonelyMember
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.ports import Converter, FlushJob
 
 BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs", "orders"))
 

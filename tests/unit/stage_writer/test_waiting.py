@@ -1,32 +1,26 @@
 """A registry that is away makes those partitions wait that need it, and nothing else."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import structlog
 
 from common.errors import RegistryError
 from common.metrics import Metrics
+from common.settings import Stream
 from common.spans import Partition, TopicPartition
+from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.flushing import Limits
+from stage_writer.core.parquet.buffer import StagedRows
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
+from stage_writer.ports import Wait
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import InTurn
 from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from common.settings import Stream
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows
-    from stage_writer.ports import Wait
 
 
 @dataclass

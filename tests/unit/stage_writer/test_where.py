@@ -1,7 +1,5 @@
 """`where`: which records become rows, and what becomes of the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from common.errors import ExpressionError

@@ -1,9 +1,7 @@
 """Where an offset is, by a table's history; the search on the table's line, and the words for people."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +14,6 @@ from delta_loader.core.explain.loaded import Asked, LoadedRange, find_loading_co
 from delta_loader.core.explain.offsets import Holder, OffsetStory, Place
 from delta_loader.core.explain.view import offset_to_json, offset_to_text
 from delta_loader.core.held import Held
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 NOTHING: Mapping[TopicPartition, int] = {}

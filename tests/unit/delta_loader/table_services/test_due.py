@@ -1,9 +1,7 @@
 """What is due for a table, by its facts."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +20,6 @@ from delta_loader.core.services.facts import (
     run_of,
 )
 from delta_loader.core.services.sql import where, z_order_by
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

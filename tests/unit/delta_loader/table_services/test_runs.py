@@ -1,11 +1,9 @@
 """A run: its order, its window, its budget, and what goes wrong; by a given clock."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -15,20 +13,15 @@ from common.errors import ConfigError, TableError
 from common.metrics import Metrics
 from common.ports import SystemClock
 from common.settings import Settings
+from common.settings.services import TableServicesSettings
+from delta_loader.core.services.due import Piece, TableRules
 from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
-from delta_loader.core.services.outcomes import Done, Failed, GivenUp
+from delta_loader.core.services.outcomes import Done, Failed, GivenUp, Outcome, RunReport
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.jobs import Jobs
 from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.table_services.runs import TableServices, look_at
 from delta_loader.table_services.thread import ScheduledServices
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings.services import TableServicesSettings
-    from delta_loader.core.services.due import Piece, TableRules
-    from delta_loader.core.services.outcomes import Outcome, RunReport
 
 NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000

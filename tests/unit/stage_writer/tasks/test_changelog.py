@@ -1,10 +1,8 @@
 """What tasks change, in a Kafka topic: what markers name of it is read, and a state is not left there for long."""
 
-from __future__ import annotations
-
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -23,9 +21,6 @@ from stage_writer.service import LOOK_AT_HELD_S
 from stage_writer.tasks.shared import SnapshotsWhen
 from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.group import HandClock, InTurn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CHANGES = Topic("changes")
 HOUR = SnapshotsWhen(oldest_s=3600.0)

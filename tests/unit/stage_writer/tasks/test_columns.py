@@ -1,9 +1,6 @@
 """Topologies of steps on columns are converted without tasks, to what a task would make of each message."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +12,14 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE
 from common.storage.store import FsspecStore
 from stage_writer.core.batch import MessageBatch
+from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.ports import Converter
 from stage_writer.shell.state_files import StageState
 from stage_writer.tasks.columns import ColumnsConverter
 from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.together import together
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Select, Topology, Where
-
-if TYPE_CHECKING:
-    from stage_writer.core.parquet.buffer import StagedRows
-    from stage_writer.ports import Converter
 
 VALUES = (b'{"n": 1}', b'{"n": 2, "text": "12"}', b'{"n": 7, "text": "x"}', b'{"n": 1.5}', b"{", b"{}", None)
 COLUMNS = "n INT, text STRING"

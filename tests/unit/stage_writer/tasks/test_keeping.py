@@ -1,9 +1,7 @@
 """Where tasks keep their state: in memory, or in a folder of their own on disk."""
 
-from __future__ import annotations
-
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.tasks.keeping import Keeping
 from stage_writer.topologies.stores import MemoryBackend, Stores
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SOURCE = TopicPartition(Topic("orders"), Partition(3))
 OTHER = TopicPartition(Topic("orders"), Partition(4))

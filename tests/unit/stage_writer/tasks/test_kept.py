@@ -1,8 +1,7 @@
 """A writer whose stream has a topology: rows and state move together, whatever becomes of a flush."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +10,6 @@ from stage_writer.tasks.look_ups import Asked, LookUps
 from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
 from tests.fakes.counting import FIRST, World, counted
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_a_new_owner_counts_on(tmp_path: Path) -> None:

@@ -1,23 +1,17 @@
 """`topology: package.module:build`: what a user is told when it is not what it should be."""
 
-from __future__ import annotations
-
 import builtins
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
 from stage_writer.tasks import own_packages
 from stage_writer.tasks.loading import topology_of
+from stage_writer.topologies import BuiltTopology
 from tests.unit.common.test_settings import parse, with_stream
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from stage_writer.topologies import BuiltTopology
 
 GOOD = """
 from stage_writer.topologies import Processor, Topology

@@ -1,7 +1,5 @@
 """What ``check`` makes of a sample of a stream with a topology."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

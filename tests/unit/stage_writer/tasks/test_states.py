@@ -1,10 +1,7 @@
 """Where a task's state is known on a chain: for a writer that takes the partition up, and for an operator's repair."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,15 +10,12 @@ from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import StateError
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.markers import Origin, marker_to_bytes
+from common.stage.markers import Marker, Origin, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.clock import IdleClock
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
-
-if TYPE_CHECKING:
-    from common.stage.markers import Marker
 
 AUTHOR = Author("test", 1_000)
 _numbers = itertools.count()

@@ -1,9 +1,6 @@
 """What becomes of the messages of several tasks that are converted together, and of each by itself: the same."""
 
-from __future__ import annotations
-
 import random
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import numpy as np
@@ -16,20 +13,17 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE
 from common.storage.store import FsspecStore
 from stage_writer.core.batch import MessageBatch
+from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.ports import PartitionTask
 from stage_writer.shell.state_files import StageState
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.together import together
 from stage_writer.tasks.topology import TopologyConverter
-from stage_writer.topologies import Processor, Topology, Where
+from stage_writer.topologies import Processor, ProcessorContext, Record, Topology, Where
 from stage_writer.topologies.stores import Stores
+from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.task import Task
-
-if TYPE_CHECKING:
-    from stage_writer.core.parquet.buffer import StagedRows
-    from stage_writer.ports import PartitionTask
-    from stage_writer.topologies import ProcessorContext, Record
-    from stage_writer.topologies.task.inputs import Output
 
 VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
 

@@ -1,9 +1,7 @@
 """The DSL as a user meets it: what it refuses and why, what only it has, and what becomes of dropped records."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +9,7 @@ from common.errors import ConfigError
 from stage_writer.topologies import Processor, Record
 from stage_writer.topologies.dsl import (
     JoinWindows,
+    KStream,
     Materialized,
     SessionWindows,
     StreamsBuilder,
@@ -19,11 +18,6 @@ from stage_writer.topologies.dsl import (
 )
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.testing import TopologyTestDriver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.dsl import KStream
 
 SECOND = timedelta(seconds=1)
 WITHIN = JoinWindows.of_time_difference_with_no_grace(10 * SECOND)

@@ -1,11 +1,11 @@
 """What a task makes of its messages: order, undo, time, punctuations, steps on columns, and what is refused."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from common.errors import ConfigError, SchemaError
@@ -23,11 +23,6 @@ from stage_writer.topologies import (
 )
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.testing import Message, TopologyTestDriver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    import pyarrow as pa
 
 SECOND = timedelta(seconds=1)
 

@@ -1,16 +1,11 @@
 """What a topology says of itself, and what it refuses when it is built."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies import Derive, Processor, Topology, Where
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COLUMNS = "page STRING, status INT, at TIMESTAMP"
 
