@@ -6,9 +6,9 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from common.clock import SystemClock
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import load_settings
 from delta_loader.service import LoaderService
 from delta_loader.shell.delta import SparkDeltaTables

@@ -19,9 +19,9 @@ from bootstrap.markers.commands import app as markers_app
 from bootstrap.markers.look import Looker, Wanted, files_of
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
+from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.pages.model import counted
-from common.ports import SystemClock
 from common.remedies import CONFIG
 from common.spans import MAX_POSITION, Position
 from common.tables.commit_metadata import Decision

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.markers import Marker
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
 
 
 def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:

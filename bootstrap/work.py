@@ -39,7 +39,7 @@ from common.settings import FromTimestamp, StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
-from common.tables.delta_log import TableState, read_table_state
+from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
 from common.tables.transactions import TxnIds
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.tables.commit_metadata import Decision
+    from common.tables.state import TableState
 
 _Repair = TypeVar("_Repair")
 _NO_TABLE = "check streams[].table, and that the stream's app_id is the one that the table was loaded with"

@@ -6,7 +6,6 @@ each implementation, and a simulation passes its own and so controls time and fa
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
@@ -27,23 +26,6 @@ class Clock(Protocol):
 
     def sleep_s(self, seconds: float) -> None:
         """Wait."""
-
-
-# Linux has a clock that also runs while the machine is suspended, as clocks elsewhere do.
-_STEADY = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    def monotonic_s(self) -> float:  # noqa: D102 - the port says it
-        return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
-
-    def wall_ms(self) -> int:  # noqa: D102 - the port says it
-        return time.time_ns() // 1_000_000
-
-    def sleep_s(self, seconds: float) -> None:  # noqa: D102 - the port says it
-        time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True)

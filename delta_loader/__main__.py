@@ -21,11 +21,11 @@ import typer
 from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, settings_from
 from common.cli import run as run_app
+from common.clock import SystemClock
 from common.errors import ExitCode, TableError
 from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.cleaning.clean import CleanUp

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from common.ports import StoredObject
     from common.schema.evolution import Addition
-    from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
+    from common.tables.state import TableState
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.load_modes.casting import Widening
     from delta_loader.core.load_modes.layout import Layout, Template

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from common.spans import Position, Topic, TopicPartition
     from common.stage.failures import LastFailure
     from common.stage.markers import MarkerName
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.core.held import Held
     from delta_loader.core.listed import Listed
     from delta_loader.core.plan import Found, NextRun

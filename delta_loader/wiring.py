@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark import InheritableThread
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.storage.store import FsspecStore, stores_of
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering

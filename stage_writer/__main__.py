@@ -18,6 +18,7 @@ from structlog import get_logger, make_filtering_bound_logger, wrap_logger
 
 from common import cli
 from common import metrics as catalogue
+from common.clock import SystemClock
 from common.errors import ConfigError, ExitCode, KafkaDeltaExpressError, UsageError
 from common.http.pausing import Pausing
 from common.http.server import HttpServer
@@ -25,7 +26,6 @@ from common.kafka.rights import Right, require_topic
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pages.samples import Samples
-from common.ports import SystemClock
 from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.overlap import UnreadTopics

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.pieces import Pieces

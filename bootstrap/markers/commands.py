@@ -11,8 +11,8 @@ from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
 from bootstrap.markers.look import Looker, Wanted, files_of
 from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
+from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
-from common.ports import SystemClock
 from common.remedies import CONFIG
 from common.stage.markers import MarkerName
 from common.terminal import progress

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.stage.chain_origins import Beginning
-    from common.tables.delta_log import TableState
     from common.tables.identity import TableIdentity
+    from common.tables.state import TableState
 
 
 def partition_state(

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 import pyarrow.parquet as pq
@@ -25,6 +24,7 @@ import pyarrow.parquet as pq
 from common.errors import TableError
 from common.tables.log_files import LOG, commits_after, newest_checkpoint
 from common.tables.properties import TXN_RETENTION, retention_ms
+from common.tables.state import TableState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,24 +33,6 @@ if TYPE_CHECKING:
 
 _READ_AGAIN = 5
 _ACTIONS = ("txn", "metaData", "protocol")
-
-
-@dataclass(frozen=True, slots=True)
-class TableState:
-    """A Delta table at one version."""
-
-    version: int
-    table_id: str
-    schema: str
-    """Spark's JSON for the schema."""
-    partition_by: tuple[str, ...]
-    properties: Mapping[str, str]
-    reader_version: int
-    writer_version: int
-    features: frozenset[str]
-    """Reader and writer features that the protocol names."""
-    transactions: Mapping[str, int] = field(default_factory=dict)
-    """The version of each txn action by its app id: for this product's, the last offset loaded."""
 
 
 class _VanishedError(Exception):

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.tables.commit_metadata import CommitMetadata
-    from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
+    from common.tables.state import TableState
 
 MOST_OLDER = 2_000
 """How many commits are read, from the newest own one down, if there are commits of older releases."""

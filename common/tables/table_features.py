@@ -32,7 +32,7 @@ from common.schema.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
 
 _ASK_NOTHING = frozenset(
     {

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.ports import OpenStore
     from delta_loader.stage.reading import Stage
     from delta_loader.status import KafkaEnds

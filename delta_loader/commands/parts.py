@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
-from common.ports import SystemClock
 from common.storage.store import FsspecStore, stores_of
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
+from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
 from delta_loader.core.services.facts import Service

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.json_value import Json
     from common.schema import StructType
     from common.settings import Stream
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.core.load_modes.load_mode import LoadMode
 
 _HOUR_MS = 3_600_000

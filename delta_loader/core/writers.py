@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
     from delta_loader.core.held import Held
-    from delta_loader.streams.report import SeenPartition
+    from delta_loader.core.seen import SeenPartition
 
 _FLUSHES = 2
 _RETRIES_S = 600.0

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Offset, TopicPartition
-    from common.tables.delta_log import TableState
     from common.tables.history import CommitLines
+    from common.tables.state import TableState
     from delta_loader.core.history import TableVersion
     from delta_loader.core.listed import Listed
     from delta_loader.core.live_files import LiveFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings.values import ON_MARKER
 from common.stage.news import NEWS
 from common.storage.store import FsspecStore

@@ -31,9 +31,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
 from common.schema.types import Primitive, uses
 from common.tables.commit_metadata import CommitMetadata
-from common.tables.delta_log import TableState
 from common.tables.history import read_history
 from common.tables.rollback import turning_points
+from common.tables.state import TableState
 from delta_loader.core.commits import (
     AlreadyLoaded,
     Brought,

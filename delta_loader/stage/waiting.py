@@ -10,8 +10,8 @@ from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from common.settings import Stream
-    from common.tables.delta_log import TableState
     from common.tables.identity import TableIdentity
+    from common.tables.state import TableState
     from delta_loader.stage.reading import Stage
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from common.pages.model import Event
     from common.spans import TopicPartition
     from delta_loader.core.held import Held
-    from delta_loader.streams.report import SeenPartition, StreamReport
+    from delta_loader.core.seen import SeenPartition
+    from delta_loader.streams.report import StreamReport
 
 _EVENTS = 50
 

@@ -15,6 +15,7 @@ from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
 from delta_loader.core.held import staged_from
+from delta_loader.core.seen import SeenPartition
 from delta_loader.core.undeclared import undeclared_of
 
 if TYPE_CHECKING:
@@ -26,37 +27,10 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Position, TopicPartition
-    from common.stage.undeclared import UndeclaredFields
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.held import Held
     from delta_loader.core.listed import Listed
     from delta_loader.core.plan import Found, Load
-
-
-@dataclass(frozen=True, slots=True)
-class SeenPartition:
-    """How far one Kafka partition is at the end of a pass."""
-
-    begins: Position
-    """The start of the lowest marker."""
-    loaded: Position | None
-    staged: Position
-    waiting: int
-    """How many markers wait."""
-    oldest_ms: int | None
-    """When the first waiting marker was made; None when none waits or it has no time."""
-    topic_id: str | None = None
-    """The id of the topic that it was staged from; None where its markers do not have one."""
-    ends: bool = True
-    """Whether ``staged`` is the chain's end. False if it is somewhere before: not all of many waiting markers were
-    read."""
-    undeclared: UndeclaredFields | None = None
-    """The fields of records that no column takes, from the markers near its position."""
-
-    @property
-    def lag(self) -> int:
-        """How many positions are staged and not loaded."""
-        return max(0, self.staged - (self.begins if self.loaded is None else self.loaded))
 
 
 @dataclass(slots=True)

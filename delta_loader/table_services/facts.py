@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore, StoredObject
     from common.settings import Settings, Stream
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.core.services.facts import ServiceRun
     from delta_loader.ports import OpenStore, ParallelMap
     from delta_loader.stage.reading import Stage

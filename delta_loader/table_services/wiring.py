@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.storage.store import FsspecStore, stores_of
 from delta_loader.shell.services import SparkServices
 from delta_loader.stage.reading import Stage

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import NotCompatibleError
 from common.settings.loading import Evolution
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader.core.load_modes.compatibility import differences
 from delta_loader.core.load_modes.layout import Layout, layout_of, like
 from delta_loader.core.load_modes.load_mode import choose_load_mode, require_loadable

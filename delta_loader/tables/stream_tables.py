@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.markers import Marker, StagedFile
     from common.tables.debts import Debt
-    from common.tables.delta_log import TableState
     from common.tables.rollback import Rollback
+    from common.tables.state import TableState
     from delta_loader.catalog.registering import Registering
     from delta_loader.core.commits import Naming, TableCommit
     from delta_loader.core.held import Held

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common.clock import SystemClock
 from common.http.pages import Health, pausing_calls, service_pages, with_remedy
 from common.http.server import HttpServer, Page, Routes, json_page, text_page
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch
 from common.pages.assets import status_pages
 from common.pages.problems import held_problems
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from delta_loader.checkpoints.background import FAILING_REMEDY
 from delta_loader.jobs import REMEDY as JOB_REMEDY

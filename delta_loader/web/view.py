@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from delta_loader.core.held import Held
+    from delta_loader.core.seen import SeenPartition
     from delta_loader.loader import Loader
     from delta_loader.streams.load_stats import LoadStats, StreamStats
-    from delta_loader.streams.report import SeenPartition
     from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")

@@ -24,13 +24,13 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
+from common.clock import SystemClock
 from common.errors import BrokerError, StateError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
-from common.ports import SystemClock
 from common.spans import Partition, Position, TopicPartition
 from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.ports import Appended, Piece, missing_pieces

@@ -59,11 +59,10 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.core.envelopes.framing import SchemaTypes
+    from stage_writer.core.envelopes.framing import SchemaTypes, SchemaWait
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.core.steps.rows import Step
     from stage_writer.core.unknown.evolving import Way
-    from stage_writer.ports import StateStore, Wait
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -143,11 +142,11 @@ class StreamConverter:
         """Whether an expression uses the records' headers."""
         return any(step.needs_headers for step in self._steps)
 
-    def waits(self, batch: MessageBatch) -> Wait | None:
+    def waits(self, batch: MessageBatch) -> SchemaWait | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
         return None if self._frames is None else self._frames.waits(batch.values)
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+    def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock, ObjectStore
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from stage_writer.core.parquet.buffer import TableFormat
 
 LOOK_AGAIN_S = 600.0

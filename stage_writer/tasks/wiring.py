@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from stage_writer.changelog.retention import snapshot_after_s
 from stage_writer.tasks.loading import topology_of
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.clock import SystemClock
 from common.errors import TableError
-from common.ports import SystemClock
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.schema.evolution import additions, with_additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.clock import SystemClock
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
-from common.ports import AlreadyExists, Created, CreateOutcome, SystemClock
+from common.ports import AlreadyExists, Created, CreateOutcome
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.storage.listing_s3 import S3Listing

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of

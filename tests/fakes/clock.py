@@ -1,6 +1,6 @@
 """A clock whose time passes only while somebody waits."""
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 
 
 class IdleClock(SystemClock):

@@ -7,8 +7,8 @@ from common.errors import TableError
 from common.schema import StructType, nullable_columns, schema_from_json, schema_to_json
 from common.schema.evolution import Addition, with_additions
 from common.spans import Position
-from common.tables.delta_log import TableState
 from common.tables.history import LoggedCommit
+from common.tables.state import TableState
 from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
 from delta_loader.core.load_modes.casting import Widening
 from delta_loader.core.plan import TableShape

@@ -6,8 +6,9 @@ from typing import TypeVar
 
 import structlog
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import Clock, SystemClock
+from common.ports import Clock
 from common.settings import Settings, Stream
 from common.spans import MAX_POSITION
 from common.stage.idle import StreamFact

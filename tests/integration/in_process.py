@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from deltalake import DeltaTable
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import load_settings
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.tables.history import read_history, store_lines
 from delta_loader.service_ports import Original, Refusing
 from delta_loader.shell.constraint_check import ConstraintChecker

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.clock import SystemClock
 from common.errors import ConfigError, TableError
-from common.ports import SystemClock
 from common.settings import Settings
 from common.tables.delta_log import read_table_state
 from delta_loader.catalog.ports import UnknownCatalogError

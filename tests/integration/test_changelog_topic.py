@@ -20,9 +20,9 @@ from structlog import get_logger
 
 from bootstrap.__main__ import app as bootstrap
 from common.cli import run
+from common.clock import SystemClock
 from common.errors import BrokerError, ConfigError, StateError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind

@@ -12,9 +12,9 @@ import deltalake
 import pytest
 import structlog
 
+from common.clock import SystemClock
 from common.errors import TableError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
 from delta_loader.core.load_modes.layout import Layout

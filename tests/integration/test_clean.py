@@ -75,7 +75,7 @@ def test_a_listing_of_many_pages(moto: S3Server) -> None:
 def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from common.ports import SystemClock
+    from common.clock import SystemClock
     from delta_loader.shell.delta import SparkDeltaTables
 
     staging = Staging.below(tmp_path)

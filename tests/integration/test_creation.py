@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.streams.report import StreamReport
 
 pytestmark = pytest.mark.spark

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
 from delta_loader.core.load_modes.casting import Cast

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from deltalake import DeltaTable
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.schema.evolution import additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition

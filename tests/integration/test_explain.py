@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Offset, Position
 from delta_loader.core.explain.offsets import Place

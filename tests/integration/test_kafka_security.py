@@ -22,10 +22,10 @@ from bootstrap.__main__ import app as bootstrap
 from bootstrap.config.asking import sample_of
 from bootstrap.tools import app as tools
 from common.cli import run
+from common.clock import SystemClock
 from common.errors import BrokerError, ConfigError
 from common.kafka.rights import Right, require_topic
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import load_settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from py4j.protocol import Py4JError
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted

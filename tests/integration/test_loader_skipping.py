@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
 from common.stage.data_files import DataFileName

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
 from delta_loader.shell.delta import SparkDeltaTables

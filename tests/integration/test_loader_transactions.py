@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging

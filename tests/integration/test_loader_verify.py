@@ -11,8 +11,8 @@ import deltalake
 import pytest
 from delta import DeltaTable
 
+from common.clock import SystemClock
 from common.errors import TableError
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import StreamReport, Verdict

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from common.clock import SystemClock
 from common.errors import BuildError, StoreError, StoreUnfitError
-from common.ports import SystemClock
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.shell.delta import SparkDeltaTables

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.core.commits import AlreadyLoaded, Conflicted
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.conftest import FRESH

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.core.preflight import Level, table_checks
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.changes import ChangeStream

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.conftest import FRESH, FRESH_SEED
 from tests.fakes.changes import ChangeStream

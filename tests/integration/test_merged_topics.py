@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from structlog import get_logger
 
+from common.clock import SystemClock
 from common.errors import ConfigError
-from common.ports import SystemClock
 from common.settings import Settings, StartAt
 from common.spans import Position, TopicPartition
 from common.stage.merged import chain_topic, inputs_at

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings.loading import LoadSetting
 from common.stage.data_files import folder
 from common.storage.store import FsspecStore

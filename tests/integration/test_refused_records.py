@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from delta_loader.core.findings import Verdict

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
 from delta_loader.core.replace import Step

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from common.clock import SystemClock
 from common.errors import TableError
-from common.ports import SystemClock
 from delta_loader.core.findings import Verdict
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.integration import in_process

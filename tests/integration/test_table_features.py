@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT
 from delta_loader.core.load_modes.load_mode import Add, Append, Refused, choose_load_mode

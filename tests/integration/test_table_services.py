@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import Settings
 from delta_loader.core.services.due import TableRules, due
 from delta_loader.core.services.facts import Service

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.shell.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from delta import DeltaTable
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.spans import Position
 from common.stage.answers import Answer
 from common.tables.commit_metadata import Decision

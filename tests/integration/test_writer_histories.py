@@ -11,7 +11,7 @@ import structlog
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore

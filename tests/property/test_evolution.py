@@ -10,8 +10,8 @@ import structlog
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from common.clock import SystemClock
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
 from common.schema.evolution import additions, joined, joined_columns, with_additions
 from common.settings import Settings, Stream

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.spans import Position
     from common.tables.changes import MergeBy
-    from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
+    from common.tables.state import TableState
     from delta_loader.core.commits import CommitOutcome, TableCommit, Target
     from delta_loader.core.file_split import SparkWrite
     from delta_loader.core.load_modes.casting import Widening

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from common.spans import TopicPartition
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
     from delta_loader.core.commits import CommitOutcome, Committed, TableCommit
     from delta_loader.core.plan import TableShape
     from tests.simulation.store import Bucket

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
+from common.clock import SystemClock
 from common.errors import TableError
-from common.ports import SystemClock
 from common.spans import Position
 from common.stage.markers import MarkerName
 from delta_loader.core.commits import Committed

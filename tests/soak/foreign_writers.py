@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from delta_loader.core.commits import Committed
 from delta_loader.shell.delta import SparkDeltaTables
 from delta_loader.shell.spark import build_session
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from common.tables.delta_log import TableState
     from common.tables.history import LoggedCommit
+    from common.tables.state import TableState
     from delta_loader.core.commits import CommitOutcome, TableCommit
     from delta_loader.core.plan import TableShape
 

@@ -7,7 +7,7 @@ import pytest
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell import stage as operator
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
 from common.stage.chain_origins import Beginning, begin_path

@@ -19,7 +19,7 @@ from common.stage.chain_origins import Beginning, begin_path, beginning_from_byt
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 from delta_loader.core.held import staged_from, topic_recreated
 from delta_loader.core.plan import UnreadableMarker

@@ -13,13 +13,13 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 
 from common import metrics as catalogue
+from common.clock import SystemClock
 from common.errors import BrokerError, KafkaDeltaExpressError, TableError
 from common.http.pausing import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
 from common.pages.model import Lag, Level, State, Status
 from common.pages.samples import Samples
-from common.ports import SystemClock
 from common.settings.values import StartAt
 from common.spans import Position, Topic
 from common.stage.undeclared import UndeclaredFields

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.settings import Stream
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
 
 _OF_ONE_COLUMN = ("delta.columnMapping.", "delta.identity.highWaterMark", "delta.typeChanges")
 _SUPPORTED = "delta.feature.{}"

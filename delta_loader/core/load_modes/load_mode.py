@@ -23,7 +23,7 @@ from common.settings.loading import LoadSetting
 from common.tables.table_features import appended_for, may_refuse_rows, padded_column, refused_for
 
 if TYPE_CHECKING:
-    from common.tables.delta_log import TableState
+    from common.tables.state import TableState
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from common.stage.answers import Answer
 from common.stage.markers import Marker
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
-from common.tables.delta_log import TableState, read_table_state
+from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
 from common.tables.rollback import Kind, Rollback
+from common.tables.state import TableState
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.staging import Staging

@@ -7,9 +7,9 @@ from threading import Event, Lock
 import pytest
 import structlog
 
+from common.clock import SystemClock
 from common.errors import StoreError, TableError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.ports import in_turn
 from tests.fakes.group import HandClock

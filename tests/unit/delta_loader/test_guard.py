@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.stage.data_files import DataFileName
 from delta_loader.core.commits import CommitOutcome, Conflicted, TableCommit
 from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s, vacuum_problem

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from common.clock import SystemClock
 from common.errors import TableError
 from common.metrics import Metrics
-from common.ports import Clock, SystemClock
+from common.ports import Clock
 from common.settings import Settings
 from common.spans import Position, Span
 from common.stage.answers import Answer

@@ -7,7 +7,7 @@ import pytest
 from common.errors import TableError
 from common.schema.spark_json import schema_to_json
 from common.settings import Stream
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader.core.load_modes.layout import Layout, Template, layout_of, like
 from delta_loader.core.plan import TableShape
 from delta_loader.tables.creating import Creator

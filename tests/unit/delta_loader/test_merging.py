@@ -18,7 +18,7 @@ from common.storage.store import FsspecStore
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.file_split import split_files_at
 from delta_loader.core.findings import Verdict

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.clock import SystemClock
 from common.errors import ConfigError, ExitCode, StoreError, StoreRefusedError, StoreUnfitError
-from common.ports import SystemClock
 from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
 from common.settings.loading import Evolution
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
-from common.tables.delta_log import TableState
 from common.tables.properties import retention_ms
+from common.tables.state import TableState
 from delta_loader.checks.preflight import Preflight
 from delta_loader.core.preflight import (
     Check,

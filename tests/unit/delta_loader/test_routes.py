@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.deferred import left_out
 from delta_loader.core.plan import Load, Straddle, TableShape

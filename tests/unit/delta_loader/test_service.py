@@ -12,8 +12,8 @@ import pytest
 import structlog
 from fsspec.implementations.memory import MemoryFileSystem
 
+from common.clock import SystemClock
 from common.errors import ExitCode, StoreError, TableError
-from common.ports import SystemClock
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import MarkerName, manifest_to_bytes

@@ -10,13 +10,13 @@ from threading import Event, Lock, get_ident
 import pytest
 import structlog
 
+from common.clock import SystemClock
 from common.errors import TableError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import Settings
 from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader import service as loader_service
 from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.valid_through import PROPERTY

@@ -8,7 +8,7 @@ from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_
 from common.schema.types import DataType
 from common.settings.loading import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from delta_loader.core.held import stage_again
 from delta_loader.core.load_modes.casting import casts_of, widened
 from delta_loader.core.load_modes.compatibility import differences, remedy_for, require_compatible

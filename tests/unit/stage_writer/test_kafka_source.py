@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka import Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from common.ports import SystemClock
+from common.clock import SystemClock
 from common.settings import Settings
 from stage_writer.shell import kafka
 from stage_writer.shell.gathering import batches_of

@@ -6,8 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from common.clock import SystemClock
 from common.errors import StoreError
-from common.ports import CreateOutcome, SystemClock
+from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition

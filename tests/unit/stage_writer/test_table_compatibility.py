@@ -10,7 +10,7 @@ from common.errors import StoreError
 from common.ports import StoredObject
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
-from common.tables.delta_log import TableState
+from common.tables.state import TableState
 from stage_writer.core.convert import StreamConverter
 from stage_writer.partitions.partition import Held
 from stage_writer.service import LOOK_AT_HELD_S

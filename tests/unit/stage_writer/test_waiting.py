@@ -43,7 +43,7 @@ class Gated(StreamConverter):
         super().__init__(stream)
         self.missing, self.first = missing, first
 
-    def waits(self, batch: MessageBatch) -> Wait | None:
+    def waits(self, batch: MessageBatch) -> Wait | None:  # type: ignore[override] # anything that a writer waits for
         needs = batch.source == FIRST and len(batch) and batch.end > self.first
         return self.missing if needs and not self.missing.is_there else None
 

@@ -9,9 +9,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from common.clock import SystemClock
 from common.errors import ConfigError, TableError
 from common.metrics import Metrics
-from common.ports import SystemClock
 from common.settings import Settings
 from common.settings.services import TableServicesSettings
 from delta_loader.core.services.due import Piece, TableRules

@@ -1,0 +1,27 @@
+"""A Delta table at one version, as its log describes it (common/tables/delta_log.py reads it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A Delta table at one version."""
+
+    version: int
+    table_id: str
+    schema: str
+    """Spark's JSON for the schema."""
+    partition_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    reader_version: int
+    writer_version: int
+    features: frozenset[str]
+    """Reader and writer features that the protocol names."""
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The version of each txn action by its app id: for this product's, the last offset loaded."""
