@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 CONSTRAINT = "delta.constraints.world"
 _OFFSET = "_kafka_offset"
+_DUCKDB = duckdb.connect(config={"threads": 1})
+"""One database for all: what is registered, and a temporary table, are a cursor's own."""
 
 
 class Place(NamedTuple):
@@ -200,10 +202,10 @@ class DeltaLog(MemoryDeltaTables):
         assert by is not None
         staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
         bounds = key_bounds([file for write in writes for file in write.files], columns, by.keys, _quoted)
-        with duckdb.connect(config={"threads": 1}) as connection:
+        with _DUCKDB.cursor() as connection:
             connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
             connection.register("staged", staged)
-            connection.execute("CREATE TABLE target AS SELECT * FROM before")
+            connection.execute("CREATE TEMP TABLE target AS SELECT * FROM before")
             yield connection, columns.names, by, bounds
 
     def takes(self, url: str, check: str) -> bool:
@@ -215,7 +217,7 @@ class DeltaLog(MemoryDeltaTables):
         return check is not None and self._failing(rows, check) > 0
 
     def _failing(self, rows: pa.Table, check: str) -> int:
-        with duckdb.connect(config={"threads": 1}) as connection:
+        with _DUCKDB.cursor() as connection:
             connection.register("rows", rows)
             found = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
             return len(found.to_arrow_table())

@@ -382,7 +382,7 @@ class EditedHistory:
             self._tend(rng.choice(sorted(self.log.tables)))
         if rng.random() < chances.weekend and self.log.tables:
             self._weekend(rng.choice(sorted(self.log.tables)))
-        if rng.random() < chances.edited / 2:
+        if rng.random() < chances.edited * 4:
             self._restart(rng.choice(self._pipelines))
 
     def _keep_running(self, pipeline: Operated, role: str) -> None:

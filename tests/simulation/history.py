@@ -124,29 +124,31 @@ class History:
     # The world's turns.
 
     def _turn(self, roles: list[str], produce: float) -> None:
-        rng = self.world.rng
+        world, rng, chances = self.world, self.world.rng, self.world.chances
         for role in roles:
             process = self._running.get(role)
-            if (process is None or not process.alive) and (self.world.healed or rng.random() < 0.05):
+            if (process is None or not process.alive) and (world.healed or rng.random() < 0.05):
                 self._start(role)
+        self.broker.expel_silent()
+        if world.healed:
+            world.step()
+            return
         if rng.random() < produce:
             source = rng.choice(sorted(self.broker.logs))
             self.broker.append(source, *self.kind.record(source))
-        if not self.world.healed and rng.random() < self.world.chances.recreated:
-            self.world.faults[Fault.RECREATED] += 1
-            self.world.tell("the topic is deleted and created again")
+        if rng.random() < chances.recreated:
+            world.faults[Fault.RECREATED] += 1
+            world.tell("the topic is deleted and created again")
             self.broker.recreate()
-        if not self.world.healed:
-            self._break_a_table()
-            self.kind.happens()
-        self.broker.expel_silent()
-        if not self.world.healed and self.broker.members and rng.random() < self.world.chances.shuffle:
-            self.world.faults[Fault.REBALANCE] += 1
+        self._break_a_table()
+        self.kind.happens()
+        if self.broker.members and rng.random() < chances.shuffle:
+            world.faults[Fault.REBALANCE] += 1
             self.broker.rebalance(sticky=False)
-        if not self.world.healed and rng.random() < self.world.chances.operator:
+        if rng.random() < chances.operator:
             source = rng.choice(self.kind.chains())
             self._operate(source, lambda operator: operator.repair(source))
-        self.world.step()
+        world.step()
 
     def _break_a_table(self) -> None:
         """One of the stream's tables, but its own, does not work for a while."""

@@ -11,7 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SESSION_MS = 10_000
+_offset = attrgetter("offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,11 +208,12 @@ class GroupMember:
             if source not in self._paused:
                 self._fetch(source, batches, faults)
         ends = {
-            source: Position(end)
-            for source in sorted(self.owned.keys() - self._paused)
-            if self.owned[source] == (end := self._broker.end(source))
+            source: Position(position)
+            for source, position in self.owned.items()
+            if source not in self._paused and position == self._broker.end(source)
         }
-        self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
+        if not self._world.healed:
+            self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
         return Polled(tuple(batches), ends, tuple(faults))
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
@@ -285,6 +289,8 @@ class GroupMember:
             self._generation = generation
         if self.expelled or self._generation != self._broker.generation:
             return
+        if len(self._broker.owners) == len(self._broker.logs):
+            return
         free = {source for source in self._broker.target(self) - self.assigned if source not in self._broker.owners}
         if free:
             for source in free:
@@ -315,7 +321,7 @@ class GroupMember:
             self._world.faults[Fault.REDELIVERY] += 1
             position = max(0, position - rng.randrange(1, 5))
         log = self._broker.logs[source]
-        first = next((index for index, record in enumerate(log) if record.offset >= position), len(log))
+        first = bisect_left(log, position, key=_offset)
         records = log[first : first + rng.randrange(1, 12)]
         if not records:
             return

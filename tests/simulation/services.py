@@ -26,6 +26,7 @@ from tests.simulation.world import SILENT, Crash, Process, World, WorldClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+    from common.metrics import Metric
     from common.stage.markers import MarkerName
     from delta_loader.streams.report import StreamReport
     from stage_writer.ports import Flushing, Item, Runs
@@ -106,6 +107,19 @@ class WatchedStage(ObjectStage):
         return super().claim(name, data)
 
 
+class Unmeasured(Metrics):
+    """Nobody looks at the metrics of a simulated process, and they cost as much as what it does."""
+
+    def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
+        """Nothing."""
+
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Nothing."""
+
+    def observe(self, metric: Metric, value: float, **labels: str) -> None:
+        """Nothing."""
+
+
 @dataclass(slots=True)
 class Services:
     """What starts the processes of one history, and knows what they say."""
@@ -158,7 +172,7 @@ class Services:
             workers=Strands(self.world, process),
             clock=clock,
             log=SILENT,
-            metrics=Metrics(),
+            metrics=Unmeasured(),
             session_s=SESSION_MS / 1000,
         )
         try:
@@ -182,7 +196,7 @@ class Services:
             clock=WorldClock(self.world),
             new_id=lambda: f"{process.name}-{next(self.names)}",
             log=SILENT,
-            metrics=Metrics(),
+            metrics=Unmeasured(),
         )
         service = LoaderService(kind.settings.streams, kind.settings.loader, ports)
         lease = self._lease(process, ports, kind) if self.leased else None
@@ -192,7 +206,8 @@ class Services:
                 reports = loads(lambda: lease is not None and not lease.held())
                 self.reports[process.name] = reports
                 told = self._tell(process, told, reports)
-                self.world.sleep_s(self.world.rng.choice(self.pauses_s))
+                # In peace nothing comes between two passes that a longer pause would let in.
+                self.world.sleep_s(self.pauses_s[0] if self.world.healed else self.world.rng.choice(self.pauses_s))
         except Crash:
             return
 

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.conftest import FRESH_SEED
+from tests.simulation.editing import CALLED
 from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.run import run
 from tests.simulation.world import Fault
@@ -56,4 +57,5 @@ def test_the_faults_do_happen() -> None:
     faults = sum((run(seed).faults for seed in range(60)), start=Counter[Fault]())
     for worlds in (Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.EDITED):
         faults += sum((run(seed, worlds).faults for seed in range(16)), start=Counter[Fault]())
+    faults += sum((run(seed, Worlds.EDITED, CALLED).faults for seed in range(12)), start=Counter[Fault]())
     assert faults.keys() == set(Fault)

@@ -213,6 +213,7 @@ class World:
     find_rival: Callable[[Process], bool] | None = None
     """Gives what a process is about to claim to another one; whether there is another one."""
     _tasks: list[Task] = field(default_factory=list)
+    _by_strand: dict[greenlet, Task] = field(default_factory=dict)
     _late: list[tuple[int, Effect]] = field(default_factory=list)
     _scheduler: greenlet | None = None
 
@@ -253,6 +254,7 @@ class World:
         """Begin a task of a process."""
         task = Task(process, greenlet(run, self._scheduler or greenlet.getcurrent()))
         self._tasks.append(task)
+        self._by_strand[task.strand] = task
         return task
 
     def crash(self, process: Process) -> None:
@@ -265,6 +267,7 @@ class World:
                     self.faults[Fault.LATE_REQUEST] += 1
                     self._late.append((self._much_later_ms(), task.effect))
                 self._end(task)
+                del self._by_strand[task.strand]
         self._tasks = [task for task in self._tasks if not task.ended]
 
     def wake_all(self) -> None:
@@ -287,13 +290,13 @@ class World:
         """Let one thing happen; False when nothing is left that could."""
         self._scheduler = greenlet.getcurrent()
         self._deliver_late()
-        ready = [task for task in self._tasks if self._wakes_at(task) <= self.now_ms]
+        ready = self._ready()
         if not ready:
-            pending = [self._wakes_at(task) for task in self._tasks]
-            if not pending:
+            if not self._tasks:
                 return False
-            self.now_ms = max(self.now_ms, min(pending))
-            return True
+            self.now_ms = min(self._wakes_at(task) for task in self._tasks)
+            self._deliver_late()
+            ready = self._ready()
         self.now_ms += self.rng.randrange(30)
         if not self.healed and self._chance(self.chances.clock_jump):
             self.faults[Fault.CLOCK_JUMP] += 1
@@ -307,6 +310,14 @@ class World:
         return bool(self._late)
 
     # Inside.
+
+    def _ready(self) -> list[Task]:
+        now_ms, healed = self.now_ms, self.healed
+        return [
+            task
+            for task in self._tasks
+            if task.wake_at_ms <= now_ms and (healed or task.process.paused_until_ms <= now_ms)
+        ]
 
     def _resume(self, task: Task) -> None:
         if not self.healed and self._chance(self.chances.crash):
@@ -337,6 +348,7 @@ class World:
         if task.strand.dead:
             task.ended = True
             self._tasks.remove(task)
+            del self._by_strand[task.strand]
 
     def _carry_out(self, process: Process, effect: Effect) -> object:
         if not self.healed and self._chance(self.chances.refused):
@@ -407,8 +419,7 @@ class World:
         return self.rng.random() < probability
 
     def _current(self) -> Task:
-        here = greenlet.getcurrent()
-        task = next(task for task in self._tasks if task.strand is here)
+        task = self._by_strand[greenlet.getcurrent()]
         if task.ended:
             raise Crash  # on its way out; nothing that it does reaches the world
         return task
