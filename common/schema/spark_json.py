@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
@@ -29,6 +30,7 @@ def schema_to_json(schema: StructType) -> str:
     return json.dumps(_encode(schema), separators=(",", ":"), ensure_ascii=False)
 
 
+@lru_cache(maxsize=128)
 def schema_from_json(text: str) -> StructType:
     """The columns of a table from its ``schemaString``. Raises SchemaError for an invalid one."""
     try:

@@ -35,6 +35,9 @@ _VERSION = 1
 _DIGEST_BYTES = 32
 _HEAD_BYTES = len(_MAGIC) + 1 + _DIGEST_BYTES
 _BATCH_RECORDS = 10_000
+# Columns of such a batch are too small for threads: starting them costs more than they do.
+_WRITING = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
 _HEADERS = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
@@ -99,7 +102,7 @@ def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
     }
     sink = pa.BufferOutputStream()
     schema = SCHEMA.with_metadata({"about": json.dumps(about)})
-    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(sink, schema, options=_WRITING) as writer:
         for batch in outgoing.records.to_batches(_BATCH_RECORDS):
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     body = sink.getvalue().to_pybytes()
@@ -118,7 +121,7 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
     if hashlib.sha256(body).digest() != data[_HEAD_BYTES - _DIGEST_BYTES : _HEAD_BYTES]:
         raise _unreadable(path, "its checksum is another one")
     try:
-        table = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
+        table = pa.ipc.open_stream(pa.py_buffer(body), options=_READING).read_all()
         about = json.loads((table.schema.metadata or {})[b"about"])
         source = TopicPartition(about["topic"], about["partition"])
         ends = tuple(

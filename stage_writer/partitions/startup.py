@@ -97,6 +97,8 @@ class TakingUp:
 
     def look(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
         """The outcome for those that are due; with arguments, for some of them or all."""
+        if not self.waiting and not self._left:
+            return {}
         now_s = self._clock.monotonic_s()
         asked = self.waiting if among is None else [source for source in among if source in self.waiting]
         self._close_left()
