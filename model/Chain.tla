@@ -23,12 +23,15 @@ VARIABLES
   late,           \* claims that may arrive at any later time
   writer, loader,
   rewind,         \* what an operator is doing
+  origin,         \* where a chain without markers begins, if that is recorded
   position,       \* the table's txn action: the next position wanted
   rows,           \* how often the table has each position
   faults, rewinds,
-  trunk           \* for the properties: the markers of the one true chain
+  trunk,          \* for the properties: the markers of the one true chain
+  begun,          \* for the properties: whether there ever was a marker
+  unseen          \* for the properties: claims whose writers did not look afterwards
 
-vars == <<done, aside, late, writer, loader, rewind, position, rows, faults, rewinds, trunk>>
+vars == <<done, aside, late, writer, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 Nowhere == End + 1
 NoMarker == [start |-> Nowhere, end |-> Nowhere, previous |-> Nowhere, by |-> "nobody"]
@@ -42,9 +45,12 @@ Linked(marker, markers) == \E other \in markers : other.start = marker.previous 
 Lowest(markers) == CHOOSE marker \in markers : \A other \in markers : Name(other) >= Name(marker)
 HasName(markers, name) == \E marker \in markers : Name(marker) = name
 
+\* Where a writer begins that finds no marker: the stream's start is "latest", so without an origin it is Kafka's end.
+Start == IF origin # Nowhere THEN origin ELSE IF begun THEN End ELSE 0
+
 Away == [phase |-> "away", tail |-> NoMarker, at |-> Nowhere, claim |-> NoMarker]
-Idle == [phase |-> "idle", plan |-> NoMarker, from |-> Nowhere, going |-> {}, top |-> NoMarker]
-NoRewind == [phase |-> "none", going |-> {}, gone |-> {}]
+Idle == [phase |-> "idle", plan |-> NoMarker, from |-> Nowhere, going |-> {}]
+NoRewind == [phase |-> "none", going |-> {}, gone |-> {}, to |-> Nowhere]
 
 Init ==
   /\ done = {} /\ aside = {} /\ late = {}
@@ -52,28 +58,29 @@ Init ==
   /\ loader = [l \in Loaders |-> Idle]
   /\ rewind = NoRewind
   /\ position = 0 /\ rows = [p \in 0..(End - 1) |-> 0]
-  /\ faults = 0 /\ rewinds = 0 /\ trunk = {}
+  /\ faults = 0 /\ rewinds = 0 /\ trunk = {} /\ origin = Nowhere /\ begun = FALSE /\ unseen = {}
 
 ------------------------------------------------------------------------------
 (* The store. *)
 
-\* Of the true chain; that it vanished stays known.
-Left(markers) == IF markers = {} /\ trunk # {} THEN {NoMarker} ELSE markers
-Vanished == NoMarker \in trunk
+\* With what goes on from it already: a chain is known by its links alone.
+RECURSIVE Joined(_, _)
+Joined(markers, others) ==
+  LET more == {other \in others : other.start = EndOf(markers) /\ Linked(other, markers)}
+  IN IF more = {} THEN markers ELSE Joined(markers \cup more, others \ more)
 
 Free(claim) == ~HasName(done, Name(claim)) \/ Broken = "a claim is exclusive"
 
 Created(claim) ==
   /\ done' = {marker \in done : Name(marker) # Name(claim)} \cup {claim}
-  /\ trunk' = IF trunk = {} \/ claim.start = EndOf(trunk)
-              THEN (trunk \cap done') \cup {claim}
-              ELSE Left(trunk \cap done')
+  /\ trunk' = IF IF trunk = {} THEN ~begun ELSE claim.start = EndOf(trunk)
+              THEN Joined((trunk \cap done') \cup {claim}, done' \ trunk)
+              ELSE trunk \cap done'
+  /\ begun' = TRUE
 
 \* One goes, and what goes on from it is none of the true chain's.
 Undone(marker) ==
-  trunk' = Left(IF marker \in trunk THEN {other \in trunk : other.end <= marker.start} ELSE trunk \cap done')
-
-Unchanged(claim) == UNCHANGED <<done, trunk>>
+  trunk' = IF marker \in trunk THEN {other \in trunk : other.end <= marker.start} ELSE trunk \cap done'
 
 ------------------------------------------------------------------------------
 (* Writers. *)
@@ -81,23 +88,23 @@ Unchanged(claim) == UNCHANGED <<done, trunk>>
 ReadChain(w) ==
   /\ writer[w].phase = "away"
   /\ LET tail == IF done = {} THEN NoMarker ELSE Highest(done)
-         at == IF done = {} THEN 0 ELSE tail.end
+         at == IF done = {} THEN Start ELSE tail.end
      IN writer' = [writer EXCEPT ![w] = [phase |-> "ready", tail |-> tail, at |-> at, claim |-> NoMarker]]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 Send(w) ==
   /\ writer[w].phase = "ready" /\ writer[w].at < End
   /\ \E end \in {writer[w].at + length : length \in Lengths} \cap (0..End) :
        writer' = [writer EXCEPT ![w].phase = "sent", ![w].claim =
          [start |-> writer[w].at, end |-> end, previous |-> writer[w].tail.start, by |-> w]]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 \* Records never end in Kafka as they do here: the next one brings a claim that is withdrawn, and this.
 NoticeRewind(w) ==
   /\ writer[w].phase = "ready" /\ writer[w].at = End /\ writer[w].tail \notin done
   /\ rewind.phase = "none" /\ rewinds > 0
   /\ writer' = [writer EXCEPT ![w] = Away]
-  /\ UNCHANGED <<done, aside, late, loader, rewind, position, rows, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, loader, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 \* The request arrives and is answered; a copy of it may arrive again.
 Answer(w) ==
@@ -107,14 +114,14 @@ Answer(w) ==
           \/ faults < MostFaults /\ Cardinality(late) < MostLate /\ late' = late \cup {claim}
        /\ faults' = IF late' = late THEN faults ELSE faults + 1
        /\ IF Free(claim) \/ claim \in done
-          THEN /\ IF claim \in done THEN Unchanged(claim) ELSE Created(claim)
+          THEN /\ IF claim \in done THEN UNCHANGED <<done, trunk, begun>> ELSE Created(claim)
                /\ writer' = [writer EXCEPT ![w].phase = "made"]
-          ELSE /\ Unchanged(claim)
+          ELSE /\ UNCHANGED <<done, trunk, begun>>
                /\ writer' = [writer EXCEPT ![w] =
                     IF Broken = "after a lost claim the chain is read again"
                     THEN [phase |-> "ready", tail |-> claim, at |-> claim.end, claim |-> NoMarker]
                     ELSE Away]
-  /\ UNCHANGED <<aside, loader, rewind, position, rows, rewinds>>
+  /\ UNCHANGED <<aside, loader, rewind, origin, position, rows, rewinds, unseen>>
 
 IsThere(tail) ==
   IF Broken = "the marker before is told by its bytes" THEN HasName(done, Name(tail)) ELSE tail \in done
@@ -129,7 +136,7 @@ IsContinued(claim, tail) ==
 MustWithdraw(claim, tail) ==
   /\ Broken # "a claim behind a rewind is withdrawn"
   /\ tail # NoMarker /\ ~IsThere(tail) /\ tail \in aside
-  /\ done \ {claim} # {}
+  /\ done \ {claim} # {} \/ origin # Nowhere
 
 LookAfterClaim(w) ==
   /\ writer[w].phase = "made"
@@ -144,7 +151,7 @@ LookAfterClaim(w) ==
                   IF IsContinued(claim, tail)
                   THEN [phase |-> "ready", tail |-> claim, at |-> claim.end, claim |-> NoMarker]
                   ELSE Away]
-  /\ UNCHANGED <<aside, late, loader, rewind, position, rows, faults, rewinds>>
+  /\ UNCHANGED <<aside, late, loader, rewind, origin, position, rows, faults, rewinds, begun, unseen>>
 
 \* It dies, is paused, or hears nothing. What it has sent may still arrive, and may not.
 Fail(w) ==
@@ -154,13 +161,16 @@ Fail(w) ==
      \/ /\ writer[w].phase = "sent" /\ Cardinality(late) < MostLate
         /\ late' = late \cup {writer[w].claim}
   /\ writer' = [writer EXCEPT ![w] = Away]
-  /\ UNCHANGED <<done, aside, loader, rewind, position, rows, rewinds, trunk>>
+  /\ unseen' = IF writer[w].phase = "made" THEN unseen \cup {writer[w].claim} ELSE unseen
+  /\ UNCHANGED <<done, aside, loader, rewind, origin, position, rows, rewinds, trunk, begun>>
 
 Arrive(claim) ==
   /\ claim \in late
   /\ late' = late \ {claim}
-  /\ IF Free(claim) THEN Created(claim) ELSE Unchanged(claim)
-  /\ UNCHANGED <<aside, writer, loader, rewind, position, rows, faults, rewinds>>
+  /\ IF Free(claim)
+     THEN Created(claim) /\ unseen' = unseen \cup {claim}
+     ELSE UNCHANGED <<done, trunk, begun, unseen>>
+  /\ UNCHANGED <<aside, writer, loader, rewind, origin, position, rows, faults, rewinds>>
 
 ------------------------------------------------------------------------------
 (* Loaders. *)
@@ -175,7 +185,7 @@ Plan(l) ==
   /\ loader[l].phase = "idle"
   /\ \E marker \in Loadable :
        loader' = [loader EXCEPT ![l] = [Idle EXCEPT !.phase = "planned", !.plan = marker, !.from = position]]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 Commit(l) ==
   /\ loader[l].phase = "planned"
@@ -187,7 +197,7 @@ Commit(l) ==
              /\ position' = plan.end
         ELSE UNCHANGED <<rows, position>>
   /\ loader' = [loader EXCEPT ![l] = Idle]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, origin, faults, rewinds, trunk, begun, unseen>>
 
 \* A listing shows what may go; the deletes follow one after the other, whatever happens meanwhile.
 Finished ==
@@ -200,38 +210,39 @@ Finished ==
 List(l) ==
   /\ loader[l].phase = "idle" /\ Finished # {}
   /\ loader' = [loader EXCEPT ![l] =
-       [Idle EXCEPT !.phase = "settling", !.going = Names(Finished), !.top = Highest(done)]]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, faults, rewinds, trunk>>
+       [Idle EXCEPT !.phase = "settling", !.going = Names(Finished)]]
+  /\ UNCHANGED <<done, aside, late, writer, rewind, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 Delete(l) ==
   /\ loader[l].phase = "settling"
   /\ \E name \in loader[l].going :
        /\ Broken = "settling is from the low end" \/ \A other \in loader[l].going : name <= other
        /\ done' = {marker \in done : Name(marker) # name}
-       /\ trunk' = Left(trunk \cap done')
+       /\ trunk' = trunk \cap done'
        /\ loader' = [loader EXCEPT ![l] =
             IF loader[l].going = {name} THEN Idle ELSE [loader[l] EXCEPT !.going = @ \ {name}]]
-  /\ UNCHANGED <<aside, late, writer, rewind, position, rows, faults, rewinds>>
+  /\ UNCHANGED <<aside, late, writer, rewind, origin, position, rows, faults, rewinds, begun, unseen>>
 
 FailLoader(l) ==
   /\ faults < MostFaults /\ loader[l].phase # "idle"
   /\ faults' = faults + 1
   /\ loader' = [loader EXCEPT ![l] = Idle]
-  /\ UNCHANGED <<done, aside, late, writer, rewind, position, rows, rewinds, trunk>>
+  /\ UNCHANGED <<done, aside, late, writer, rewind, origin, position, rows, rewinds, trunk, begun, unseen>>
 
 ------------------------------------------------------------------------------
 (* The operator. *)
 
-\* To the end of a marker that stays, and not below the table.
+\* To the end of a marker that stays, and not below the table. That end becomes the origin before anything goes.
 BeginRewind ==
   /\ rewinds < MostRewinds /\ rewind.phase = "none"
   /\ \E kept \in done :
        LET going == {marker \in done : marker.end > kept.end} IN
        /\ kept.end >= position /\ going # {}
-       /\ rewind' = [phase |-> "going", going |-> going, gone |-> Starts(going)]
+       /\ rewind' = [phase |-> "going", going |-> going, gone |-> Starts(going), to |-> kept.end]
        /\ aside' = aside \cup going
+       /\ origin' = IF Broken = "a rewind records where the chain goes on" THEN origin ELSE kept.end
   /\ rewinds' = rewinds + 1
-  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunk>>
+  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, trunk, begun, unseen>>
 
 \* Highest first.
 PutAside ==
@@ -240,17 +251,20 @@ PutAside ==
        /\ done' = {other \in done : Name(other) # Name(marker)}
        /\ Undone(marker)
        /\ rewind' = [rewind EXCEPT !.going = @ \ {marker}]
-  /\ UNCHANGED <<aside, late, writer, loader, position, rows, faults, rewinds>>
+  /\ UNCHANGED <<aside, late, writer, loader, origin, position, rows, faults, rewinds, begun, unseen>>
 
 \* What running writers added behind it meanwhile.
 PutLateAside ==
   /\ rewind.phase = "going" /\ rewind.going = {}
-  /\ LET more == {marker \in done : marker.previous \in rewind.gone \ Starts(done)} IN
+  /\ LET more == {marker \in done :
+         /\ marker.previous \in rewind.gone /\ ~Linked(marker, done)
+         /\ marker.start > rewind.to \/ Broken = "a rewind keeps what is below it"}
+     IN
        IF more = {}
        THEN rewind' = NoRewind /\ UNCHANGED aside
-       ELSE /\ rewind' = [phase |-> "going", going |-> more, gone |-> rewind.gone \cup Starts(more)]
+       ELSE /\ rewind' = [rewind EXCEPT !.going = more, !.gone = @ \cup Starts(more)]
             /\ aside' = aside \cup more
-  /\ UNCHANGED <<done, late, writer, loader, position, rows, faults, rewinds, trunk>>
+  /\ UNCHANGED <<done, late, writer, loader, origin, position, rows, faults, rewinds, trunk, begun, unseen>>
 
 ------------------------------------------------------------------------------
 
@@ -280,10 +294,14 @@ FairSpec == Spec /\ Fairness
 \* The table has no position twice and misses none below its own.
 EachPositionOnce == \A p \in DOMAIN rows : rows[p] = IF p < position THEN 1 ELSE 0
 
-\* The marker with the highest name is the true chain's last: no stray is ever continued.
-\* A rewind makes strays of what writers claim behind it meanwhile, until they look.
-Behind == \E marker \in done \ trunk : Linked(marker, aside)
-StraysEnd == rewind.phase = "none" /\ ~Behind /\ ~Vanished /\ done # {} => Highest(done) \in trunk
+\* The marker with the highest name is the true chain's last: no stray is ever continued. Where a rewind and settling
+\* together left none of the chain, nothing is missing below it.
+\* A rewind makes strays of what writers claim behind it meanwhile, until they look; who died does not.
+Looked(marker) == marker \notin unseen /\ \A w \in Writers : writer[w].phase = "made" => writer[w].claim # marker
+Behind == \E marker \in done \ trunk : Linked(marker, aside) /\ ~Looked(marker)
+WithoutGap == \A p \in position..(Highest(done).end - 1) : \E marker \in done : marker.start <= p /\ p < marker.end
+StraysEnd == rewind.phase = "none" /\ ~Behind /\ done # {} =>
+  Highest(done) \in trunk \/ (trunk = {} /\ WithoutGap)
 
 \* What a writer goes on from goes on from what stands there.
 GoesOn(w) == writer[w].phase = "made" /\ writer'[w].phase = "ready"
@@ -294,11 +312,8 @@ LinksHold == [][\A w \in Writers : GoesOn(w) =>
 LowEndFirst == [][\A l \in Loaders : loader[l].phase = "settling" /\ loader'[l] # loader[l] =>
   \A marker \in done \ done' : ~Linked(marker, trunk)]_vars
 
-\* A chain never vanishes, unless an operator rewinds beside a loader that settles: then it is staged again.
-ChainStays == [][~Vanished /\ Vanished' =>
-  \/ rewind.phase = "going"
-  \/ \A marker \in done \ done' : Linked(marker, aside)
-  \/ \E l \in Loaders : loader[l].phase = "settling" /\ (loader[l].top \in aside \/ Linked(loader[l].top, aside))]_vars
+\* A partition without a marker begins where all before is in the table: a chain vanishes only behind an origin.
+ChainStays == done = {} => Start <= position
 
 (* Progress: all that Kafka has is loaded, and stays loaded. *)
 AllIsLoaded == <>(position = End)

@@ -10,8 +10,9 @@ Rules:
    after a gap is not sound: the marker that says "start here" would cover the gap's last position.)
 3. Markers that reach beyond the new end are put aside, highest first: the rest is always the lower part of the chain,
    so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
-   the marker, or the origin, for the new start was written: a partition is never left without both, which could mean
-   the stream's ``start: latest``.
+   the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
+   origin: a loader that listed the chain earlier may settle every marker that stays, and a partition without a marker
+   and an origin would begin at the stream's ``start``, which may be ``latest``.
 4. In a stream with a topology, the position is also one at which its task's state is known (core/task_states.py).
 5. Positions that the table has are not staged again except on request: the loader skips them.
 6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
@@ -23,18 +24,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from bootstrap.core.state import begin_at_zero
 from bootstrap.core.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import CONFIG, repair
 from common.spans import Position, Span
+from common.stage.chain_origins import Beginning
 from common.stage.markers import Marker, MarkerName, Origin
 from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from bootstrap.core.state import Author, PartitionState, StagedMarker
     from common.spans import TopicPartition
-    from common.stage.chain_origins import Beginning
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RewindPlan:
     """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
     source: TopicPartition
     beginning: Beginning | None = None
-    """Recorded before the last one is removed, for position 0."""
+    """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
     notes: tuple[str, ...] = ()
 
 
@@ -144,12 +144,20 @@ def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_ta
         ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
         msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
-    beginning = begin_at_zero(state) if at_zero and (aside or not state.begins_at_zero()) else None
+    beginning = _origin(state, rest, position) if aside or (at_zero and not state.begins_at_zero()) else None
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     return RewindPlan(to, position, aside, marker, state.source, beginning, notes)
+
+
+def _origin(state: PartitionState, rest: PartitionState, position: Position) -> Beginning:
+    """The new end as the chain's origin (rule 3); ``rest`` is what stays."""
+    end = rest.chain.end
+    generation = rest.staged_generation if rest.staged else state.generation
+    at = end if end is not None and end == position else position  # with the inputs' positions, in a merged chain
+    return Beginning(at, generation, state.chain_topic_id)
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:

@@ -92,6 +92,13 @@ class PartitionState:
         return tuple(dict.fromkeys(manifest.app_id for manifest in manifests if manifest is not None))
 
     @property
+    def staged_generation(self) -> int:
+        """The generation of the chain in the stage; the table's may be a later one."""
+        manifests = (found.marker.manifest for found in self.staged if found.marker is not None)
+        begun = 0 if self.beginning is None else self.beginning.generation
+        return max([begun, *(manifest.generation for manifest in manifests if manifest is not None)])
+
+    @property
     def outboxes(self) -> tuple[str, ...]:
         """The outboxes that the chain's last marker names: its successor must name them too."""
         known = [found.marker.manifest for found in self.staged if found.marker and found.marker.manifest]

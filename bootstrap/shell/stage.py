@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from bootstrap.core.restart import Restart
     from common.ports import ObjectStore
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from common.stage.chain_origins import Beginning
     from common.stage.markers import Marker
 
@@ -85,9 +85,9 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
 
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
-    _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.beginning is not None:
         store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
+    _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
     elif plan.marker is not None:
@@ -107,7 +107,9 @@ def _put_aside(store: ObjectStore, going: Sequence[StagedMarker], copy_also: Seq
 def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     """Markers that continue those put aside: claimed after the chain was read, and before the marker below was deleted.
 
-    A later claim still finds the marker before it gone and its copy below ``stray/``, and withdraws.
+    A later claim still finds the marker before it gone and its copy below ``stray/``, and withdraws. A marker names the
+    one before it by its start, which may by now be that of another marker: what that one ends at tells them apart. What
+    is below the new end stays, even where a late claim of its predecessor's position was among those put aside.
     """
     if not plan.put_aside:
         return ()
@@ -116,17 +118,18 @@ def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...
     late: list[str] = []
     while True:
         staged = staged_markers(store, source)
-        here = {found.name.start for found in staged}
-        more = [found for found in reversed(staged) if _follows(found) in gone - here]
+        here = {(found.name.start, found.marker.span.end) for found in staged if found.marker is not None}
+        more = [
+            found
+            for found in reversed(staged)
+            if found.name.start > plan.position and found.marker is not None and found.marker.previous in gone
+            if (found.marker.previous, found.name.start) not in here
+        ]
         if not more:
             return tuple(late)
         _put_aside(store, more)
         gone |= {found.name.start for found in more}
         late += [found.path for found in more]
-
-
-def _follows(found: StagedMarker) -> Position | None:
-    return None if found.marker is None else found.marker.previous
 
 
 def _copy(store: ObjectStore, path: str) -> None:

@@ -11,7 +11,8 @@ Rules:
    that was the chain's end when it was made, was put aside, and comes again by a duplicated request may be followed by
    a claim that was under way: that was planned while it was the end.)
 5. A marker goes only when its copy is below ``stray/``, or when its own table has its span, no marker below it is left,
-   and one above it is. A writer withdraws its own claim only when the marker before it was put aside.
+   and one above it is, or the chain's origin is recorded, as by a rewind that takes the one above it. A writer
+   withdraws its own claim only when the marker before it was put aside.
 6. A file that a table has, or that a marker names which its table lacks, is never deleted.
 7. A txn action only rises, but by a commit that carries an operator's answer out; it rises by the commit's spans.
 
@@ -24,7 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.stage.markers import STRAY, MarkerName, folder_of, marker_from_bytes, stray_path
+from common.stage.chain_origins import begin_path
+from common.stage.markers import STRAY, MarkerName, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -173,14 +175,10 @@ class StageInvariants:
         ]
         if lower:
             self.problems.append(f"{name.path} is settled before {MarkerName(source, min(lower)).path} (rule 5)")
-        if not any(start > name.start for start in claims) and not self._was_rewound(objects, source):
+        if not any(start > name.start for start in claims) and f"{self.stage}/{begin_path(source)}" not in objects:
             self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
         if not self._is_loaded(marker):
             self.problems.append(f"{name.path} is settled, and its table does not have it (rule 5)")
-
-    def _was_rewound(self, objects: Objects, source: TopicPartition) -> bool:
-        """Whether a rewind took markers away: maybe those that were above one when its loader listed them."""
-        return any(path.startswith(f"{self.stage}/{STRAY}/{folder_of(source)}") for path in objects)
 
     def _is_loaded(self, marker: Marker) -> bool:
         """Whether its own table has its span, in its generation or a later one."""

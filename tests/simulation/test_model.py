@@ -1,18 +1,23 @@
-"""A small world of the model, whole, and the rules whose breach shows in it; `make model` checks larger ones."""
+"""Small worlds of the model, whole, and the rules whose breach shows in them; `make model` checks larger ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from model.checker import BROKEN_RULES, SMALL, BrokenRule, Properties, check
+from model.checker import BROKEN_RULES, SMALL, SMALL_REWOUND, BrokenRule, Properties, World, check
 
 
-def test_nothing_goes_wrong_in_a_small_world() -> None:
-    result = check(SMALL, Properties.SAFETY_AND_PROGRESS)
+@pytest.mark.parametrize(
+    ("world", "properties"), [(SMALL, Properties.SAFETY_AND_PROGRESS), (SMALL_REWOUND, Properties.SAFETY)], ids=str
+)
+def test_nothing_goes_wrong_in_a_small_world(world: World, properties: Properties) -> None:
+    result = check(world, properties)
     assert result.violation is None, result.report
     assert result.distinct > 1000
 
 
-@pytest.mark.parametrize("rule", [rule for rule in BROKEN_RULES if rule.world == SMALL], ids=lambda rule: rule.rule)
+@pytest.mark.parametrize(
+    "rule", [rule for rule in BROKEN_RULES if rule.world in (SMALL, SMALL_REWOUND)], ids=lambda rule: rule.rule
+)
 def test_a_broken_rule_is_found(rule: BrokenRule) -> None:
     assert check(rule.world, rule.properties, rule.rule).violation is not None

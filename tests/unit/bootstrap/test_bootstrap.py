@@ -528,6 +528,48 @@ def test_a_claim_that_came_meanwhile_is_put_aside_as_well(store: FsspecStore) ->
     assert store.read("stray/done/orders/0/00000000000000000040.done") is not None
 
 
+def test_what_is_below_the_new_end_is_no_claim_that_came_meanwhile(store: FsspecStore) -> None:
+    """The marker before ``[10, 20)`` was settled, and a late claim of its position is among those that go."""
+    put(store, flush(0, 30), flush(10, 20, 0))
+    assert stage.rewind(store, plan_rewind(found_in(store, table=10), Position(20), AUTHOR)) == ()
+    assert [found.name.start for found in found_in(store).staged] == [10]
+
+
+def test_a_claim_behind_a_marker_that_was_replaced_is_put_aside_as_well(store: FsspecStore) -> None:
+    put(store, flush(16, 30))
+    plan = plan_rewind(found_in(store, table=17), Position(17), AUTHOR)
+    put(store, flush(30, 40, 16))
+    assert stage.rewind(store, plan) == ("done/orders/0/00000000000000000030.done",)
+    assert found_in(store).chain.end == 17
+
+
+def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
+    class Followed(FsspecStore):
+        def delete(self, paths: Iterable[str]) -> None:
+            paths = list(paths)
+            super().delete(paths)
+            if paths == ["done/orders/0/00000000000000000010.done"]:
+                put(self, flush(10, 15, 0), flush(15, 20, 10))
+
+    store = Followed(tmp_path.as_uri())
+    put(store, *chain_of(0, 10, 20, 30))
+    assert stage.rewind(store, plan_rewind(found_in(store), Position(10), AUTHOR)) == ()
+    assert [found.name.start for found in found_in(store).staged] == [0, 10, 15]
+
+
+@pytest.mark.parametrize(
+    ("found", "to", "origin"),
+    [
+        (state(chain_of(0, 10, 20)), 10, Beginning(Position(10))),
+        (state(chain_of(0, 10, 20), beginning=Beginning(Position(0), 2, "new")), 10, Beginning(Position(10), 2, "new")),
+        (state(chain_of(0, 10, 20), table=12), 15, Beginning(Position(12))),
+    ],
+)
+def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: Beginning) -> None:
+    """In the chain's own generation: settling may take every marker that stays."""
+    assert rewound(found, to).beginning == origin
+
+
 def test_other_partitions_are_left_alone(store: FsspecStore) -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
     put(store, *chain_of(0, 10, 20), *chain_of(0, 10, 20, source=other))

@@ -1,0 +1,171 @@
+"""A rewind while a loader settles: whatever the order of their steps, the partition keeps a marker or an origin."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.core.repair import plan_rewind
+from bootstrap.core.state import Author, Ends, PartitionState
+from bootstrap.shell import stage as operator
+from common.clock import SystemClock
+from common.errors import StoreError
+from common.settings import StartAt
+from common.spans import Position
+from common.storage.store import FsspecStore
+from stage_writer.partitions.resume_points import Places
+from stage_writer.shell.staging import ObjectStage
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.markers import ORDERS
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from bootstrap.core.repair import RewindPlan
+    from common.ports import CreateOutcome, StoredObject
+
+KAFKA_END = 100
+LISTED = 3
+"""The loader's request before which it has the markers' names."""
+
+
+def die() -> None:
+    """The operator's process is gone."""
+    msg = "killed"
+    raise StoreError(msg, "")
+
+
+class Between(FsspecStore):
+    """A store where another process acts right before one of the requests."""
+
+    _left = 0
+    _act: Callable[[], object] = staticmethod(lambda: None)
+
+    def before_request(self, number: int, act: Callable[[], object]) -> None:
+        """Of those from now on."""
+        self._left, self._act = number, act
+
+    @property
+    def has_met(self) -> bool:
+        """Whether there were as many requests."""
+        return self._left <= 0
+
+    def _request(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        self._request()
+        return super().list(prefix)
+
+    def read(self, path: str) -> bytes | None:
+        self._request()
+        return super().read(path)
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        self._request()
+        return super().create(path, data)
+
+    def write(self, path: str, data: bytes) -> None:
+        self._request()
+        super().write(path, data)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        self._request()
+        super().delete(paths)
+
+
+class Meeting:
+    """A chain ``[0, 10) [10, 20) [20, 30)`` whose last data file is gone: the table is held at position 20."""
+
+    def __init__(self) -> None:
+        self.staging = Staging(f"memory://{uuid.uuid4().hex}")
+        *_, last = [self.staging.flush(0, start, start + 10) for start in (0, 10, 20)]
+        self.tables = MemoryDeltaTables()
+        self.store = Between(self.staging.stage_url)
+        self.staging.store(self.staging.table).delete([file.path for table in last.tables for file in table.files])
+        self.load(marker_retention="1h")
+        assert self.table == 20
+
+    @property
+    def table(self) -> int:
+        """The table's position."""
+        return self.tables.tables[self.staging.table].transactions["orders-0"] + 1
+
+    def load(self, store: FsspecStore | None = None, **loader: object) -> None:
+        """A loader's pass, which settles everything that it may."""
+        staging, opened = self.staging, store or FsspecStore(self.staging.stage_url)
+
+        class Opening(Staging):
+            def store(self, url: str) -> FsspecStore:
+                return opened if url == staging.stage_url else super().store(url)
+
+        opening = Opening(staging.root)
+        loader_for(opening, self.tables, settings_for(opening, **{"marker_retention": 0, **loader})).run_pass()
+
+    def plan(self, to: int) -> RewindPlan:
+        """The rewind, as planned on what is there now."""
+        ends, found = Ends(Position(0), Position(KAFKA_END)), operator.staged_markers(self.store, ORDERS)
+        state = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, Position(self.table), found)
+        return plan_rewind(state, Position(to), Author("operator", 1_000), below_table=to < self.table)
+
+    def writer_begins_at(self) -> int:
+        """Where a writer of a stream with ``start: latest`` reads from."""
+        kafka = LonelyMember(HandClock(), {ORDERS: KAFKA_END})
+        writer = ObjectStage(self.store, lambda _: self.store, SystemClock(), lambda: "0b4a", "writer")
+        [stream] = settings_for(self.staging).streams
+        return Places(kafka, writer).of(ORDERS, stream.model_copy(update={"start": StartAt.LATEST})).position
+
+
+@pytest.mark.parametrize("to", [20, 10])
+def test_a_rewind_at_any_moment_of_settling_leaves_no_gap(to: int) -> None:
+    for moment in range(1, 1000):
+        meeting = Meeting()
+        plan = meeting.plan(to)
+        meeting.store.before_request(moment, partial(operator.rewind, meeting.store, plan))
+        meeting.load(meeting.store)
+        if not meeting.store.has_met:
+            assert moment > 5, "the rewind met the loader at each of its requests"
+            return
+        assert meeting.writer_begins_at() == to, f"before request {moment} of the loader"
+
+
+def test_a_rewind_that_dies_while_a_loader_settles_leaves_no_gap() -> None:
+    """The loader has listed the chain when the operator's process makes its first changes and dies."""
+    for changes in range(1, 1000):
+        meeting = Meeting()
+        plan, mortal = meeting.plan(10), Between(meeting.staging.stage_url)
+        mortal.before_request(changes, die)
+
+        def rewind(mortal: Between = mortal, plan: RewindPlan = plan) -> None:
+            with suppress(StoreError):
+                operator.rewind(mortal, plan)
+
+        meeting.store.before_request(LISTED, rewind)
+        meeting.load(meeting.store)
+        assert meeting.store.has_met
+        if not mortal.has_met:
+            assert changes > 5, "it died before each of its requests"
+            return
+        assert meeting.writer_begins_at() <= 30, f"it died before its request {changes}"
+
+
+@pytest.mark.parametrize("to", [20, 10])
+def test_settling_at_any_moment_of_a_rewind_leaves_no_gap(to: int) -> None:
+    for moment in range(1, 1000):
+        meeting = Meeting()
+        plan = meeting.plan(to)
+        meeting.store.before_request(moment, meeting.load)
+        operator.rewind(meeting.store, plan)
+        if not meeting.store.has_met:
+            assert moment > 5, "the loader met the rewind at each of its requests"
+            return
+        assert meeting.writer_begins_at() == to, f"before request {moment} of the rewind"
