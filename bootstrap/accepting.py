@@ -16,17 +16,8 @@ from common.remedies import CONFIG, quoted
 from common.stage.answers import Answer
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
-from common.tables.history import read_history, store_lines
-from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.rollback import (
-    Rollback,
-    described,
-    find_rollback,
-    own_past,
-    unknown_positions,
-    unknown_since,
-    without_txn,
-)
+from common.tables.rollback import Rollback, described
+from common.tables.stream_history import read_identity, read_stream_history
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -44,7 +35,7 @@ if TYPE_CHECKING:
 def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:
     """Raise UsageError when a table of the stream was rolled back: its lost records may exist only in the stage."""
     for url, table in tables.items():
-        back = find_rollback(read_history(table.version, store_lines(open_store(url))), stream.app_id)
+        back = read_stream_history(stream, table, open_store(url)).rollback
         if back is not None:
             raise UsageError(
                 described(url, back),
@@ -81,9 +72,7 @@ class Accepting:
         own = plans.get(self.stream.table)
         if decision is Decision.REPLAY and plans.keys() - {self.stream.table}:
             table = tables.get(self.stream.table)
-            identity = NO_IDENTITY
-            if table is not None:
-                identity = read_identity(self.stream, table, self.open_store(self.stream.table))
+            identity = read_identity(self.stream, table, self.open_store(self.stream.table))
             ids = TxnIds(self.stream.app_id, self.stream.several_topics, plain_topic=identity.plain_topic)
             ids = ids.at({}, {} if table is None else table.transactions, self.sources)
             now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
@@ -94,12 +83,12 @@ class Accepting:
     def _events(self, url: str, table: TableState | None) -> Iterator[Rollback]:
         if table is None:
             return
-        app_id, lines = self.stream.app_id, store_lines(self.open_store(url))
-        back = find_rollback(read_history(table.version, lines), app_id)
-        if back is not None:
-            yield back
+        history = read_stream_history(self.stream, table, self.open_store(url))
+        if history.rollback is not None:
+            yield history.rollback
         elif url == self.stream.table:
             states = [self.state_of(source, table) for source in self.sources]
+            generations = {state.source: state.generation for state in states}
             unplaced = [state for state in states if state.table is None and state.staged and state.foreign is None]
             if unplaced:
                 rootless = [
@@ -107,17 +96,12 @@ class Accepting:
                     for state in unplaced
                     if state.chain.markers and state.chain.markers[0].previous is not None
                 ]
-                wanted = [(state.source, state.generation) for state in unplaced]
-                past = own_past(read_history(table.version, lines), app_id, wanted)
-                generations = {state.source: state.generation for state in unplaced}
                 roots = {state.source: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
                 first_ms = {source: root.created_ms for source, root in roots.items() if root is not None}
-                found = without_txn(past, [state.source for state in unplaced], rootless, generations, first_ms)
+                found = history.without_txn([state.source for state in unplaced], rootless, generations, first_ms)
                 yield from (back for back in found if not back.is_unplaced)  # only an operator knows the offset
-            oldest = unknown_since(read_history(table.version, lines), app_id)
             placed = {one.source: (one.table, one.chain.markers) for one in states if one.table is not None}
-            generations = {state.source: state.generation for state in states}
-            unknown = None if oldest is None else unknown_positions(oldest, placed, generations)
+            unknown = history.unknown(placed, generations)
             if unknown is not None:
                 yield unknown
 

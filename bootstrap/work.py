@@ -40,7 +40,8 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, topics_of
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.delta_log import read_table_state
-from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
+from common.tables.identity import NO_IDENTITY, TableIdentity
+from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
-from common.tables.history import CommitLines, read_history, store_lines
-from common.tables.identity import NO_IDENTITY, TableIdentity, read_identity
-from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
+from common.tables.identity import NO_IDENTITY
+from common.tables.stream_history import StreamHistory, read_stream_history
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.core.held import (
@@ -138,7 +137,13 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
-    begun, identities = stage.generations(stream), _identities(stream, state, open_store)
+    histories, identities = {}, {}
+    for url in stream.tables:
+        table = state if url == stream.table else read_table_state(open_store(url))
+        if table is not None:
+            histories[url] = read_stream_history(stream, table, open_store(url))
+            identities[url] = histories[url].identity(table.transactions)
+    begun = stage.generations(stream)
     own = identities.get(stream.table, NO_IDENTITY)
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, sources)
     positions = {source: ids.position(transactions, source) for source in sources}
@@ -152,7 +157,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
     }
     outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
     lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
-    waiting = _waiting_for_an_answer(stream, state, open_store, ids, found)
+    waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
     unknown = {
         source: unknown_partition(source, (path for one in found[source] for path in listing[source].paths(one.name)))
         for source in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
@@ -187,22 +192,11 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         owed=debts_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=() if evolved is None else evolved.gained,
-        valid_through_ms=_valid_through_ms(stream, state, open_store),
+        valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
         undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
         drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
-
-
-def _identities(stream: Stream, state: TableState | None, open_store: OpenStore) -> dict[str, TableIdentity]:
-    """The identity of the positions in each of the stream's tables; ``state`` is the main table's."""
-    found: dict[str, TableIdentity] = {}
-    for url in stream.tables:
-        store = open_store(url)
-        table = state if url == stream.table else read_table_state(store)
-        if table is not None:
-            found[url] = read_identity(stream, table, store)
-    return found
 
 
 def _has_foreign(found: Iterable[Found]) -> bool:
@@ -215,12 +209,6 @@ def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> I
     others = dict.fromkeys(stream.routes[route] for route in stream.route_tables)
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
     return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
-
-
-def _valid_through_ms(stream: Stream, state: TableState | None, open_store: OpenStore) -> int | None:
-    if state is None:
-        return None
-    return valid_through_of(read_history(state.version, store_lines(open_store(stream.table))), stream.app_id)
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
@@ -292,54 +280,43 @@ def _partition_status(
 def _waiting_for_an_answer(
     stream: Stream,
     state: TableState | None,
-    open_store: OpenStore,
+    histories: Mapping[str, StreamHistory],
     ids: TxnIds,
     found: Mapping[TopicPartition, Sequence[Found]],
 ) -> Mapping[TopicPartition, Held]:
     """Kafka partitions that wait because a table was rolled back, as the loader holds them."""
-    for url in stream.tables:
-        store = open_store(url)
-        table = state if url == stream.table else read_table_state(store)
-        back = table and find_rollback(read_history(table.version, store_lines(store)), stream.app_id)
-        if back:
-            return dict.fromkeys(ids.generations, held_by(url, stream.app_id, back))
+    for url, history in histories.items():
+        if history.rollback is not None:
+            return dict.fromkeys(ids.generations, held_by(url, stream.app_id, history.rollback))
     if state is None:
         return {}
+    own = histories[stream.table]
     staged = [source for source in ids.generations if found.get(source)]
     unplaced = [
         source
         for source in staged
         if ids.position(state.transactions, source) is None and not _has_foreign(found[source])
     ]
-    lines = store_lines(open_store(stream.table))
-    events = [*_unknown(stream, state, ids, found, lines)]
+    unknown = own.unknown(_placed(state, ids, found), ids.generations)
+    events = [] if unknown is None else [unknown]
     if unplaced:
         rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
-        wanted = [(source, ids.generation_of(source)) for source in unplaced]
-        past = own_past(read_history(state.version, lines), stream.app_id, wanted)
         first_ms = {
             source: first.manifest.created_ms
             for source in unplaced
             if isinstance(first := found[source][0], Marker) and first.manifest is not None
         }
-        events += without_txn(past, unplaced, rootless, ids.generations, first_ms)
+        events += own.without_txn(unplaced, rootless, ids.generations, first_ms)
     return {source: held_by(stream.table, stream.app_id, back) for back in events for source in back.positions}
 
 
-def _unknown(
-    stream: Stream,
-    state: TableState,
-    ids: TxnIds,
-    found: Mapping[TopicPartition, Sequence[Found]],
-    lines: CommitLines,
-) -> Iterator[Rollback]:
-    """Chains that have something to load, and whose position may be that of a table that was rolled back."""
+def _placed(
+    state: TableState, ids: TxnIds, found: Mapping[TopicPartition, Sequence[Found]]
+) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
+    """Chains that have something to load: their positions, and the markers near them."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for source, near in found.items():
         position = ids.position(state.transactions, source)
         if position is not None and isinstance(next_run(position, near), Run | Straddle):
             placed[source] = position, [marker for marker in near if isinstance(marker, Marker)]
-    oldest = unknown_since(read_history(state.version, lines), stream.app_id) if placed else None
-    back = None if oldest is None else unknown_positions(oldest, placed, ids.generations)
-    if back is not None:
-        yield back
+    return placed

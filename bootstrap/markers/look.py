@@ -24,7 +24,7 @@ from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore, stores_of
 from common.tables.delta_log import read_table_state
-from common.tables.identity import read_identity
+from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.log_files import commit_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,6 +54,11 @@ class LoggedCommit:
         """Whether the table was replaced by another one under its URL; false for the very first commit."""
         return self.version > 0 and ("REPLACE TABLE" in self.operation or self.operation == "CLONE")
 
+    @property
+    def is_turning_point(self) -> bool:
+        """Whether what the table has does not stem from the commit right before this one."""
+        return self.is_restore or self.is_replace
+
 
 class CommitLines(Protocol):
     """Returns the lines of a commit's file in the log."""
@@ -65,7 +71,7 @@ def store_lines(store: ObjectStore) -> CommitLines:
     """The log below a table's root."""
 
     def lines(version: int) -> Iterable[str] | None:
-        data = store.read(f"_delta_log/{version:020d}.json")
+        data = store.read(commit_path(version))
         return None if data is None else data.decode("utf-8").splitlines()
 
     return lines
@@ -92,6 +98,23 @@ def read_history(newest: int, lines: CommitLines) -> Iterator[LoggedCommit]:
         if found is None:
             return
         yield _logged(version, found, lines)
+
+
+def with_lineage(history: Iterable[LoggedCommit]) -> Iterator[tuple[LoggedCommit, bool]]:
+    """Each commit, from the newest down, and whether it is on the table's lineage: whether the table has its rows.
+
+    A RESTORE continues at the version that it restored. A replacement ends the lineage, and so does a RESTORE to an
+    unknown version.
+    """
+    next_version: int | None = None
+    for commit in history:
+        is_on_lineage = next_version is None or commit.version == next_version
+        if is_on_lineage:
+            next_version = commit.version - 1
+            if commit.is_turning_point:
+                restored = commit.restored_version if commit.is_restore else None
+                next_version = -1 if restored is None else restored
+        yield commit, is_on_lineage
 
 
 def _logged(version: int, found: Iterable[str], lines: CommitLines) -> LoggedCommit:

@@ -23,19 +23,16 @@ from typing import TYPE_CHECKING
 
 from common.spans import Offset, Position, position_after
 from common.stage.merged import topics_of
-from common.tables.history import read_history, store_lines
 from common.tables.rollback import FARTHEST
-from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.tables.commit_metadata import CommitMetadata
     from common.tables.history import LoggedCommit
-    from common.tables.state import TableState
+    from common.tables.transactions import TxnIds
 
 MOST_OLDER = 2_000
 """How many commits are read, from the newest own one down, if there are commits of older releases."""
@@ -136,12 +133,6 @@ def identity_of(
             break
     found = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own)
     return with_transactions(found, stream, ids, transactions)
-
-
-def read_identity(stream: Stream, state: TableState, store: ObjectStore) -> TableIdentity:
-    """The identity of the newest state of a table, from it and its log below ``store``. Raises StoreError."""
-    ids = TxnIds(stream.app_id, stream.several_topics)
-    return identity_of(read_history(state.version, store_lines(store)), stream, ids, state.transactions)
 
 
 def with_transactions(

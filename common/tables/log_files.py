@@ -13,9 +13,9 @@ Rules:
 from __future__ import annotations
 
 import json
-import os
 import re
 from contextlib import suppress
+from io import SEEK_END
 from typing import TYPE_CHECKING, cast
 
 from common.errors import TableError
@@ -31,6 +31,11 @@ CHECKPOINT = re.compile(r"_delta_log/(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10})
 _HINT = f"{LOG}/_last_checkpoint"
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's length, and the magic number
+
+
+def commit_path(version: int) -> str:
+    """The file of a commit."""
+    return f"{LOG}/{version:020d}.json"
 
 
 def newest_checkpoint(store: ObjectStore, found: Iterable[StoredObject]) -> tuple[int | None, list[str]]:
@@ -70,7 +75,7 @@ def is_torn(store: ObjectStore, checkpoint: StoredObject) -> bool:
     if checkpoint.size_bytes <= len(_MAGIC) + _TAIL_BYTES:
         return True
     with store.open(checkpoint.path) as file:
-        file.seek(-_TAIL_BYTES, os.SEEK_END)
+        file.seek(-_TAIL_BYTES, SEEK_END)
         tail = file.read(_TAIL_BYTES)
     footer_bytes = int.from_bytes(tail[:4], "little")
     return not tail.endswith(_MAGIC) or footer_bytes > checkpoint.size_bytes - len(_MAGIC) - _TAIL_BYTES

@@ -53,7 +53,7 @@ from typing import TYPE_CHECKING
 
 from common.spans import Position, Span
 from common.stage.markers import Marker, Origin
-from common.tables.history import LoggedCommit
+from common.tables.history import LoggedCommit, with_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -106,8 +106,6 @@ class Rollback:
 class _Line:
     """The table's lineage, collected while its commits are read from the newest down."""
 
-    next_version: int | None = None
-    """The next version on the lineage; None before the first."""
     cause: LoggedCommit | None = None
     over: tuple[int, ...] = ()
     floor: int | None = None
@@ -119,14 +117,11 @@ class _Line:
     replaced: list[tuple[int, TopicPartition, Position]] = field(default_factory=list)
     """The ends of ranges that were replaced after the cause, with the version of the replacement."""
 
-    def step(self, commit: LoggedCommit, app_id: str) -> None:
+    def step(self, commit: LoggedCommit, app_id: str, *, on_line: bool) -> None:
         """Process the next older commit."""
-        on_line = self.next_version is None or commit.version == self.next_version
-        if on_line and (commit.is_restore or commit.is_replace):
+        if on_line and commit.is_turning_point:
             self._turn(commit)
             return
-        if on_line:
-            self.next_version = commit.version - 1
         if commit.metadata is None or commit.metadata.app_id != app_id:
             return
         if commit.metadata.replaced:
@@ -142,8 +137,6 @@ class _Line:
             # Everything on the lineage so far came after the cause.
             self.floor = None
             self.here.clear()
-        restored = commit.restored_version if commit.is_restore else None
-        self.next_version = -1 if restored is None else restored
 
     def _keep(self, commit: LoggedCommit) -> None:
         if self.floor is None:
@@ -197,8 +190,8 @@ def _first(span: Span, given_up: Iterable[Span]) -> Position:
 def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | None:
     """How the newest commits show a rollback (rules 1 to 3); ``history`` is from the newest down, and lazy."""
     line = _Line()
-    for number, commit in enumerate(history, 1):
-        line.step(commit, app_id)
+    for number, (commit, on_line) in enumerate(with_lineage(history), 1):
+        line.step(commit, app_id, on_line=on_line)
         if line.done(commit.version) or number >= FARTHEST:
             break
     if line.cause is None:
@@ -231,7 +224,7 @@ def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedC
     for commit in history:
         if commit.version <= after:
             break
-        if commit.is_restore or commit.is_replace:
+        if commit.is_turning_point:
             found.append(commit)
     return tuple(found)
 

@@ -19,9 +19,9 @@ from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRef
 from common.remedies import CONFIG, quoted
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
-from common.tables.history import read_history, store_lines
-from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.rollback import described, find_rollback
+from common.tables.identity import NO_IDENTITY
+from common.tables.rollback import described
+from common.tables.stream_history import StreamHistory, read_stream_history
 from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.core.preflight import (
     Check,
@@ -130,8 +130,11 @@ class Preflight:
                 _try_rights(self.open_store(url), _TABLE_PROBES)
             except KafkaDeltaExpressError as error:
                 yield failed("rights", error, app_id)
-        yield from self._went_back(app_id, {stream.table: state, **sides})
-        retention_ms, oldest_ms = int(self.settings.loader.marker_retention_s * 1000), self._oldest_ms(stream, state)
+        tables = sides if state is None else {stream.table: state, **sides}
+        histories = {url: read_stream_history(stream, found, self.open_store(url)) for url, found in tables.items()}
+        yield from _went_back(app_id, histories)
+        retention_ms = int(self.settings.loader.marker_retention_s * 1000)
+        oldest_ms = self._oldest_ms(stream, state, histories.get(stream.table))
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
         for url, found in sides.items():
             yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
@@ -143,18 +146,9 @@ class Preflight:
             remedy = "create it, or name another one as template"
             yield Check("table", Level.ERROR, problem, remedy, stream.app_id)
 
-    def _went_back(self, app_id: str, tables: Mapping[str, TableState | None]) -> Iterator[Check]:
-        for url, state in tables.items():
-            if state is None:
-                continue
-            back = find_rollback(read_history(state.version, store_lines(self.open_store(url))), app_id)
-            if back is not None:
-                remedy = f"answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
-                yield Check("history", Level.WARNING, f"{app_id}: {described(url, back)}; it waits", remedy, app_id)
-
-    def _oldest_ms(self, stream: Stream, state: TableState | None) -> int | None:
+    def _oldest_ms(self, stream: Stream, state: TableState | None, history: StreamHistory | None) -> int | None:
         """The age of the oldest marker that the table does not have."""
-        identity = NO_IDENTITY if state is None else read_identity(stream, state, self.open_store(stream.table))
+        identity = NO_IDENTITY if state is None or history is None else history.identity(state.transactions)
         written_ms = oldest_waiting_ms(self.stage, stream, state, identity)
         return None if written_ms is None else self.clock.wall_ms() - written_ms
 
@@ -216,3 +210,11 @@ def failed(name: str, error: KafkaDeltaExpressError, app_id: str | None = None) 
     away = isinstance(error, StoreError) and not isinstance(error, StoreRefusedError | StoreUnfitError)
     code = ExitCode.HELD if isinstance(error, TableError) else error.exit_code
     return Check(name, Level.ERROR, message, error.remedy, app_id, away, code)
+
+
+def _went_back(app_id: str, histories: Mapping[str, StreamHistory]) -> Iterator[Check]:
+    for url, history in histories.items():
+        if history.rollback is not None:
+            remedy = f"answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}`, --replay or --go-on"
+            problem = f"{app_id}: {described(url, history.rollback)}; it waits"
+            yield Check("history", Level.WARNING, problem, remedy, app_id)

@@ -23,11 +23,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import replay
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
+from common.tables.history import with_lineage
 from common.tables.rollback import MOST_COMMITS
 from common.tables.urls import comparable
 from delta_loader.core.held import Held
@@ -144,19 +146,10 @@ def misfit(request: Request, target: Target) -> Held | None:
 
 def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
     """The refusal of rule 5 for a table whose txn action says that it has a step; None when it has its rows."""
-    next_version: int | None = None
-    for number, commit in enumerate(history, 1):
-        on_line = next_version is None or commit.version == next_version
+    for commit, is_on_lineage in islice(with_lineage(history), MOST_COMMITS):
         if _is_of(commit, request):
-            if on_line:
+            if is_on_lineage:
                 return None
-            break
-        if on_line:
-            next_version = commit.version - 1
-            if commit.is_restore or commit.is_replace:
-                restored = commit.restored_version if commit.is_restore else None
-                next_version = -1 if restored is None else restored
-        if number >= MOST_COMMITS:
             break
     return request.held(
         "replacement_refused",

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from common.tables.history import with_lineage
 from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
@@ -26,18 +27,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def valid_through_of(history: Iterable[LoggedCommit], app_id: str) -> int | None:
     """Milliseconds; None when unknown. The history is ordered from the newest commit down."""
-    wanted: int | None = None
-    for commit in islice(history, MOST_COMMITS):
-        if wanted is not None and commit.version > wanted:
-            continue
-        if commit.is_replace:
-            return None
-        if commit.is_restore:
-            if commit.restored_version is None:
-                return None
-            wanted = commit.restored_version
-        elif commit.metadata is not None and commit.metadata.app_id == app_id and commit.metadata.spans:
-            return commit.metadata.valid_through_ms
+    for commit, is_on_lineage in with_lineage(islice(history, MOST_COMMITS)):
+        metadata = commit.metadata if is_on_lineage and not commit.is_turning_point else None
+        if metadata is not None and metadata.app_id == app_id and metadata.spans:
+            return metadata.valid_through_ms
     return None
 
 

@@ -21,8 +21,8 @@ from common.spans import Position, Span
 from common.stage.markers import Marker
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history
-from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.log_files import COMMIT, LOG
+from common.tables.log_files import COMMIT, LOG, commit_path
+from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.core.explain.loaded import Asked, find_loading_commit
@@ -89,7 +89,7 @@ class Explainer:
         store = self.open_store(stream.table)
         state = read_table_state(store)
         transactions = {} if state is None else state.transactions
-        identity = NO_IDENTITY if state is None else read_identity(stream, state, store)
+        identity = read_identity(stream, state, store)
         ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
         ids = ids.at(self.stage.generations(stream), transactions, [source])
         asked = Asked(stream.app_id, source, offset, ids.generations.get(source, 0))
@@ -165,7 +165,7 @@ def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
     def lines(version: int) -> Iterable[str] | None:
         if version not in fetched:
             versions = range(version, max(-1, version - _AT_A_TIME), -1)
-            read = parallel(lambda number: store.read(f"{LOG}/{number:020d}.json"), versions)
+            read = parallel(lambda number: store.read(commit_path(number)), versions)
             fetched.clear()
             fetched.update(zip(versions, read, strict=True))
         data = fetched[version]
@@ -175,7 +175,7 @@ def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
 
 
 def _version(store: ObjectStore, number: int) -> TableVersion:
-    path = f"{LOG}/{number:020d}.json"
+    path = commit_path(number)
     data = store.read(path)
     if data is None:
         msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"

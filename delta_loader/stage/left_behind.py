@@ -22,7 +22,7 @@ from common.stage.markers import DONE
 from common.stage.merged import topics_of
 from common.tables.debts import DeferredRanges
 from common.tables.delta_log import read_table_state
-from common.tables.identity import NO_IDENTITY, read_identity
+from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from delta_loader.core.preflight import Check, Level
 
@@ -55,7 +55,7 @@ def left_behind(
 def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_store: OpenStore) -> Iterator[Check]:
     store = open_store(stream.table)
     state = read_table_state(store)
-    identity = NO_IDENTITY if state is None else read_identity(stream, state, store)
+    identity = read_identity(stream, state, store)
     transactions = {} if state is None else state.transactions
     ids = TxnIds(stream.app_id, several_topics=True, plain_topic=identity.plain_topic)
     deferred = DeferredRanges.read(transactions)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from common.tables.delta_log import read_table_state
-from common.tables.identity import NO_IDENTITY, read_identity
-from common.tables.log_files import COMMIT, LOG, newest_checkpoint
+from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
+from common.tables.stream_history import read_identity
 from common.tables.urls import comparable
 from delta_loader.core.cleaning import RETRIES_S
 from delta_loader.core.services.due import TableRules
@@ -111,7 +111,7 @@ class FactsReader:
         for stream in _streams_of(self.settings, url):
             store = self.open_store(stream.table)
             state = read_table_state(store)
-            identity = NO_IDENTITY if state is None else read_identity(stream, state, store)
+            identity = read_identity(stream, state, store)
             oldest = oldest_waiting_ms(self.stage, stream, state, identity)
             found += [] if oldest is None else [oldest]
         return min(found, default=None)
@@ -121,7 +121,7 @@ class FactsReader:
         found: list[ServiceRun] = []
         for start in range(newest, max(-1, newest - _MOST_COMMITS), -_AT_A_TIME):
             versions = list(range(start, max(-1, start - _AT_A_TIME), -1))
-            read = self.parallel(lambda version: store.read(f"{LOG}/{version:020d}.json"), versions)
+            read = self.parallel(lambda version: store.read(commit_path(version)), versions)
             infos = [(version, _commit_info(data)) for version, data in zip(versions, read, strict=True) if data]
             found += [run for version, info in infos if (run := run_of(version, info)) is not None]
             met = {run.service for run in found if run.completed or run.service is not Service.VACUUM}

@@ -22,20 +22,18 @@ from typing import TYPE_CHECKING
 from common.remedies import CONFIG, delta_table, quoted, repair
 from common.stage.answers import Answer, answer_path
 from common.tables.commit_metadata import Answered, CommitMetadata
-from common.tables.history import Replayed
-from common.tables.identity import KnownChain, TableIdentity, identity_of, with_transactions
+from common.tables.identity import KnownChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
     Kind,
     OwnPast,
     Rollback,
     described,
-    find_rollback,
     own_past,
     unknown_positions,
-    unknown_since,
     without_txn,
 )
+from common.tables.stream_history import StreamHistory
 from delta_loader.core.commits import TableCommit, with_identity
 from delta_loader.core.held import Held
 
@@ -93,13 +91,11 @@ class RollbackDetector:
             identity = with_transactions(known.identity, self._stream, self.ids, target.transactions)
             self._looked[place] = replace(known, version=target.version, identity=identity)
             return replace(target, identity=identity), None
-        history = Replayed(self._history(target))
-        back = find_rollback(history, self._app_id)
-        identity = identity_of(history, self._stream, self.ids, target.transactions)
-        if back is None:
-            unknown = unknown_since(history, self._app_id)
-            self._looked[place] = Examined(target.table_id, target.version, identity, unknown)
-        return replace(target, identity=identity), back
+        history = StreamHistory(self._stream, self._history(target))
+        identity = history.identity(target.transactions)
+        if history.rollback is None:
+            self._looked[place] = Examined(target.table_id, target.version, identity, history.unknown_since)
+        return replace(target, identity=identity), history.rollback
 
     def _history(self, target: Target) -> Iterator[LoggedCommit]:
         """The table's history. Where the stream has no position, only as much as is read to find expired commits."""
@@ -113,7 +109,7 @@ class RollbackDetector:
             if commit.version <= version:
                 return commit.version == version
             is_own = commit.metadata is not None and commit.metadata.app_id == self._app_id
-            if is_own or commit.is_restore or commit.is_replace:
+            if is_own or commit.is_turning_point:
                 return False
         return False
 

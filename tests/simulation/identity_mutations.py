@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from bootstrap.core import restart
 from common.tables import identity as table_identity
-from common.tables import rollback
+from common.tables import rollback, stream_history
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.core import identity, plan
@@ -59,7 +59,7 @@ def what_lies_further_down_the_log_did_not_happen() -> Iterator[None]:
     with ExitStack() as stack:
         for module in (rollback, table_identity):
             stack.enter_context(patch.object(module, "FARTHEST", 20))
-        stack.enter_context(patch.object(detection, "unknown_since", lambda *_: None))
+        stack.enter_context(patch.object(stream_history, "unknown_since", lambda *_: None))
         yield
 
 

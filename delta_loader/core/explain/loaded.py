@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.tables.history import with_lineage
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -64,17 +66,11 @@ def find_loading_commit(history: Iterable[LoggedCommit], asked: Asked) -> Loaded
     """Search a history, which is ordered from the newest commit down and is read as far as needed."""
     brought = replaced = lost = taken_by = turn = older = oldest = None
     begins_at: Position | None = None
-    next_version: int | None = None
-    for commit in history:
+    for commit, on_line in with_lineage(history):
         oldest = commit.version
-        on_line = next_version is None or commit.version == next_version
-        if on_line and (commit.is_restore or commit.is_replace):
+        if on_line and commit.is_turning_point:
             turn = commit
-            next_version = commit.restored_version if commit.is_restore else None
-            next_version = -1 if next_version is None else next_version
             continue
-        if on_line:
-            next_version = commit.version - 1
         metadata = commit.metadata
         if metadata is None or metadata.app_id != asked.app_id:
             continue

@@ -1,0 +1,80 @@
+"""What a table's log tells about one stream's loads.
+
+Rule: each commit is read once, and the log only as far down as a question requires.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from common.tables.history import LoggedCommit, Replayed, read_history, store_lines
+from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
+from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
+from common.tables.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+    from common.tables.state import TableState
+
+
+class StreamHistory:
+    """The answers of a table's commits; everything raises StoreError."""
+
+    def __init__(self, stream: Stream, commits: Iterator[LoggedCommit]) -> None:
+        """``commits`` are the table's, newest first, and lazy."""
+        self._stream = stream
+        self._app_id = stream.app_id
+        self.commits = Replayed(commits)
+        """From the newest down; may be iterated any number of times."""
+
+    @cached_property
+    def rollback(self) -> Rollback | None:
+        """How the table was rolled back; None if it was not."""
+        return find_rollback(self.commits, self._app_id)
+
+    @cached_property
+    def unknown_since(self) -> LoggedCommit | None:
+        """The oldest commit of a log that ends before one of the stream's; None if it has one."""
+        return unknown_since(self.commits, self._app_id)
+
+    def identity(self, transactions: Mapping[str, int]) -> TableIdentity:
+        """What the positions of the table belong to; ``transactions`` are its newest ones."""
+        ids = TxnIds(self._app_id, self._stream.several_topics)
+        return identity_of(self.commits, self._stream, ids, transactions)
+
+    def without_txn(
+        self,
+        unplaced: Iterable[TopicPartition],
+        rootless: Iterable[TopicPartition],
+        generations: Mapping[TopicPartition, int],
+        first_ms: Mapping[TopicPartition, int],
+    ) -> tuple[Rollback, ...]:
+        """Why Kafka partitions that are staged have no txn action."""
+        chains = list(unplaced)
+        past = own_past(self.commits, self._app_id, [(source, generations.get(source, 0)) for source in chains])
+        return without_txn(past, chains, rootless, generations, first_ms)
+
+    def unknown(
+        self,
+        placed: Mapping[TopicPartition, tuple[Position, Iterable[Marker]]],
+        generations: Mapping[TopicPartition, int],
+    ) -> Rollback | None:
+        """The chains whose position may be that of a rolled-back table, where the log cannot tell."""
+        oldest = self.unknown_since if placed else None
+        return None if oldest is None else unknown_positions(oldest, placed, generations)
+
+
+def read_stream_history(stream: Stream, state: TableState, store: ObjectStore) -> StreamHistory:
+    """The history of a table, from its log below ``store``."""
+    return StreamHistory(stream, read_history(state.version, store_lines(store)))
+
+
+def read_identity(stream: Stream, state: TableState | None, store: ObjectStore) -> TableIdentity:
+    """The identity of the newest state of a table, from it and its log below ``store``. Raises StoreError."""
+    return NO_IDENTITY if state is None else read_stream_history(stream, state, store).identity(state.transactions)
