@@ -85,7 +85,6 @@ LOOK_AT_TOPICS_S = 30.0
 LOOK_AT_QUIET_S = 60.0
 SESSION_S = 45.0
 """librdkafka's default."""
-_LONGEST_PAUSE_S = 30.0
 
 
 class StageWriter:
@@ -347,11 +346,9 @@ class StageWriter:
     def _try_later(self, flight: Flight, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # wait for unavailable brokers, as reading does
             self._note_failure(error)
-        now_s = self._clock.monotonic_s()
-        flight.running = None
-        flight.retry_at_s = now_s + flight.pause_s
-        flight.pause_s = min(flight.pause_s * 2, _LONGEST_PAUSE_S)
-        self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=flight.retry_at_s - now_s)
+        pause_s = flight.backoff.next_s()
+        flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + pause_s
+        self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=pause_s)
 
     def _note_failure(self, error: StoreError | BrokerError) -> None:
         """Raise the error when the store or Kafka has failed for too long (rule 4)."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.backoff import Backoff
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from common.http.pages import with_remedy
 from delta_loader.checks.side_by_side import SideBySide
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from delta_loader.core.preflight import Check
-
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 30.0
 
 
 class ReadinessCheck:
@@ -76,15 +74,15 @@ class ReadinessCheck:
 
         Raises ConfigError for rule 1, StoreUnfitError, and StoreError when ``once`` and a dependency is unavailable.
         """
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(1.0)
         while (away := self._try()) is not None:
             if once:
                 raise away
             self.away = with_remedy(away.problem, away.remedy)
+            pause_s = backoff.next_s()
             self._log.warning("waiting for a store", problem=away.problem, remedy=away.remedy, again_in_s=pause_s)
             if wait(pause_s):
                 return
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
         self.away = None
 
     def look_again(self) -> None:

@@ -25,6 +25,7 @@ from confluent_kafka import Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common import metrics as catalogue
+from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
@@ -47,8 +48,6 @@ _TIMEOUT_S = 5.0
 _POLL_S = 0.5
 LOOK_EVERY_S = 10.0
 """How often the partitions are checked: librdkafka takes long to report a deleted topic."""
-_FIRST_PAUSE_S = 1.0
-_LONGEST_PAUSE_S = 10.0
 _CLOSE_WITHIN_S = 10.0
 
 
@@ -132,11 +131,11 @@ class Listener:
     # The thread.
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(1.0, 10.0)
         while not self._closed.is_set():
             try:
                 partitions = self._begin()
-                pause_s = _FIRST_PAUSE_S
+                backoff.reset()
                 self._listen(partitions)
             except KafkaException as error:
                 fault = error.args[0]
@@ -148,8 +147,7 @@ class Listener:
                 self._lost(BrokerError(f"unexpected {type(error).__name__}: {error}", "report it with the log"))
             else:
                 continue  # the partitions have changed, or it is closed
-            self._closed.wait(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._closed.wait(backoff.next_s())
             self._begin_anew()
         close_within(self._consumer)
 

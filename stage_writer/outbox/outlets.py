@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from common.stage.outboxes import OutboxName, outbox_folder
 from stage_writer.outbox.delivery import Delivery
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 MOST_PENDING = 64
 _THREADS = 4
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
 _FENCED_REMEDY = (
     "it is tried again; when this lasts, another process uses that transactional id: see that no copy of this config, "
     "with the same writer.group_id and app_id, runs against this Kafka"
@@ -193,7 +192,7 @@ class KafkaOutlets:
                 self._changed.notify_all()
 
     def _work(self, outlet: KafkaOutlet) -> None:
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff()
         while not self._beside.is_closed:
             with outlet.lock:
                 path = outlet.waiting[0] if outlet.waiting else None
@@ -216,13 +215,14 @@ class KafkaOutlets:
                     outlet.waiting.popleft()
                     outlet.failing = ""
                 self._failing.pop(str(outlet.delivery.place.source), None)
-                pause_s = _FIRST_PAUSE_S
+                backoff.reset()
                 self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
                 continue
             outlet.failing = problem
             source = str(outlet.delivery.place.source)
             text = f"{source}: records for Kafka topics wait: {problem}"
             self._failing[source] = KafkaDeltaExpressError(text, remedy)
+            pause_s = backoff.next_s()
             self._log.warning(
                 "outbox not delivered, trying again",
                 partition=source,
@@ -231,4 +231,3 @@ class KafkaOutlets:
                 retry_in_s=pause_s,
             )
             self._beside.pause(pause_s)
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

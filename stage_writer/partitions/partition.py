@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common.backoff import Backoff
 from common.http.pages import with_remedy
 from common.spans import Position
 from stage_writer.core.flushing import Filling
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
         Wait,
     )
 
-_FIRST_PAUSE_S = 0.5
-
 
 @dataclass(slots=True)
 class Flight:
@@ -42,7 +41,7 @@ class Flight:
     """None while a failed one waits for its next attempt."""
     arrow_bytes: int = 0
     """The size of its rows in Arrow."""
-    pause_s: float = _FIRST_PAUSE_S
+    backoff: Backoff = field(default_factory=Backoff)
     retry_at_s: float = 0.0
 
 
@@ -122,7 +121,7 @@ class Unread:
 
     converter: Converter
     retry_at_s: float
-    pause_s: float = _FIRST_PAUSE_S
+    backoff: Backoff = field(default_factory=Backoff)
     restoring: Restoring | None = None
 
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Stage, Workers
     from stage_writer.schemas import Schemas
 
-_LONGEST_PAUSE_S = 30.0
-
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
@@ -140,8 +138,7 @@ class TakingUp:
         if isinstance(error, MarkerError):
             del self.waiting[source]
             return Unfit(PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None)
-        unread.retry_at_s = self._clock.monotonic_s() + unread.pause_s
-        unread.pause_s = min(unread.pause_s * 2, _LONGEST_PAUSE_S)
+        unread.retry_at_s = self._clock.monotonic_s() + unread.backoff.next_s()
         self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
         return error
 

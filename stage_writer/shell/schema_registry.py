@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from common.backoff import Backoff
 from common.errors import ConfigError, RegistryError
 from common.settings.masking import mask
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 GIVE_UP_AFTER_S = 240.0
 _A_MOMENT_S = 1.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 30.0
 _ASKED_AGAIN_S = 0.5
 _TIMES_ASKED = 4
 _FORGET_ABSENT_AFTER_S = 60.0
@@ -66,7 +65,7 @@ class SchemaRegistry:
         self._absent_until_s: dict[int, float] = {}
         self._asking: threading.Thread | None = None
         self._ask_at_s = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self._backoff = Backoff()
         self._away: RegistryError | None = None
 
     def check(self) -> None:
@@ -131,14 +130,13 @@ class SchemaRegistry:
                 self._absent_until_s[schema] = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
                 self._types[schema] = found
         except RegistryError as error:
-            self._log.warning(
-                "schema registry does not answer, trying again", error=error.problem, retry_in_s=self._pause_s
-            )
-            self._ask_at_s = self._clock.monotonic_s() + self._pause_s
-            self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+            pause_s = self._backoff.next_s()
+            self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
+            self._ask_at_s = self._clock.monotonic_s() + pause_s
             self._away = error
         else:
-            self._away, self._pause_s = None, _FIRST_PAUSE_S
+            self._away = None
+            self._backoff.reset()
 
     def _found(self, schema: int) -> str | None:
         for again in range(_TIMES_ASKED):

@@ -1,0 +1,22 @@
+"""Pauses between attempts that fail: each twice as long as the one before, up to a longest one."""
+
+from __future__ import annotations
+
+
+class Backoff:
+    """The pauses of one operation that is tried until it succeeds."""
+
+    def __init__(self, first_s: float = 0.5, longest_s: float = 30.0) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """The pause after another failure, in seconds."""
+        pause_s = self._next_s
+        self._next_s = min(pause_s * 2, self._longest_s)
+        return pause_s
+
+    def reset(self) -> None:
+        """Record a success: the next failure is a first one."""
+        self._next_s = self._first_s
