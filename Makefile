@@ -25,6 +25,8 @@ HEAP ?= 1g
 FILES ?= 1000000
 COMMITS ?= 100
 SECTIONS ?=
+# Each of pytest's processes would compile all modules and tests, where the environment says that none is kept.
+KEEP_BYTECODE := PYTHONDONTWRITEBYTECODE=
 # Of what is drawn anew, where SEED=… does not say: each use is another number, and is printed with what it is for.
 NEW_SEED = $(shell od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 IMAGE_LOCK := --universal --generate-hashes --no-emit-index-url --no-header --python-version 3.11 \
@@ -76,7 +78,7 @@ check: setup ## style, types, import contracts, and that the generated pages are
 	$(BIN)/python -m common.reference --check
 
 unit: setup ## the tests that need no server, within a minute, with a few examples a property
-	PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
+	$(KEEP_BYTECODE) PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
 
 integration: setup ## the tests that need a broker, an S3 server or Spark
 	$(BIN)/pytest tests/contract tests/integration
@@ -151,7 +153,7 @@ foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
 test: check ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker and a Spark of their own each
-	$(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
+	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## put the code into shape
 	$(BIN)/ruff check --fix-only .

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Json = Mapping[str, str | int] | list[str]
 _ID_PARTS = 3
 _NO_SCHEMA = 40403
+_STOP_WITHIN_S = 0.02
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Registry:
     def start(self) -> None:
         """Answer from now on."""
         self.server = ThreadingHTTPServer((HOST, self.port), type("_Handler", (_Handler,), {"registry": self}))
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(_STOP_WITHIN_S,), daemon=True).start()
 
     def stop(self) -> None:
         """Answer no more."""

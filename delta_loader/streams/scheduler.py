@@ -61,8 +61,10 @@ class StreamScheduler:
         begins: Callable[[str], None] = lambda _app_id: None,
         patience_s: float = PATIENCE_S,
         slice_s: float = SLICE_S,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``begins`` is called in the turn's thread with the stream whose turn starts there."""
+        self._now_s = monotonic_s
         self._places = places
         self._new_thread = new_thread
         self._begins = begins
@@ -122,7 +124,7 @@ class StreamScheduler:
             return tuple(sorted(self._running))
 
     def _is_over(self, app_ids: Sequence[str], *, to_the_end: bool) -> bool:
-        late_s = time.monotonic() - self._patience_s
+        late_s = self._now_s() - self._patience_s
         at_it = [app_id for app_id in app_ids if app_id in self._turns]
         if to_the_end:
             return not at_it
@@ -130,7 +132,7 @@ class StreamScheduler:
 
     def _lend(self) -> None:
         """Free the slots of turns that hang (rule 3)."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         for app_id, running in self._running.items():
             progress = self._turns[app_id].progress(app_id)
             if progress != running.progress:
@@ -169,7 +171,7 @@ class StreamScheduler:
 
     def _take(self, app_id: str) -> None:
         """Run one turn, without the lock."""
-        turn, now_s = self._turns[app_id], time.monotonic()
+        turn, now_s = self._turns[app_id], self._now_s()
         self._since_s.setdefault(app_id, now_s)
         self._running[app_id] = _Running(now_s, turn.progress(app_id), now_s)
         gave_way = False
@@ -190,4 +192,4 @@ class StreamScheduler:
 
     def _gives_way(self, began_s: float) -> bool:
         """Whether to yield (rule 2). Reads without the lock: yielding when no stream waits costs nothing."""
-        return bool(self._line) and time.monotonic() - began_s >= self._slice_s
+        return bool(self._line) and self._now_s() - began_s >= self._slice_s

@@ -20,10 +20,17 @@ def _run(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("module", ["common.storage.store", "stage_writer.__main__", "bootstrap.__main__"])
-def test_no_java_library_is_loaded_outside_of_the_loader(module: str) -> None:
-    java = "sorted({'pyspark', 'py4j', 'delta'} & set(sys.modules))"
-    _run("-c", f"import sys, {module}; found = {java}; sys.exit(f'{{found}} loaded' if found else 0)")
+_JAVA = ("pyspark", "py4j", "delta")
+
+
+@pytest.mark.parametrize(
+    ("module", "needless"),
+    [("stage_writer", _JAVA), ("bootstrap", (*_JAVA, "stage_writer", "delta_loader", "duckdb"))],
+    ids=["stage_writer", "bootstrap"],
+)
+def test_no_library_is_loaded_that_the_program_needs_not(module: str, needless: tuple[str, ...]) -> None:
+    found = f"sorted({set(needless)} & set(sys.modules))"
+    _run("-c", f"import sys, {module}.__main__; found = {found}; sys.exit(f'{{found}} loaded' if found else 0)")
 
 
 _PLAIN_WRITER = """

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Sequence
 from decimal import Context, Decimal
+from functools import cache
 from itertools import product
 
 import pyarrow as pa
@@ -416,22 +417,19 @@ def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy
     return st.lists(messages(columns, reading), max_size=12)
 
 
-DECODERS = {
-    name: (
-        columns,
-        [
-            Decoder(columns, reading, block_bytes=400, first_pass=one, few_messages=few)
-            for one, few in product(first_passes(), (0, FEW_MESSAGES))
-            if one is not no_first_pass or not few
-        ],
-        StrictDecoder(columns, reading),
-    )
-    for name, (columns, reading) in READINGS.items()
-}
+@cache
+def decoders_of(name: str) -> tuple[list[Decoder], StrictDecoder]:
+    columns, reading = READINGS[name]
+    bulk = [
+        Decoder(columns, reading, block_bytes=400, first_pass=one, few_messages=few)
+        for one, few in product(first_passes(), (0, FEW_MESSAGES))
+        if one is not no_first_pass or not few
+    ]
+    return bulk, StrictDecoder(columns, reading)
 
 
 def check(name: str, batch: Sequence[bytes | None]) -> None:
-    columns, decoders, strict = DECODERS[name]
+    (columns, _), (decoders, strict) = READINGS[name], decoders_of(name)
     rows, index, rejects = [], [], []
     for place, message in enumerate(batch):
         if message is None:

@@ -1,7 +1,7 @@
 """The rescue column has all that a record has besides its declared fields, in the record's own words."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product, starmap
 
 import pyarrow as pa
@@ -13,21 +13,19 @@ from stage_writer.core.decoding.json_document import Json, Object, parse_documen
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
 from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, usable
+from tests.builders import instance, required
 from tests.conftest import examples
 from tests.fakes.native import first_passes
-from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, SCHEMAS, batches
+from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, batches
 
-DECODERS = {
-    id(columns): (
-        [
-            Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one, few_messages=few)
-            for one, few in product(first_passes(), (0, FEW_MESSAGES))
-        ],
-        Decoder(columns),
-        StrictDecoder(columns),
-    )
-    for columns in SCHEMAS
-}
+
+@cache
+def decoders_of(columns: StructType) -> tuple[list[Decoder], Decoder, StrictDecoder]:
+    rescuing = [
+        Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one, few_messages=few)
+        for one, few in product(first_passes(), (0, FEW_MESSAGES))
+    ]
+    return rescuing, Decoder(columns), StrictDecoder(columns)
 
 
 def unknown(value: Json, data_type: DataType) -> Json:
@@ -48,7 +46,7 @@ def unknown(value: Json, data_type: DataType) -> Json:
 
 
 def check(columns: StructType, batch: Sequence[bytes | None]) -> None:
-    rescuing, plain, strict = DECODERS[id(columns)]
+    rescuing, plain, strict = decoders_of(columns)
     for decoder in rescuing:
         check_one(columns, decoder, plain, strict, batch)
 
@@ -149,10 +147,8 @@ def check_gained(make: Callable[[StructType], Decoder], batch: list[bytes | None
     assert wide.tombstones.tolist() == narrow.tombstones.tolist()
     assert wide.rows["i"].to_pylist() == narrow.rows["i"].to_pylist()
     for index, row in zip(wide.row_index.tolist(), wide.rows.to_pylist(), strict=True):
-        message = batch[index]
-        assert message is not None
-        rest = parse_document(row["rest"] or "{}")
-        assert isinstance(rest, Object)
+        message = required(batch[index])
+        rest = instance(Object, parse_document(row["rest"] or "{}"))
         kept = {name for name, _ in rest}
         for addition in WAY:
             alone = StrictDecoder(only(DECLARED, addition.path, addition.type)).decode(message)

@@ -16,6 +16,7 @@ from common.settings import LogSettings
 from common.stage.markers import manifest_to_bytes
 from common.terminal import aligned
 from delta_loader.__main__ import app as loader
+from delta_loader.shell.kafka import BrokerEnds
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
@@ -54,8 +55,9 @@ def test_logs_for_people_are_harmless(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_forged_marker_says_nothing_to_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, as_json: bool
 ) -> None:
+    monkeypatch.setattr(BrokerEnds.__init__, "__defaults__", (0.01,))  # there is no Kafka to wait for
     staging = Staging(str(tmp_path), "orders")
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None
