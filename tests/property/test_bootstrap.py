@@ -33,8 +33,7 @@ class Mortal(FsspecStore):
 
     def _live(self) -> None:
         if self.changes_left == 0:
-            msg = "killed"
-            raise CrashError(msg)
+            raise CrashError("killed")
         self.changes_left -= 1
 
     def create(self, path: str, data: bytes) -> CreateOutcome:

@@ -30,6 +30,7 @@ from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
 from stage_writer.core.parquet.buffer import StagedRows
+from tests.builders import required
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
 
@@ -198,8 +199,7 @@ class World:
         self.loaded += 1
         url = self.stream.table
         self.tables.create(url, shape)
-        evolver = Evolver.of(self.stream, self.ports(), self.ports().log)
-        assert evolver is not None
+        evolver = required(Evolver.of(self.stream, self.ports(), self.ports().log))
         evolver.evolve(self.target(), shape, [marker])
         require_compatible(self.target().shape, shape, url)
         self.rows += rows

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from common.metrics import Metrics
 from delta_loader.core.lease import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
 from delta_loader.lease import LoaderLease
+from tests.builders import required
 from tests.conftest import examples
 from tests.simulation.store import Bucket, SimulatedStore
 from tests.simulation.world import Chances, Crash, Process, World, WorldClock
@@ -150,8 +151,7 @@ def test_one_holds_at_a_time_and_somebody_always_takes_over(seed: int, streams: 
     run = contest(seed, streams, turns)
     run.heal()
     run.somebody_takes_over()
-    holder = run.holder()
-    assert holder is not None
+    holder = required(run.holder())
     run.world.crash(holder[0])
     run.somebody_takes_over()
     for process, _ in run.running.values():

@@ -16,6 +16,7 @@ from stage_writer.core.decoding.first_pass import FirstPass
 from stage_writer.core.decoding.reading import STRICT, Reading
 from stage_writer.core.decoding.rejects import Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
+from tests.builders import required
 from tests.fakes.native import required_library
 from tests.property.test_decode_agrees import READINGS, batches
 
@@ -23,9 +24,7 @@ ALL = list(READINGS.values())
 
 
 def reader_of(columns: StructType, reading: Reading = STRICT) -> FirstPass:
-    found = required_library().first_pass(columns, reading)
-    assert found is not None
-    return found
+    return required(required_library().first_pass(columns, reading))
 
 
 def check(columns: StructType, reading: Reading, messages: Sequence[bytes]) -> None:

@@ -10,6 +10,7 @@ from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
 from delta_loader.core.plan import Found, Idle, Limits, Load, Run, Straddle, UnreadableMarker, next_run, plan_load
 from delta_loader.core.settle import settle_candidates, settled
+from tests.builders import required
 from tests.unit.delta_loader.test_plan import by_hand, marker, name
 
 POSITIONS = st.integers(0, 60)
@@ -78,8 +79,7 @@ def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Mar
     position: Position | None = None
     loaded: list[Marker] = []
     while isinstance(run := next_run(position, chain), Run):
-        load = plan_load({source: run}, limits)
-        assert load is not None
+        load = required(plan_load({source: run}, limits))
         assert load.runs[source].start == run.start
         loaded += load.markers
         position = load.runs[source].end
@@ -118,8 +118,7 @@ def many_runs(draw: st.DrawFn) -> dict[TopicPartition, Run]:
 
 @given(many_runs(), st.integers(1, 12), st.integers(1, 200))
 def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], max_files: int, max_bytes: int) -> None:
-    load = plan_load(runs, Limits(max_files, max_bytes))
-    assert load is not None
+    load = required(plan_load(runs, Limits(max_files, max_bytes)))
     assert load.markers
     for source, run in load.runs.items():
         assert run.markers == runs[source].markers[: len(run.markers)]
@@ -135,8 +134,7 @@ def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run],
     left = dict(runs)
     loaded: dict[TopicPartition, list[Marker]] = {source: [] for source in runs}
     while left:
-        load = plan_load(left, Limits(max_files, 10_000))
-        assert load is not None
+        load = required(plan_load(left, Limits(max_files, 10_000)))
         for source, run in load.runs.items():
             loaded[source] += run.markers
             rest = left.pop(source).markers[len(run.markers) :]

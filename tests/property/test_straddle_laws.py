@@ -26,6 +26,7 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
+from tests.builders import required
 from tests.unit.delta_loader.test_plan import by_hand, marker
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -95,8 +96,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
     """What the loader does, until it dies after so many commits or is idle."""
     commits = 0
     while isinstance(found := next_run(lake.position, chain), Run | Straddle):
-        load = plan_load({SOURCE: found}, Limits(3, 10_000))
-        assert load is not None
+        load = required(plan_load({SOURCE: found}, Limits(3, 10_000)))
         for url in (DEAD, ROWS):
             target = lake.targets[url]
             commit = side_commit(target, NAMING, load) if url == DEAD else rows_commit(target, NAMING, load, 1)

@@ -38,8 +38,7 @@ LISTED = 3
 
 def die() -> None:
     """The operator's process is gone."""
-    msg = "killed"
-    raise StoreError(msg, "")
+    raise StoreError("killed", "")
 
 
 class Between(FsspecStore):

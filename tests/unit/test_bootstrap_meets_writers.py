@@ -16,6 +16,7 @@ from stage_writer.core.chain_end import Tail
 from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed
 from stage_writer.shell.staging import ObjectStage
+from tests.builders import instance, required
 from tests.fakes.markers import ORDERS, chain_of, put
 
 STREAM = Stream.model_validate({"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"})
@@ -48,8 +49,7 @@ def rewind(store: FsspecStore, to: int) -> None:
 
 
 def end(writer: ObjectStage) -> int:
-    tail = writer.tail(ORDERS)
-    assert tail is not None
+    tail = required(writer.tail(ORDERS))
     return tail.end
 
 
@@ -59,8 +59,7 @@ def test_a_running_writer_goes_on_where_the_chain_was_rewound_to(store: FsspecSt
     rewind(store, 10)
     assert isinstance(seal(writer, tail, 30, 40), LostClaim)
     assert end(writer) == 10
-    outcome = seal(writer, writer.tail(ORDERS), 10, 40)
-    assert isinstance(outcome, Sealed)
+    outcome = instance(Sealed, seal(writer, writer.tail(ORDERS), 10, 40))
     assert not outcome.chain_moved
     assert look(store).chain.end == 40
     assert look(store).chain.strays == ()
@@ -78,11 +77,9 @@ def test_a_claim_is_not_withdrawn_because_the_marker_before_it_was_settled(
     store: FsspecStore, writer: ObjectStage
 ) -> None:
     put(store, *chain_of(0, 10, 20, 30))
-    tail = writer.tail(ORDERS)
-    assert tail is not None
+    tail = required(writer.tail(ORDERS))
     store.delete([tail.path])  # loaded and settled; only a very late writer sees this
-    outcome = seal(writer, tail, 30, 40)
-    assert isinstance(outcome, Sealed)
+    outcome = instance(Sealed, seal(writer, tail, 30, 40))
     assert outcome.chain_moved
 
 

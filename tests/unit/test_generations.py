@@ -27,6 +27,7 @@ from delta_loader.core.status import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
+from tests.builders import instance
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS, chain_of, flush, put
@@ -100,8 +101,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 
 def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
-    plan = plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False)
-    assert isinstance(plan, Restart)
+    plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
     assert plan.beginning == Beginning(Position(7), 1, "new")
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
@@ -118,8 +118,7 @@ def test_what_is_not_loaded_has_to_be_given_up(table: int | None) -> None:
     with pytest.raises(UsageError, match="staged and not loaded") as caught:
         plan_restart(state(*OLD, table=table), give_up=False)
     assert "--give-up" in caught.value.remedy
-    plan = plan_restart(state(*OLD, table=table), give_up=True)
-    assert isinstance(plan, Restart)
+    plan = instance(Restart, plan_restart(state(*OLD, table=table), give_up=True))
     assert "given up" in plan.notes[0]
 
 
@@ -135,10 +134,12 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
         plan_restart(short, give_up=True)
     assert "--partition 0 --at 12" in caught.value.remedy
     for ends in ((3, 12), (3, 50)):  # also once others have come in their place
-        plan = plan_restart(
-            replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
+        plan = instance(
+            Restart,
+            plan_restart(
+                replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
+            ),
         )
-        assert isinstance(plan, Restart)
         assert plan.beginning == Beginning(Position(8), 1, "old")
         assert [found.name.start for found in plan.put_aside] == [10, 0]
     for at, high in ((2, 12), (13, 12), (21, 50)):
@@ -149,8 +150,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
 
 
 def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
-    plan = plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False)
-    assert isinstance(plan, Restart)
+    plan = instance(Restart, plan_restart(state(*chain_of(0, 10), table=10, now=None), give_up=False))
     assert "a second time" in plan.notes[0]
 
 
@@ -172,8 +172,7 @@ def test_the_old_topic_s_position_in_the_table_is_none_for_the_new_one_s_chain()
 def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     put(store, *OLD)
-    plan = plan_restart(state(*OLD, table=20), give_up=False)
-    assert isinstance(plan, Restart)
+    plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
     assert operator.beginning_of(store, ORDERS) == Beginning(Position(0), 1, "new")

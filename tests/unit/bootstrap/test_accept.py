@@ -22,6 +22,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
 from common.tables.rollback import Kind, Rollback
 from common.tables.state import TableState
+from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
 from tests.fakes.staging import Staging
@@ -153,8 +154,7 @@ class Restored:
         self.accepting.carry_out(self.stage, turns, plans)
 
     def tables(self) -> dict[str, TableState]:
-        found = read_table_state(self.table)
-        assert found is not None
+        found = required(read_table_state(self.table))
         return {self.stream.table: found}
 
 

@@ -27,8 +27,7 @@ class Deaf(FsspecStore):
     """A store whose answers to deletes do not arrive; they are done much later."""
 
     def delete(self, paths: Iterable[str]) -> None:  # noqa: ARG002
-        msg = "no answer"
-        raise StoreError(msg)
+        raise StoreError("no answer")
 
 
 class Operator:

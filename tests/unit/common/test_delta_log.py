@@ -15,6 +15,7 @@ from common.errors import TableError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import remove_torn_checkpoints
+from tests.builders import required
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 PROTOCOL: dict[str, object] = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
@@ -49,8 +50,7 @@ def append(folder: Path, offset: int, *, app_id: str = "orders-0") -> None:
 
 
 def transactions(store: FsspecStore) -> dict[str, int]:
-    state = read_table_state(store)
-    assert state is not None
+    state = required(read_table_state(store))
     return dict(state.transactions)
 
 
@@ -94,8 +94,7 @@ def test_what_comes_later_wins(store: FsspecStore) -> None:
     commit(store, 0, PROTOCOL, METADATA, txn("a-0", 5), txn("b-0", 1))
     commit(store, 1, txn("a-0", 7))
     commit(store, 2, {"metaData": {**TABLE, "id": "another"}})
-    state = read_table_state(store)
-    assert state is not None
+    state = required(read_table_state(store))
     assert (state.version, state.table_id) == (2, "another")
     assert state.transactions == {"a-0": 7, "b-0": 1}
     assert state.properties == {"delta.appendOnly": "true"}
@@ -109,8 +108,7 @@ def test_the_features_of_the_protocol_are_named(store: FsspecStore) -> None:
         "writerFeatures": ["deletionVectors", "generatedColumns"],
     }
     commit(store, 0, {"protocol": protocol}, METADATA)
-    state = read_table_state(store)
-    assert state is not None
+    state = required(read_table_state(store))
     assert state.features == {"deletionVectors", "generatedColumns"}
 
 
@@ -191,8 +189,7 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(store: FsspecSt
     store.write(part.format(1), checkpoint_part(PROTOCOL, PARQUET_METADATA, {"add": {"path": "x"}}))
     assert transactions(store) == {"a-0": 3}
     store.write(part.format(2), checkpoint_part(txn("a-0", 2), txn("from-the-checkpoint", 9)))
-    state = read_table_state(store)
-    assert state is not None
+    state = required(read_table_state(store))
     assert state.transactions == {"a-0": 3, "from-the-checkpoint": 9}
     assert state.properties == {"delta.appendOnly": "true"}
     assert state.partition_by == ("date",)
@@ -221,8 +218,7 @@ def test_a_checkpoint_of_the_second_version_is_read(store: FsspecStore, suffix: 
         lines = [json.dumps(action) for action in actions]
         store.write(name, "\n".join(lines).encode())
     commit(store, 8, txn("b-0", 1))
-    state = read_table_state(store)
-    assert state is not None
+    state = required(read_table_state(store))
     assert state.version == 8
     assert state.transactions == {"a-0": 4, "b-0": 1}
 

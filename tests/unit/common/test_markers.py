@@ -26,6 +26,7 @@ from common.stage.stored import beyond_bounds
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
 from stage_writer.shell.staging import sealed
+from tests.builders import required
 from tests.fakes.markers import ORDERS
 
 ELEMENTS, OBJECTS = 5000, 100
@@ -303,8 +304,7 @@ def test_what_would_cost_more_memory_than_any_marker_is_not_parsed(
 
 
 def _never_parsed(*_: object, **__: object) -> None:
-    msg = "it was parsed"
-    raise AssertionError(msg)
+    raise AssertionError("it was parsed")
 
 
 def test_texts_of_any_size_count_for_one() -> None:
@@ -344,10 +344,8 @@ def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
 def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
     page = (Path(__file__).parents[3] / "docs" / "internals" / "layout.md").read_text(encoding="utf-8")
     example = page.split("```json\n")[1].split("```")[0]
-    name = MarkerName.parse("done/orders/0/00000000000000000041.done")
-    assert name is not None
-    manifest = manifest_from_bytes(name, example.encode())
-    assert manifest is not None
+    name = required(MarkerName.parse("done/orders/0/00000000000000000041.done"))
+    manifest = required(manifest_from_bytes(name, example.encode()))
     written = json.loads(manifest_to_bytes(name.topic_partition, manifest))
     assert written == json.loads(example)
     assert all(f"`{field}`" in page for field in written)

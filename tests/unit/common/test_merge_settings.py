@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from common.settings.merging import merge_by_of, operation_of
 from common.tables.changes import MergeBy, staged_columns, table_columns
+from tests.builders import required
 from tests.fakes.streams import stream_of
 
 KEYS = {"keys": ["id"]}
@@ -64,8 +65,7 @@ def test_debezium_brings_the_operation_and_a_user_s_own_comes_before_it() -> Non
 def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
     for kafka_columns in (True, False):
         stream = stream_of(columns="id INT", load="merge", merge=KEYS, kafka_columns=kafka_columns)
-        by = merge_by_of(stream)
-        assert by is not None
+        by = required(merge_by_of(stream))
         table = stream.schema_of_columns
         staged = staged_columns(table, by)
         assert {*by.place, "_merge_delete", "id"} == set(staged.names)

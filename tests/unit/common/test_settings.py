@@ -29,6 +29,7 @@ from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
 from common.stage.state_files import STATE
 from common.storage.store import PROBES
+from tests.builders import instance
 
 MINIMAL = """
 kafka: {bootstrap.servers: "localhost:9092"}
@@ -167,8 +168,7 @@ def test_a_start_is_a_word_a_moment_or_positions() -> None:
     assert parse(MINIMAL.replace("columns:", "start: 2026-03-01, columns:")).streams[0].start == FromTimestamp(
         1_772_323_200_000
     )
-    found = start({"orders": {0: 120}, 1: 340})
-    assert isinstance(found, FromOffsets)
+    found = instance(FromOffsets, start({"orders": {0: 120}, 1: 340}))
     assert found.position(Topic("orders"), Partition(0)) == 120
     assert found.position(Topic("other"), Partition(0)) is None
     assert found.position(Topic("other"), Partition(1)) == 340

@@ -24,6 +24,7 @@ from common.tables.rollback import (
     unknown_positions,
     without_txn,
 )
+from tests.builders import required
 from tests.fakes.markers import flush
 
 P0 = TopicPartition(Topic("orders"), Partition(0))
@@ -89,8 +90,7 @@ def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
 
 
 def test_a_restore_takes_back_what_came_after_its_version() -> None:
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders"))
     assert (found.kind, found.cause.version, found.positions) == (Kind.RESTORED, 4, {P0: 10})
 
 
@@ -127,8 +127,7 @@ def test_a_restore_of_which_nothing_is_known_took_everything() -> None:
 
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
 def test_a_replacement_takes_everything(operation: str) -> None:
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
     assert (found.kind, found.positions) == (Kind.REPLACED, {P0: 0})
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
@@ -147,8 +146,7 @@ def test_an_answer_ends_it() -> None:
 
 def test_a_second_restore_wants_an_answer_of_its_own() -> None:
     answered = (CREATED, FIRST, SECOND, restore(3, 1), answer(4, 3, p0=10), own(5, (P0, 10, 20)))
-    found = find_rollback(newest_first(*answered, restore(6, 1)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(*answered, restore(6, 1)), "orders"))
     assert (found.cause.version, found.positions) == (6, {P0: 10})
     # To what it was before the first one: the same records.
     assert positions(*answered, restore(6, 2)) == {}
@@ -164,12 +162,10 @@ def test_what_an_answer_has_put_right_is_not_lost_by_a_later_restore() -> None:
 
 def test_rows_that_a_commit_under_way_put_over_a_restore_are_told() -> None:
     late = own(4, (P0, 20, 30), read=2)
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late), "orders"))
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, (4,))
     # The restore that fixes it: back to just before that commit, and then a replay.
-    fixed = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders")
-    assert fixed is not None
+    fixed = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1), late, restore(5, 3)), "orders"))
     assert (fixed.positions, fixed.over) == ({P0: 10}, ())
 
 
@@ -181,12 +177,10 @@ def replaced(version: int, start: int, end: int) -> LoggedCommit:
 
 def test_a_replacement_has_not_seen_what_came_before_it() -> None:
     history = CREATED, FIRST, SECOND, restore(3, 1)
-    found = find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(*history, replaced(4, 2, 5)), "orders"))
     assert (found.cause.version, found.positions, found.over) == (3, {P0: 10}, ())
     # It wrote rows that a replay would bring again.
-    found = find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(*history, replaced(4, 5, 15)), "orders"))
     assert (found.positions, found.over) == ({P0: 10}, (4,))
     assert positions(CREATED, FIRST, SECOND, replaced(3, 5, 15), other(4)) == {}
 
@@ -232,17 +226,14 @@ def test_what_expired_and_what_never_was_are_told_apart() -> None:
 
 def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
     recreated = own(3, (P0, 0, 7), generation=1), own(4, (P0, 7, 9), generation=1)
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 3)), "orders"))
     assert (found.positions, found.lost_from, found.generations, found.gone) == ({P0: 7}, {P0: 7}, {P0: 1}, ())
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, *recreated, restore(5, 1)), "orders"))
     assert (found.positions, found.generations) == ({P0: 0}, {P0: 1})
     assert found.gone == ((P0, Span(Position(10), Position(20))),)
     assert "[10, 20) of an older topic orders/0 is gone with it" in described("/t", found)
     # What was lost before the topic was recreated, and the new one has loaded nothing.
-    found = find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders")
-    assert found is not None
+    found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, restore(3, 1)), "orders"))
     assert (found.positions, found.generations) == ({P0: 10}, {})
 
 
@@ -263,8 +254,7 @@ def test_metadata_and_answers_without_another_generation_read_as_before() -> Non
     )
     second = replace(first, generations={P0: 3})
     assert CommitMetadata.from_json(second.to_json()) == second
-    read = CommitMetadata.from_json(first.to_json())
-    assert read is not None
+    read = required(CommitMetadata.from_json(first.to_json()))
     assert read.generation(P0) == 0
     given = Answer("orders", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
     assert b"generations" not in given.to_bytes()

@@ -142,8 +142,7 @@ class Slow:
     def remove_torn(self, url: str) -> list[str]:
         self.tidied.append(url)
         if url == "out of reach":
-            msg = "the store is away"
-            raise StoreError(msg, "bring it back")
+            raise StoreError("the store is away", "bring it back")
         return []
 
     def ask(self, url: str, version: int) -> None:
@@ -151,8 +150,7 @@ class Slow:
             self.clock.sleep_s(10)
             if self.fails:
                 self.fails -= 1
-                msg = "no codec"
-                raise TableError(msg, "bring one")
+                raise TableError("no codec", "bring one")
             self.written.append((url, version))
 
         self.checkpoints.ask(DueCheckpoint(url, version, write))

@@ -260,8 +260,7 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
     class Failing(FsspecStore):
         def list(self, prefix: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
             if prefix == "_delta_log":
-                msg = "away"
-                raise TableError(msg)
+                raise TableError("away")
             return super().list(prefix)
 
     tallies = CleanUp(settings_for(staging), Failing, in_turn).run(WEEK_S, remove=True)

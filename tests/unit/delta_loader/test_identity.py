@@ -19,6 +19,7 @@ from common.tables.identity import KnownChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.streams.report import StreamReport
+from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import JoinedStaging, Staging
@@ -284,8 +285,7 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
 def test_the_marker_of_another_stream_holds_also_where_its_tables_are_others(pipeline: Pipeline) -> None:
     elsewhere = Staging(f"{pipeline.root}/elsewhere", app_id="returns")
     marker = elsewhere.flush(0, 0, 10)
-    data = elsewhere.store(elsewhere.stage_url).read(marker.name.path)
-    assert data is not None
+    data = required(elsewhere.store(elsewhere.stage_url).read(marker.name.path))
     pipeline.staging().store(pipeline.staging().stage_url).write(marker.name.path, data)
     assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
 
@@ -342,8 +342,7 @@ def state_of(
     given["streams"][0] |= {"topics": list(topics), "app_id": app_id}
     (stream,) = Settings.model_validate(given).streams
     url = staging.table
-    state = pipeline.tables.state(url)
-    assert state is not None
+    state = required(pipeline.tables.state(url))
     ids = TxnIds(app_id, stream.several_topics)
     return partition_state(
         staging.store(staging.stage_url),
@@ -359,8 +358,7 @@ def state_of(
 def begin_anew(
     pipeline: Pipeline, staging: Staging, app_id: str = "orders", *, give_up: bool, at: Position | None = None
 ) -> Restart:
-    plan = plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=at)
-    assert isinstance(plan, Restart)
+    plan = instance(Restart, plan_restart(state_of(pipeline, staging, [staging.topic], app_id), give_up=give_up, at=at))
     restart(staging.store(staging.stage_url), plan)
     return plan
 

@@ -29,6 +29,7 @@ from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from delta_loader.tables.replace import Replacements
+from tests.builders import instance
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
@@ -163,8 +164,7 @@ def test_a_load_is_planned_anew_when_its_table_is_elsewhere_after_its_dead_lette
         def commit(self, commit: TableCommit) -> CommitOutcome:
             if self.busy and commit.target.url == staging.dead_letters:
                 self.busy = False
-                outcome = super().commit(commit)
-                assert isinstance(outcome, Committed)
+                outcome = instance(Committed, super().commit(commit))
                 other = CommitMetadata("foreign", "somebody", {}, None)
                 for url in (staging.dead_letters, staging.table):
                     self.tables[url].commits.append(replace(commit, files=(), written=(), metadata=other))
@@ -279,8 +279,7 @@ class Replacer:
 
     def lost(self, request: Request, _urls: tuple[str, ...]) -> int:
         if request.name.request == self.fails:
-            msg = "cannot read the Delta table: a staged file is damaged"
-            raise TableError(msg, "look at it")
+            raise TableError("cannot read the Delta table: a staged file is damaged", "look at it")
         return 0
 
     def stale(self, _request: Request, _url: str) -> int:

@@ -80,8 +80,7 @@ def test_an_exception_costs_the_run_and_not_the_job(jobs: Jobs) -> None:
 
     def fail() -> None:
         tried.release()
-        msg = "a bug"
-        raise RuntimeError(msg)
+        raise RuntimeError("a bug")
 
     with capture_logs() as logs:
         jobs.add("checks", fail, every_s=0.01)

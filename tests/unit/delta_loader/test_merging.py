@@ -26,6 +26,7 @@ from delta_loader.core.load_modes.load_mode import Append, Merge, Refused, choos
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.plan import Limits, Run, plan_load
 from delta_loader.ports import in_turn
+from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
 from tests.unit.delta_loader.test_verify_shared import Rows
@@ -83,8 +84,7 @@ def merged(start: int, end: int, by: MergeBy | None, previous: int | None = None
 
 def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
     chain = (merged(0, 3, BY), merged(3, 5, BY, 0), merged(5, 9, replace(BY, sequence="at"), 3), merged(9, 12, None, 5))
-    load = plan_load({ORDERS: Run(chain)}, Limits(100, 100))
-    assert load is not None
+    load = required(plan_load({ORDERS: Run(chain)}, Limits(100, 100)))
     assert [marker.name for marker in load.markers] == [MarkerName(ORDERS, Position(start)) for start in (0, 3)]
     (write,) = split_files_at("/t", chain[1], Position(4)).written
     assert (write.shape.merge, write.start, write.root) == (BY, 4, None)

@@ -22,6 +22,7 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
+from tests.builders import instance, required
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 LIMITS = Limits(max_files=100, max_bytes=10_000)
@@ -127,14 +128,12 @@ def test_what_is_held_names_the_command_that_mends_it(
     position: int | None, chain: list[Marker | UnreadableMarker], reason: str, command: str
 ) -> None:
     outcome = next_run(None if position is None else Position(position), chain)
-    found = held(SOURCE, outcome)
-    assert found is not None
+    found = required(held(SOURCE, outcome))
     assert (found.reason, command in found.remedy) == (reason, True)
 
 
 def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it() -> None:
-    found = held(SOURCE, Uncuttable(Position(10), marker(5, 30)))
-    assert found is not None
+    found = required(held(SOURCE, Uncuttable(Position(10), marker(5, 30))))
     assert found.reason == "straddle"
     assert "kafka_columns" in found.problem
     assert "rewind ⟨config⟩ --topic orders --partition 0 --to 10" in found.remedy
@@ -143,8 +142,7 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
 def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
     source = TopicPartition(Topic("orders+payments"), Partition(0))
     straddling = replace(marker(5, 30), name=MarkerName(source, Position(5)))
-    found = held(source, cuttable(Straddle(Position(10), straddling), ["/t"], kafka_columns=True))
-    assert found is not None
+    found = required(held(source, cuttable(Straddle(Position(10), straddling), ["/t"], kafka_columns=True)))
     assert found.reason == "straddle"
     assert "another order" in found.problem
     assert "stray/" in found.remedy
@@ -158,8 +156,7 @@ def test_what_moves_is_not_held() -> None:
 
 def test_files_for_a_strange_table_are_never_passed_over() -> None:
     tables = {"s3://lake/t": "s3://lake/t/"}
-    strange = for_tables(marker(0, 5, table="s3://lake/other"), tables)
-    assert isinstance(strange, UnreadableMarker)
+    strange = instance(UnreadableMarker, for_tables(marker(0, 5, table="s3://lake/other"), tables))
     assert "s3://lake/other" in strange.problem
     same = for_tables(marker(0, 5, table="s3a://lake/t", schema='{"type":"struct","fields":[]}'), tables)
     assert isinstance(same, Marker)
@@ -169,16 +166,14 @@ def test_files_for_a_strange_table_are_never_passed_over() -> None:
 
 @pytest.mark.parametrize("schema", ["{", "[]", '"STRING"', '{"type":"struct"}', "[" * 100_000])
 def test_columns_that_are_none_are_their_markers_fault_and_not_the_streams(schema: str) -> None:
-    found = for_tables(marker(0, 5, schema=schema), {"/t": "/t"})
-    assert isinstance(found, UnreadableMarker)
+    found = instance(UnreadableMarker, for_tables(marker(0, 5, schema=schema), {"/t": "/t"}))
     assert "table" in found.problem
 
 
 def test_a_load_has_one_schema_the_oldest() -> None:
     old, new = marker(0, 10, schema="old", created_ms=5), marker(10, 20, schema="new", created_ms=7)
     other = marker(0, 9, schema="new", partition=1, created_ms=6)
-    load = plan_load({SOURCE: run_of(old, new), other.name.topic_partition: run_of(other)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(old, new), other.name.topic_partition: run_of(other)}, LIMITS))
     assert load.markers == (old,)
 
 
@@ -187,8 +182,7 @@ def test_of_schemas_that_have_waited_equally_long_the_lower_partitions_goes_firs
         marker(0, 10, schema=schema, partition=partition, created_ms=5)
         for partition, schema in enumerate(("one", "other"))
     )
-    load = plan_load({found.name.topic_partition: run_of(found) for found in (second, first)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({found.name.topic_partition: run_of(found) for found in (second, first)}, LIMITS))
     assert load.markers == (first,)
 
 
@@ -196,22 +190,19 @@ def test_a_load_has_one_schema_of_each_table_that_joins_it_later() -> None:
     rows = marker(0, 10)
     letters = marker(10, 20, table="/dead", schema="d")
     others = marker(20, 30, table="/dead", schema="d2")
-    load = plan_load({SOURCE: run_of(rows, letters, others)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(rows, letters, others)}, LIMITS))
     assert load.markers == (rows, letters)
 
 
 def test_a_marker_without_files_fits_every_schema() -> None:
     old, empty, new = marker(0, 10, schema="old"), marker(10, 20, files=0, schema="new"), marker(20, 30, schema="new")
-    load = plan_load({SOURCE: run_of(old, empty, new)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(old, empty, new)}, LIMITS))
     assert load.markers == (old, empty)
 
 
 def test_a_marker_larger_than_the_limits_goes_alone() -> None:
     large, small = marker(0, 10, files=500), marker(10, 20)
-    load = plan_load({SOURCE: run_of(large, small)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(large, small)}, LIMITS))
     assert load.markers == (large,)
 
 
@@ -220,24 +211,21 @@ def test_partitions_take_turns() -> None:
     for partition in (0, 1):
         chain = [marker(start, start + 1, partition=partition) for start in range(100)]
         runs[chain[0].name.topic_partition] = run_of(*chain)
-    load = plan_load(runs, LIMITS)
-    assert load is not None
+    load = required(plan_load(runs, LIMITS))
     assert [len(run.markers) for run in load.runs.values()] == [50, 50]
 
 
 def test_a_load_may_be_exactly_as_large_as_its_limits() -> None:
     chain = [marker(start, start + 1, files=2, size_bytes=50) for start in range(4)]
     for limits in (Limits(max_files=6, max_bytes=10_000), Limits(max_files=100, max_bytes=300)):
-        load = plan_load({SOURCE: run_of(*chain)}, limits)
-        assert load is not None
+        load = required(plan_load({SOURCE: run_of(*chain)}, limits))
         assert load.markers == tuple(chain[:3])
 
 
 def test_a_partition_whose_next_marker_does_not_fit_keeps_no_other_from_its_turns() -> None:
     large = [marker(0, 1), marker(1, 2, files=100)]
     small = [marker(start, start + 1, partition=1) for start in range(5)]
-    load = plan_load({run[0].name.topic_partition: run_of(*run) for run in (large, small)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({run[0].name.topic_partition: run_of(*run) for run in (large, small)}, LIMITS))
     assert load.markers == (large[0], *small)
 
 
@@ -248,8 +236,7 @@ def test_the_partition_that_waits_longest_goes_first(*, straddles: bool) -> None
         found.name.topic_partition: Straddle(Position(4), found) if straddles else run_of(found)
         for found in (later, longest)
     }
-    load = plan_load(outcomes, Limits(max_files=1, max_bytes=10_000))
-    assert load is not None
+    load = required(plan_load(outcomes, Limits(max_files=1, max_bytes=10_000)))
     assert load.markers == (longest,)
 
 
@@ -268,8 +255,7 @@ def test_nothing_to_load_is_no_load() -> None:
 
 def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
     first, second = marker(0, 10), marker(10, 20)
-    load = plan_load({SOURCE: run_of(first, second)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(first, second)}, LIMITS))
     assert load.until(lambda found: found is first) is None
     assert load.until(lambda found: found is second) == plan_load({SOURCE: run_of(first)}, LIMITS)
 
@@ -298,14 +284,12 @@ def test_of_straddles_that_have_waited_equally_long_the_lower_partition_goes_fir
         )
         for partition in (1, 0)
     }
-    load = plan_load(straddles, LIMITS)
-    assert load is not None
+    load = required(plan_load(straddles, LIMITS))
     assert list(load.runs) == [SOURCE]
 
 
 def test_a_marker_without_files_that_waits_longest_does_not_decide_the_schema() -> None:
     empty, new = marker(0, 10, files=0, created_ms=1), marker(10, 20, schema='{"new":1}', created_ms=30)
     old = marker(0, 10, schema='{"old":1}', partition=1, created_ms=20)
-    load = plan_load({SOURCE: run_of(empty, new), old.name.topic_partition: run_of(old)}, LIMITS)
-    assert load is not None
+    load = required(plan_load({SOURCE: run_of(empty, new), old.name.topic_partition: run_of(old)}, LIMITS))
     assert load.markers == (empty, old)

@@ -266,8 +266,7 @@ class Refusing:
         return getattr(self._inner, name)
 
     def create(self, path: str, data: bytes) -> object:
-        msg = f"may not create {path}: {len(data)} bytes"
-        raise self._kind(msg, "check the credentials")
+        raise self._kind(f"may not create {path}: {len(data)} bytes", "check the credentials")
 
 
 def preflight(
@@ -334,8 +333,7 @@ def test_a_control_topic_that_cannot_be_read_keeps_no_loader_from_starting() -> 
     store = staging.store(staging.stage_url)
 
     def refuse() -> None:
-        msg = "Kafka does not have it"
-        raise ConfigError(msg, "create the topic")
+        raise ConfigError("Kafka does not have it", "create the topic")
 
     for require, level in ((refuse, Level.WARNING), (lambda: None, Level.OK)):
         stage = Stage(store, in_turn)

@@ -36,14 +36,12 @@ class World(MemoryDeltaTables):
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if self.dies and commit.target.url == self.staging.table:
-            msg = "the loader dies"
-            raise TableError(msg)
+            raise TableError("the loader dies")
         return super().commit(commit)
 
     def create(self, url: str, shape: TableShape) -> None:
         if not self.may_create:
-            msg = "no right to create"
-            raise TableError(msg)
+            raise TableError("no right to create")
         super().create(url, shape)
 
     def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:

@@ -25,6 +25,7 @@ from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
 from delta_loader.core.replace import Request, Step, txn_id
 from delta_loader.tables.replace import Replacements
+from tests.builders import required
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
 from tests.unit.delta_loader.test_interplay import Restorable
@@ -87,8 +88,7 @@ class Replacer:
             return True  # as Delta does with a write that it knows
         inside = self._inside(request, url)
         new = self._new(request, url) | (inside if keep_stale else set())
-        said = CommitMetadata.from_json(metadata)
-        assert said is not None
+        said = required(CommitMetadata.from_json(metadata))
         self.books.put(url, (self.books.now(url) - inside) | new, {txn: int(step)}, said)
         return True
 
@@ -212,8 +212,7 @@ def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
     (held,) = world.run()
     assert held.reason == "replacement_refused"
     assert "taken back" in held.problem
-    request = ReplacementName.parse(world.requests()[0])
-    assert request is not None
+    request = required(ReplacementName.parse(world.requests()[0]))
     assert f"`{replay(request.topic_partition, 0, 10)}`" in held.remedy
     assert world.missing() == set()
     # What the loader asks for puts all right.

@@ -33,8 +33,7 @@ class Broken(MemoryDeltaTables):
 
     def state(self, url: str) -> TableState | None:
         if url in self.reads:
-            msg = "its log is broken"
-            raise TableError(msg, "fix it")
+            raise TableError("its log is broken", "fix it")
         return super().state(url)
 
     def create(self, url: str, shape: TableShape) -> None:

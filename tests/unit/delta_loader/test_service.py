@@ -29,6 +29,7 @@ from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
 from delta_loader.streams.failures import FailureNotes
+from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
@@ -174,8 +175,7 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
 
     class Broken(MemoryDeltaTables):
         def commit(self, commit: TableCommit) -> CommitOutcome:
-            msg = f"the log of {commit.target.url} is torn"
-            raise TableError(msg, "put it back")
+            raise TableError(f"the log of {commit.target.url} is torn", "put it back")
 
     (report,) = loader_for(staging, Broken()).run_pass()
     assert report.exit_code == ExitCode.FAILED
@@ -235,8 +235,7 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
         assert held.reason == "missing_file"
         assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
     assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
-    rootless = held_by_plan(staging.source(0), Rootless(marker), staging.table)
-    assert rootless is not None
+    rootless = required(held_by_plan(staging.source(0), Rootless(marker), staging.table))
     assert f"the table {staging.table} was deleted" in rootless.problem
 
 
@@ -525,8 +524,7 @@ def test_a_marker_that_was_replaced_since_it_was_judged_stays_with_all_above_it(
     names = [*(marker.name for marker in markers[:3]), by_hand]
     tables = {comparable(url): url for url in stream.tables}
     judged = stage.read(listing, names, tables)
-    manifest = markers[1].manifest
-    assert manifest is not None
+    manifest = required(markers[1].manifest)
     store.write(names[1].path, manifest_to_bytes(staging.source(0), replace(manifest, writer="a later one")))
 
     ended = {staging.source(0): names[:3], staging.source(1): [by_hand]}

@@ -59,8 +59,7 @@ def test_all_run_at_once_and_come_in_their_order() -> None:
 
 def test_what_a_check_raises_is_raised() -> None:
     def look(_app_id: str) -> list[Check]:
-        msg = "no"
-        raise StoreError(msg)
+        raise StoreError("no")
 
     with pytest.raises(StoreError, match="no"):
         SideBySide()(look, ["orders"])

@@ -43,8 +43,7 @@ class Setter:
 
     def set_property(self, url: str, key: str, value: str) -> None:
         if self.fails:
-            msg = "a MERGE was faster"
-            raise TableError(msg, "")
+            raise TableError("a MERGE was faster", "")
         self.told.append((url, key, value))
 
 

@@ -14,6 +14,7 @@ from delta_loader.core.load_modes.casting import casts_of, widened
 from delta_loader.core.load_modes.compatibility import differences, remedy_for, require_compatible
 from delta_loader.core.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
 from delta_loader.core.plan import TableShape
+from tests.builders import instance
 
 
 def shape(ddl: str, *partition_by: str) -> TableShape:
@@ -113,11 +114,9 @@ def test_files_are_added_to_plain_tables_unless_it_is_said_otherwise(table: Tabl
 )
 def test_what_asks_something_of_rows_is_appended_to(table: TableState, says: str) -> None:
     for setting in (LoadSetting.AUTO, LoadSetting.APPEND):
-        way = choose_load_mode(table, setting)
-        assert isinstance(way, Append)
+        way = instance(Append, choose_load_mode(table, setting))
         assert says in way.reason
-    refused = choose_load_mode(table, LoadSetting.ADD)
-    assert isinstance(refused, Refused)
+    refused = instance(Refused, choose_load_mode(table, LoadSetting.ADD))
     assert says in refused.reason
     with pytest.raises(TableError, match="load is add") as raised:
         require_loadable(refused, "/t")
@@ -144,8 +143,7 @@ def test_demanding_columns_are_appended_to(key: str) -> None:
 )
 def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> None:
     for setting in LoadSetting:
-        way = choose_load_mode(table, setting)
-        assert isinstance(way, Refused)
+        way = instance(Refused, choose_load_mode(table, setting))
         assert says in way.reason
         with pytest.raises(TableError, match="rows cannot be loaded into the Delta table /t"):
             require_loadable(way, "/t")
@@ -153,8 +151,7 @@ def test_what_is_not_known_is_refused_by_name(table: TableState, says: str) -> N
 
 def test_an_unknown_type_is_refused() -> None:
     json = '{"type":"struct","fields":[{"name":"a","type":"hologram","nullable":true,"metadata":{}}]}'
-    way = choose_load_mode(TableState(0, "id", json, (), {}, 1, 2, frozenset()))
-    assert isinstance(way, Refused)
+    way = instance(Refused, choose_load_mode(TableState(0, "id", json, (), {}, 1, 2, frozenset())))
     assert "hologram" in way.reason
 
 

@@ -14,6 +14,7 @@ from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
 from stage_writer.core.unknown.dropped import EVERY, FIRST, DroppedFields
 from stage_writer.core.unknown.opening import census_of
 from stage_writer.sample import StreamSample
+from tests.builders import required
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION
 from tests.unit.stage_writer.test_service import World
@@ -155,8 +156,7 @@ def test_fields_are_those_of_the_record_behind_frame_envelope_and_expressions(
     others = {name: value for name, value in says.items() if name != "framing"}
     stream = stream_of(columns="id INT, at STRING, meta STRUCT<at: STRING>", **others)
     stream = stream.model_copy(update={"framing": framing})
-    found = DroppedFields(stream).look(batch_of([message, None, b"{", FRAME, b"7"]).values)
-    assert found is not None
+    found = required(DroppedFields(stream).look(batch_of([message, None, b"{", FRAME, b"7"]).values))
     assert (found.records, found.undeclared) == (1, {"a": 1, "meta.by": 1})
 
 
@@ -179,8 +179,7 @@ def test_of_a_topology_nobody_else_knows_what_it_takes(tmp_path: Path) -> None:
 def test_the_first_record_of_each_flush_is_looked_at() -> None:
     dropped, message = DroppedFields(stream_of(columns="id INT")), b'{"a":1}'
     for _ in range(FIRST + 5):
-        found = dropped.look(batch_of([message, message]).values, begins_flush=True)
-        assert found is not None
+        found = required(dropped.look(batch_of([message, message]).values, begins_flush=True))
         assert found.undeclared["a"] > 0
     assert dropped.look(batch_of([message, message]).values) is None
 
@@ -188,8 +187,7 @@ def test_the_first_record_of_each_flush_is_looked_at() -> None:
 def test_what_is_summed_is_bounded_as_well() -> None:
     found = census(*({f"k{number}": 1} for number in range(MOST_NAMES)))
     found.add_all(census(*({f"x{number}": 1, "k0": 1} for number in range(5))))
-    fields = found.undeclared_fields()
-    assert fields is not None
+    fields = required(found.undeclared_fields())
     assert (fields.sampled, len(fields.fields), fields.others) == (MOST_NAMES + 5, MOST_NAMES, 5)
     assert fields.fields["k0"] == 6
 
@@ -219,6 +217,5 @@ def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Pa
         world.steps()
     assert not [line for line in logs if line["event"] == "fields not declared are dropped"]
     assert not world.writer.health().notes
-    census = world.writer.snapshot().teller.dropped["orders"].census
-    assert census is not None
+    census = required(world.writer.snapshot().teller.dropped["orders"].census)
     assert census.undeclared == {"id": 20}

@@ -21,6 +21,7 @@ from stage_writer.core.decoding.first_pass import MakeFirstPass
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.core.decoding.rejects import ErrorClass, Refusal
 from stage_writer.core.decoding.strict import StrictDecoder
+from tests.builders import instance
 from tests.fakes.native import first_passes
 
 EVERYTHING = parse_ddl(
@@ -116,8 +117,7 @@ REFUSED: list[tuple[bytes, ErrorClass, str]] = [
 
 @pytest.mark.parametrize(("message", "error_class", "told"), REFUSED)
 def test_what_would_not_be_exact_is_refused_with_its_reason(message: bytes, error_class: ErrorClass, told: str) -> None:
-    outcome = StrictDecoder(EVERYTHING).decode(message)
-    assert isinstance(outcome, Refusal)
+    outcome = instance(Refusal, StrictDecoder(EVERYTHING).decode(message))
     assert outcome.error_class is error_class
     assert told in outcome.error
 

@@ -17,6 +17,7 @@ from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import Records
 from stage_writer.shell.schema_registry import SchemaRegistry
+from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.unit.stage_writer.test_debezium import messages_of
 
@@ -88,8 +89,7 @@ def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> Non
     decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), Types())
     assert decoder.waits(pa.array([framed(7, b"{}"), None, b"no frame", b""])) is None
     assert decoder.waits(pa.array([None, b""], pa.binary())) is None
-    wait = decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")]))
-    assert wait is not None
+    wait = required(decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")])))
     assert (wait.ids, wait.is_over()) == ((7, 666), False)
 
 

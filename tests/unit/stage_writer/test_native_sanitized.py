@@ -16,6 +16,7 @@ from common.settings.formats import forms_of
 from stage_writer.core.decoding.reading import Reading
 from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
+from tests.builders import required
 
 SOURCES = Path(__file__).parents[2] / "native"
 SANITIZED = (
@@ -48,8 +49,7 @@ MESSAGES = (
 
 
 def corpus() -> bytes:
-    plan = plan_of(COLUMNS, READING)
-    assert plan is not None
+    plan = required(plan_of(COLUMNS, READING))
     parts = [struct.pack("=i", len(plan.nodes)), plan.parts.tobytes(), struct.pack("=i", len(plan.names)), plan.names]
     parts += [powers_of_five().tobytes(), struct.pack("=i", len(MESSAGES))]
     for message in MESSAGES:

@@ -61,8 +61,7 @@ class World:
     def read(self, url: str, rules: TableRules) -> TableFacts | None:
         self.looked.set()
         if url in self.unreadable:
-            msg = "its log is torn"
-            raise TableError(msg, "fix it")
+            raise TableError("its log is torn", "fix it")
         if url.endswith("_dead_letters"):
             return None
         ago = self.served.get(url)

@@ -14,6 +14,7 @@ from common.stage.markers import Marker, Origin, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.shell.staging import ObjectStage
+from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush
 
@@ -132,10 +133,8 @@ def test_a_chain_without_a_topology_is_rewound_as_before() -> None:
 
 
 def test_a_skip_keeps_the_state_of_the_chain_s_end() -> None:
-    manifest = plan_skip(partition(stateful(0, 5, 9)), Position(30), AUTHOR).marker.manifest
-    assert manifest is not None
+    manifest = required(plan_skip(partition(stateful(0, 5, 9)), Position(30), AUTHOR).marker.manifest)
     assert manifest.state == MarkedState(files(0, 5), files(0, 5))
     # Where the table is ahead of the chain, nobody knows the state at the table's position.
-    manifest = plan_skip(partition(stateful(0, 5, 9), table=12), Position(30), AUTHOR).marker.manifest
-    assert manifest is not None
+    manifest = required(plan_skip(partition(stateful(0, 5, 9), table=12), Position(30), AUTHOR).marker.manifest)
     assert manifest.state is None

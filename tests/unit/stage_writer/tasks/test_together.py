@@ -24,6 +24,7 @@ from stage_writer.topologies import Processor, ProcessorContext, Record, Topolog
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.task import Task
+from tests.builders import instance
 
 VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
 
@@ -39,8 +40,7 @@ class Counts(Processor):
         number = -1 if record.value is None else record.value["n"]
         self.counts.put(number, (self.counts.get(number) or 0) + 1)
         if number == 7 and self.counts.get(7) % 2:
-            msg = "seven"
-            raise ValueError(msg)
+            raise ValueError("seven")
         self.context.forward(record.with_value({"n": number, "seen": self.counts.get(number)}))
 
 
@@ -126,8 +126,7 @@ def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
 def test_nobody_looks_into_a_task_while_it_converts() -> None:
     dice = random.Random(2)  # noqa: S311 - a test's dice
     (made,) = tasks(1)
-    converter = made.converter
-    assert isinstance(converter, TaskConverter)
+    converter = instance(TaskConverter, made.converter)
     ((converts, of_tasks),) = together({converter: [batch_of(dice, 0, 0), batch_of(dice, 0, 50)]})
     seen: list[bool] = []
     process = Task.finish
