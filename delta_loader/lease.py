@@ -153,17 +153,18 @@ class LoaderLease:
     def _look(self) -> None:
         """Find the highest epoch and read it. Raises StoreError."""
         epochs = [epoch for found in self._store.list(FOLDER) if (epoch := epoch_of(found.path)) is not None]
-        before = self._state
-        highest = max(epochs, default=Epoch(0))
-        if before.seen is None or highest > before.seen.epoch:
-            data = self._store.read(epoch_path(highest)) if highest else None
+        if not epochs:
+            return
+        highest, before = max(epochs), self._state
+        if highest >= before.next_epoch:
+            data = self._store.read(epoch_path(highest))
             if data is None:
-                return  # there is none, or it was just cleaned up: then a higher one exists
+                return  # it was just cleaned up: a higher one exists
             record = LeaseRecord.from_bytes(data, before.lease_s)
             self._state = observed(before, highest, record, self._clock.monotonic_s())
-            self._tell(before)
-        if self._state.is_mine and self._state.seen is not None:
-            self._store.delete(epoch_path(epoch) for epoch in stale(epochs, self._state.seen.epoch))
+            self._tell(before, highest, record)
+        if self._state.is_mine:
+            self._store.delete(epoch_path(epoch) for epoch in stale(epochs, highest))
 
     def _create(self, epoch: Epoch, *, released: bool) -> None:
         """Request an epoch; the next read shows whether it was created. Raises StoreError."""
@@ -178,27 +179,21 @@ class LoaderLease:
         self._failing = error.problem
         self._log.warning("the lease cannot be reached", problem=error.problem, remedy=error.remedy)
 
-    def _tell(self, before: LeaseState) -> None:
-        now, seen = self._state, self._state.seen
-        if seen is None:
-            return
-        had, have = _streams(before), _streams(now)
+    def _tell(self, before: LeaseState, epoch: Epoch, record: LeaseRecord) -> None:
+        now = self._state
+        had, have = before.granted, now.granted
         if have - had:
-            self._log.info("lease taken", epoch=seen.epoch, streams=sorted(have - had))
+            self._log.info("lease taken", epoch=epoch, streams=sorted(have - had))
         if had and not have and not self._released:
-            self._log.warning("lease lost", epoch=seen.epoch, holder=self.holder)
+            self._log.warning("lease lost", epoch=epoch, holder=self.holder)
         held = {one.grant.holder for one in now.grants}
         for one in before.others:
-            if one.grant.holder not in held and seen.record.holder != now.me:
-                self._log.info("lease released", epoch=seen.epoch, holder=one.grant.holder)
+            if one.grant.holder not in held and record.holder != now.me:
+                self._log.info("lease released", epoch=epoch, holder=one.grant.holder)
         if now.elsewhere != before.elsewhere:
             for holder in sorted(set(now.elsewhere.values())):
                 streams = sorted(app_id for app_id, other in now.elsewhere.items() if other == holder)
-                self._log.info("standing by", epoch=seen.epoch, holder=holder, streams=streams)
-
-
-def _streams(state: LeaseState) -> frozenset[str]:
-    return frozenset() if state.mine is None or state.mine.streams is None else state.mine.streams
+                self._log.info("standing by", epoch=epoch, holder=holder, streams=streams)
 
 
 class LeaseThread:

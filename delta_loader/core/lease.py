@@ -66,12 +66,9 @@ class Grant:
     topics: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By app id, as the loader's config names them; any topic of a stream without an entry."""
 
-    def has(self, app_id: str, topics: frozenset[str] | None = None) -> bool:
+    def has(self, app_id: str, topics: frozenset[str]) -> bool:
         """Whether it includes a stream of these topics."""
-        if self.streams is None:
-            return True
-        named = self.topics.get(app_id)
-        return app_id in self.streams and (named is None or topics is None or topics <= named)
+        return self.streams is None or (app_id in self.streams and topics <= self.topics.get(app_id, topics))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,15 +201,17 @@ class LeaseState:
 
     def held(self, now_s: float) -> frozenset[str]:
         """The streams that this contender holds now (rules 2 and 3)."""
-        mine = self.mine
-        if mine is None or mine.streams is None or self.held_until_s is None or now_s >= self.held_until_s:
-            return frozenset()
-        return mine.streams
+        return self.granted if self.held_until_s is not None and now_s < self.held_until_s else frozenset()
 
     @property
     def mine(self) -> Grant | None:
         """This contender's grant in the highest epoch, expired or not."""
         return next((one.grant for one in self.grants if one.grant.holder == self.me), None)
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """The streams of this contender's grant in the highest epoch, expired or not."""
+        return (self.mine.streams if self.mine else None) or frozenset()
 
     @property
     def is_mine(self) -> bool:
@@ -241,7 +240,7 @@ class LeaseState:
         return frozenset(app_id for app_id in self.streams if not any(self._is_in(grant, app_id) for grant in living))
 
     def _is_in(self, grant: Grant, app_id: str) -> bool:
-        return grant.has(app_id, self.topics.get(app_id))
+        return grant.has(app_id, self.topics.get(app_id, frozenset()))
 
     @property
     def next_epoch(self) -> Epoch:
@@ -270,17 +269,16 @@ class Claim:
 
 def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Claim:
     """The next action. While not ``contending``, the loader only watches, so it knows how long a grant has stood."""
-    mine, free = state.mine, state.free(now_s)
-    have = frozenset() if mine is None or mine.streams is None else mine.streams
-    if contending and free - have:
+    free = state.free(now_s)
+    if contending and free - state.granted:
         return Claim(state.next_epoch)
     waits_s = []
-    if mine is not None:
+    if state.is_mine:
         due_s = now_s if state.held_until_s is None else state.held_until_s - state.lease_s * (1 - 1 / _RENEWALS)
         if due_s <= now_s:
             return Claim(state.next_epoch)
         waits_s.append(due_s - now_s)
-    if free != have or free != state.streams:  # another loader has some: its grant may end at any time
+    if free != state.streams:  # another loader has some: its grant may end at any time
         overs_s = (one.over_s - now_s for one in state.others if one.over_s > now_s)
         waits_s += [state.look_every_s, *overs_s]
     return Wait(min(waits_s, default=state.look_every_s))

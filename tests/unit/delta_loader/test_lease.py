@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
 
 import pytest
-import structlog
 
-from common.errors import StoreError
-from common.metrics import Metrics
 from common.settings import Settings
-from common.storage.store import FsspecStore
 from delta_loader.core.lease import (
     Claim,
     Epoch,
@@ -30,11 +25,6 @@ from delta_loader.core.lease import (
     stale,
 )
 from delta_loader.core.status import LeaseStatus, StreamStatus, to_json, to_text
-from delta_loader.lease import LoaderLease
-from tests.fakes.group import HandClock
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LEASE_S = 15.0
 ORDERS, RETURNS = frozenset({"orders"}), frozenset({"returns"})
@@ -79,6 +69,9 @@ def test_a_lease_that_nobody_ever_held_is_taken_at_once() -> None:
 def test_who_is_not_ready_to_load_only_watches() -> None:
     assert step(NEW, 0.0, contending=False) == Wait(1.5)
     assert step(watching(), 1000.0, contending=False) == Wait(1.5)
+    state = LeaseState("me", LEASE_S, BOTH)
+    state = observed(state, Epoch(7), record(grant("a", 7), grant("b", 7, RETURNS, lease_s=60.0)), 100.0)
+    assert step(state, 115.0, contending=False) == Wait(1.5), "a grant that is over is waited for no more"
 
 
 def test_a_claim_alone_is_not_the_lease() -> None:
@@ -159,8 +152,9 @@ def test_who_released_holds_no_more() -> None:
     assert not state.held(102.0)
 
 
-def test_an_epoch_of_ours_that_this_state_did_not_send_is_no_lease_but_may_be_followed() -> None:
-    state = observed(NEW, Epoch(4), record(grant("me", 4)), 100.0)
+@pytest.mark.parametrize("before", [NEW, holding(sent_s=99.0, seen_s=99.5)])
+def test_an_epoch_of_ours_that_this_state_did_not_send_is_no_lease_but_may_be_followed(before: LeaseState) -> None:
+    state = observed(before, Epoch(4), record(grant("me", 4)), 100.0)
     assert not state.held(100.0)
     assert step(state, 100.0) == Claim(Epoch(5))
 
@@ -178,7 +172,7 @@ def test_streams_that_no_other_loader_has_are_taken_and_only_those() -> None:
 
 def test_a_loader_of_other_streams_is_no_reason_to_wait() -> None:
     state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS)), 100.0)
-    assert (state.elsewhere, step(state, 100.0)) == ({}, Claim(Epoch(8)))
+    assert (state.others, state.elsewhere, step(state, 100.0)) == ((), {}, Claim(Epoch(8)))
 
 
 def test_another_loaders_epoch_neither_renews_nor_ends_what_is_held() -> None:
@@ -186,6 +180,20 @@ def test_another_loaders_epoch_neither_renews_nor_ends_what_is_held() -> None:
     assert state.held(114.9) == ORDERS
     assert not state.held(115.0)
     assert step(state, 105.0) == Claim(Epoch(3))
+
+
+def test_a_renewal_that_lost_its_epoch_to_another_loader_leaves_what_is_held() -> None:
+    renewing = sending(holding(1, sent_s=100.0), Epoch(2), 105.0)
+    state = observed(renewing, Epoch(2), record(grant("other", 2, RETURNS), grant("me", 1)), 105.5)
+    assert state.held(114.9) == ORDERS
+    assert not state.held(115.0)
+
+
+def test_the_longest_lease_time_is_what_an_older_release_waits_for() -> None:
+    state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS, lease_s=60.0)), 100.0)
+    assert record_of(state, 100.0, 0).lease_s == 60.0
+    state = observed(NEW, Epoch(7), record(grant("other", 7, RETURNS, lease_s=3.0)), 100.0)
+    assert record_of(state, 100.0, 0).lease_s == LEASE_S
 
 
 def test_a_grant_that_another_loaders_epoch_hands_on_grows_old() -> None:
@@ -251,60 +259,6 @@ def test_a_short_lease_time_is_one() -> None:
 
 def test_a_record_names_the_version_that_older_releases_know() -> None:
     assert json.loads(record().to_bytes())["version"] == 1
-
-
-def contender(
-    stage: Path, name: str, clock: HandClock, streams: str = "orders", lease_s: float = LEASE_S
-) -> LoaderLease:
-    log, topics = structlog.get_logger(), {stream: [stream] for stream in streams.split()}
-    return LoaderLease(FsspecStore(str(stage)), clock, name, lease_s, topics, log=log, metrics=Metrics())
-
-
-def test_a_loader_only_watches_until_it_contends(tmp_path: Path) -> None:
-    loader = contender(tmp_path, "first", HandClock())
-    loader.step()
-    assert (loader.held(), loader.holder) == (frozenset(), None)
-    loader.contend()
-    loader.step()
-    assert (loader.held(), loader.holder) == (ORDERS, "first")
-
-
-def test_what_is_released_is_not_held_also_where_the_store_is_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader = contender(tmp_path, "first", HandClock())
-    loader.contend()
-    loader.step()
-
-    def is_away(*_: object) -> NoReturn:
-        msg = "it is away"
-        raise StoreError(msg, "wait")
-
-    monkeypatch.setattr(FsspecStore, "list", is_away)
-    loader.release()
-    assert loader.held() == frozenset()
-
-
-def test_a_stream_is_waited_for_twice_as_long_as_the_longest_lease(tmp_path: Path) -> None:
-    clock = HandClock()
-    other = contender(tmp_path, "other", clock, lease_s=60.0)
-    other.contend()
-    other.step()
-    loader = contender(tmp_path, "me", clock)
-    assert loader.patience_s == 30.0
-    loader.step()
-    assert loader.patience_s == 120.0
-
-
-def test_of_several_other_loaders_the_first_by_name_is_the_holder(tmp_path: Path) -> None:
-    clock = HandClock()
-    for name, stream in (("b", "orders"), ("a", "returns")):
-        other = contender(tmp_path, name, clock, stream)
-        other.contend()
-        other.step()
-    loader = contender(tmp_path, "me", clock, "orders returns")
-    loader.step()
-    assert (loader.holder, loader.elsewhere) == ("a", BOTH)
 
 
 def test_status_says_who_loads() -> None:
