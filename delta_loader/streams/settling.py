@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from delta_loader.core.plan import Found
     from delta_loader.stage.reading import Stage
 
-_SAME_CLOCK_MS = 5_000
-"""Stores report whole seconds, and a request takes time: two clocks that differ by no more than this agree."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settling:
@@ -57,22 +54,19 @@ class Settling:
         if not any(map(candidates, listing)):
             return 0
         if keep_ms:
-            store_ms = store_time_ms(self.stage.store)
-            now_ms = store_ms if abs(store_ms - now_ms) > _SAME_CLOCK_MS else now_ms
+            now_ms = store_time_ms(self.stage.store)
         if not any(map(candidates, listing)) or not self.look_again():
             return 0
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
         judged: dict[MarkerName, tuple[Found, ...]] = {}
-        ready: list[Found] = []
-        for source in listing:
-            position, names = self.finished(source), candidates(source)
-            if position is None or not names:
-                continue
-            found = self.stage.read(listing, names, self.tables)
+        chains: list[Found] = []
+        positions = {source: position for source in listing if (position := self.finished(source)) is not None}
+        for source, position in positions.items():
+            found = self.stage.read(listing, candidates(source), self.tables)
             chain = identity.judged(source, (marker for markers in found.values() for marker in markers))
             ended[source] = settled(chain, position)
-            judged |= {name: found[name] for name in ended[source]}
-            ready += [marker for marker in chain if marker.name in ended[source]]
+            judged |= found
+            chains += chain
         gone = self.stage.delete(listing, ended, judged, self.tables)
-        self.stage.delete_waiting(marker for marker in ready if marker.name in gone)
+        self.stage.delete_waiting(marker for marker in chains if marker.name in gone)
         return len(gone)

@@ -1,17 +1,18 @@
-"""What goes into a commit, and what settles."""
+"""What goes into a commit."""
 
 from dataclasses import replace
 
 import pytest
 
-from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable, TableKind
+from common.spans import Position, Span
+from common.stage.markers import Marker, StagedFile, StagedTable, TableKind
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts
 from common.tables.identity import KnownChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
+    Brought,
     Naming,
     TableCommit,
     Target,
@@ -21,7 +22,6 @@ from delta_loader.core.commits import (
 )
 from delta_loader.core.file_split import SparkWrite
 from delta_loader.core.plan import Load, Run, TableShape
-from delta_loader.core.settle import highest_timestamp_ms, settle_candidates, settled, valid_through_ms
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
 
 IDS = TxnIds("app", several_topics=False)
@@ -93,6 +93,15 @@ def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_comm
     assert [file.path for file in commit.files] == added
 
 
+def test_a_txn_action_is_believed_before_what_older_commits_say() -> None:
+    """A tool that knows only txn actions has moved it on."""
+    identity = TableIdentity("orders", {SOURCE: KnownChain(0, Position(5))})
+    load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
+    commit = side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load)
+    assert commit is not None
+    assert commit.metadata.spans == {SOURCE: Span(Position(10), Position(20))}
+
+
 def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
     """The same, and the chain was rebuilt: the marker's other table takes all of it."""
     straddled = replace(DEAD, transactions={"app-0": 4})
@@ -110,45 +119,6 @@ def test_metadata_of_others_is_nobodys() -> None:
     assert CommitMetadata.from_json('{"x": 1}') is None
 
 
-def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
-    written_ms = {MarkerName(SOURCE, Position(start)): start for start in (0, 10, 20, 30)}
-    candidates = settle_candidates(sorted(written_ms), written_ms, Position(30), 1000)
-    assert [name.start for name in candidates] == [0, 10, 20]
-    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 1000)] == [0, 10, 20]
-    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(30), 10)] == [0]
-    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(20), 1000)] == [0, 10]
-    assert settle_candidates(sorted(written_ms), written_ms, None, 1000) == ()
-    assert [name.start for name in settled([marker(20, 30), marker(0, 10), marker(10, 20)], Position(30))] == [
-        0,
-        10,
-        20,
-    ]
-
-
-def test_settling_goes_from_the_low_end_only() -> None:
-    """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
-    written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
-    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
-    stray = marker(10, 35)
-    assert [name.start for name in settled([marker(0, 10), stray, marker(20, 30)], Position(30))] == [0]
-
-
-def test_a_table_is_complete_through_the_slowest_partition() -> None:
-    other = TopicPartition(Topic("orders"), Partition(1))
-    assert valid_through_ms({SOURCE: 5, other: 3}, 9) == 3
-    assert valid_through_ms({SOURCE: 5, other: 3}, 2) == 2, "what was added since then is not known"
-    assert valid_through_ms({SOURCE: 5, other: None}, 9) is None
-    assert valid_through_ms({}, 9) is None
-    timed = [
-        replace(found, manifest=replace(found.manifest, highest_timestamp_ms=time))
-        for found, time in ((marker(0, 10), 8), (marker(10, 20), 6), (marker(20, 30), 99))
-        if found.manifest is not None
-    ]
-    assert highest_timestamp_ms(timed, Position(20)) == 8
-    assert highest_timestamp_ms(timed, None) is None
-    assert highest_timestamp_ms([by_hand(3)], Position(4)) is None
-
-
 def test_a_commit_merges_when_any_of_its_writes_does() -> None:
     by = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
     added, merged = (SparkWrite(SOURCE, None, TableShape("{}", (), merge), (), None) for merge in (None, by))
@@ -156,6 +126,10 @@ def test_a_commit_merges_when_any_of_its_writes_does() -> None:
     assert not commit.merges
     assert not replace(commit, written=(added,)).merges
     assert replace(commit, written=(added, merged)).merges
+
+
+def test_what_two_commits_brought_is_their_sum() -> None:
+    assert Brought(1, 20, 300) + Brought(4, 50, 600) == Brought(5, 70, 900)
 
 
 def test_a_commit_that_answers_says_so() -> None:

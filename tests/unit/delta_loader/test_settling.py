@@ -1,0 +1,199 @@
+"""Which markers may be deleted, and through what time a table is complete: as values, and over a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.ports import StoredObject
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.data_files import waiting_folder
+from common.stage.idle import MAX_PARTITION, StreamFact
+from common.stage.markers import MarkerName
+from common.storage.store import FsspecStore
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+from delta_loader.core.identity import StreamIdentity
+from delta_loader.core.listed import listing_of
+from delta_loader.core.plan import Found, UnreadableMarker
+from delta_loader.core.settle import (
+    highest_timestamp_ms,
+    newest_fact,
+    settle_candidates,
+    settled,
+    unknown_partitions,
+    valid_through_ms,
+)
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.streams.settling import Settling
+from tests.fakes.loading import settings_for
+from tests.fakes.staging import Staging
+from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.stage.markers import Marker
+
+UNREADABLE = UnreadableMarker(MarkerName(SOURCE, Position(0)), "cut short")
+
+
+def test_settling_keeps_the_last_the_young_and_what_is_not_loaded() -> None:
+    written_ms = {MarkerName(SOURCE, Position(start)): start for start in (0, 10, 20, 30)}
+    candidates = settle_candidates(sorted(written_ms), written_ms, Position(30), 1000)
+    assert [name.start for name in candidates] == [0, 10, 20]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 1000)] == [0, 10, 20]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(30), 10)] == [0]
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(20), 1000)] == [0, 10]
+    assert settle_candidates(sorted(written_ms), written_ms, None, 1000) == ()
+    assert [name.start for name in settled([marker(20, 30), marker(0, 10), marker(10, 20)], Position(30))] == [
+        0,
+        10,
+        20,
+    ]
+
+
+def test_settling_goes_from_the_low_end_only() -> None:
+    """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
+    written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
+    assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
+    stray = marker(10, 35)
+    assert [name.start for name in settled([marker(0, 10), stray, marker(20, 30)], Position(30))] == [0]
+
+
+def test_a_table_is_complete_through_the_slowest_partition() -> None:
+    other = TopicPartition(Topic("orders"), Partition(1))
+    assert valid_through_ms({SOURCE: 5, other: 3}, 9) == 3
+    assert valid_through_ms({SOURCE: 5, other: 3}, 2) == 2, "what was added since then is not known"
+    assert valid_through_ms({SOURCE: 5, other: None}, 9) is None
+    assert valid_through_ms({}, 9) is None
+
+
+def test_the_highest_timestamp_is_that_of_what_is_loaded() -> None:
+    timed = [of_time(marker(0, 10), 6), of_time(marker(10, 20), 8), of_time(marker(20, 30), 99)]
+    found: list[Found] = [UNREADABLE, by_hand(3), of_time(marker(0, 10), None), *timed]
+    assert highest_timestamp_ms(found, Position(20)) == 8
+    assert highest_timestamp_ms(found, Position(19)) == 6
+    assert highest_timestamp_ms(found, None) is None
+    assert highest_timestamp_ms([by_hand(3)], Position(4)) is None
+
+
+def of_time(found: Marker, highest_ms: int | None) -> Marker:
+    assert found.manifest is not None
+    return replace(found, manifest=replace(found.manifest, highest_timestamp_ms=highest_ms))
+
+
+def test_the_newest_fact_of_the_stream_counts() -> None:
+    facts = [StreamFact("app", 5, {}), StreamFact("app", 7, {}), StreamFact("another", 9, {}), StreamFact("app", 6, {})]
+    assert newest_fact("app", facts) == facts[1]
+    assert newest_fact("a third", facts) is None
+
+
+@pytest.mark.parametrize(
+    ("partition", "partitions", "markers", "is_unknown"),
+    [
+        (3, 3, [by_hand(0)], True),
+        (3, 3, [by_hand(0), marker(1, 10)], False),
+        (3, 3, [marker(0, 10)], False),
+        (3, 3, [UNREADABLE], False),
+        (3, 3, [], False),
+        (3, 4, [by_hand(0)], False),
+        (3, None, [by_hand(0)], False),
+        (MAX_PARTITION, None, [by_hand(0)], False),
+        (MAX_PARTITION + 1, None, [by_hand(0)], True),
+    ],
+)
+def test_a_partition_that_only_a_hand_named_and_that_does_not_exist_is_unknown(
+    partition: int, partitions: int | None, markers: list[Found], *, is_unknown: bool
+) -> None:
+    source = TopicPartition(SOURCE.topic, Partition(partition))
+    known = None if partitions is None else StreamFact("app", 0, {SOURCE.topic: partitions})
+    assert unknown_partitions({source: markers}, known) == ({source} if is_unknown else set())
+
+
+@dataclass
+class Settled:
+    """A stage of one stream whose markers a table is past, written at the second 1000 by the store's clock."""
+
+    staging: Staging
+    store_s: int = 1000
+    positions: dict[int, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    may_delete: bool = True
+
+    def run(self, now_s: int, keep_s: int) -> int:
+        (stream,) = settings_for(self.staging).streams
+        stage = Stage(ClockedStore(self), in_turn)
+        found = stage.listing(stream)
+        written = {source: [StoredObject(name.path, 0, 1_000_000) for name in found[source].names] for source in found}
+        listing = listing_of(
+            (name, item)
+            for items in written.values()
+            for item in items
+            if (name := MarkerName.parse(item.path)) is not None
+        )
+        tables = {comparable(url): url for url in stream.tables}
+        settling = Settling(stage, tables, self._finished, self._look_again)
+        ids = TxnIds("orders", several_topics=False)
+        return settling.run(listing, StreamIdentity(stream, ids), now_s * 1000, keep_s * 1000)
+
+    def _finished(self, source: TopicPartition) -> Position | None:
+        found = self.positions.get(int(source.partition))
+        return None if found is None else Position(found)
+
+    def _look_again(self) -> bool:
+        self.asked.append("tables")
+        return self.may_delete
+
+
+class ClockedStore(FsspecStore):
+    """A stage whose clock a test sets."""
+
+    def __init__(self, world: Settled) -> None:
+        super().__init__(world.staging.stage_url)
+        self._world = world
+
+    def stat(self, path: str) -> StoredObject | None:
+        self._world.asked.append("time")
+        found = super().stat(path)
+        return None if found is None else replace(found, modified_ms=self._world.store_s * 1000)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Settled:
+    staging = Staging.below(tmp_path)
+    for start in (0, 10, 20):
+        staging.flush(0, start, start + 10, mixed=True)
+        staging.flush(1, start, start + 10)
+    return Settled(staging, positions={0: 30})
+
+
+def test_only_what_a_table_has_is_deleted_with_its_mixed_files(stage: Settled) -> None:
+    assert stage.run(2000, 0) == 2
+    assert stage.asked == ["tables"], "without a retention the store's time is of no interest"
+    assert [path.rpartition("/")[2][-7:-5] for path in stage.staging.markers()] == ["20", "00", "10", "20"]
+    mixed = [
+        found.path for found in stage.staging.store(stage.staging.stage_url).list(waiting_folder(stage.staging.table))
+    ]
+    assert len(mixed) == 1
+
+
+def test_nothing_is_asked_for_while_nothing_is_due(stage: Settled) -> None:
+    assert stage.run(1060, 60) == 0
+    assert stage.asked == []
+
+
+@pytest.mark.parametrize(("store_s", "deleted"), [(999, 0), (1060, 0), (1061, 2)])
+def test_an_age_is_by_the_stores_clock(stage: Settled, store_s: int, deleted: int) -> None:
+    stage.store_s = store_s
+    assert stage.run(1062, 60) == deleted
+    assert stage.asked == (["time", "tables"] if deleted else ["time"])
+
+
+def test_nothing_is_deleted_when_the_tables_say_so(stage: Settled) -> None:
+    stage.may_delete = False
+    assert stage.run(2000, 0) == 0
+    assert len(stage.staging.markers()) == 6
