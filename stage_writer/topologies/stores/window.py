@@ -118,7 +118,7 @@ class StoredWindows(TimedStore):
     ) -> Iterator[tuple[int, Value]]:
         at = key_to_bytes(key)
         low = at + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
-        high = at + bound_to_bytes(min(to_ms, FOREVER_MS - 1) + 1)
+        high = at + bound_to_bytes(to_ms + 1)
         for entry, value in self._layers.scan(low, high, reverse=reverse):
             yield time_at(entry, len(at)), value_from_bytes(value)
 
@@ -126,7 +126,7 @@ class StoredWindows(TimedStore):
         self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS
     ) -> Iterator[tuple[Windowed, Value]]:
         low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
-        high = bound_to_bytes(min(to_ms, FOREVER_MS - 1) + 1)
+        high = bound_to_bytes(to_ms + 1)
         for at, value in self._layers.scan_by_time(low, high):
             start_ms = time_at(at, 0)
             yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)

@@ -69,6 +69,7 @@ def test_what_comes_too_late_is_counted_to_the_millisecond() -> None:
     assert [start for start, _ in stores.store("w").fetch_range("a")] == [11, 50]
     assert [session.end_ms for session, _ in stores.store("s").fetch("a")] == [11, 50]
     assert (stores.store("w").dropped, stores.store("s").dropped) == (1, 1)
+    assert (stores.store("w").approximate_num_entries(), stores.store("s").approximate_num_entries()) == (2, 2)
 
 
 def test_what_expires_is_not_found_from_that_millisecond_on() -> None:
