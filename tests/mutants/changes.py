@@ -38,15 +38,15 @@ class Mutant:
 
     what: str
     """Function, the code before and after; unique within a module."""
-    function: str
-    """As in `__qualname__`."""
+    lines: range
+    """Those of the statement that it changes, or of that statement's head."""
     tree: ast.Module
 
 
 def mutants(source: str) -> Iterator[Mutant]:
     """All mutants of a module's source."""
     seen: Counter[str] = Counter()
-    for number, (original, function) in enumerate(_places(ast.parse(source))):
+    for number, (original, function, statement) in enumerate(_places(ast.parse(source))):
         for variant in count():
             tree = ast.parse(source)
             node = list(_places(tree))[number][0]
@@ -55,17 +55,23 @@ def mutants(source: str) -> Iterator[Mutant]:
             name = function.replace(".<locals>", "")
             what = f"{name}: {_first_line(original)} → {_first_line(node)}"
             seen[what] += 1
-            yield Mutant(
-                what if seen[what] == 1 else f"{what} ({seen[what]})", function, ast.fix_missing_locations(tree)
-            )
+            unique = what if seen[what] == 1 else f"{what} ({seen[what]})"
+            yield Mutant(unique, _lines(statement), ast.fix_missing_locations(tree))
+
+
+def _lines(statement: ast.stmt) -> range:
+    end = max(statement.lineno + 1, statement.body[0].lineno) if hasattr(statement, "body") else None
+    return range(statement.lineno, end or (statement.end_lineno or statement.lineno) + 1)
 
 
 def _first_line(node: ast.AST) -> str:
     return ast.unparse(node).partition("\n")[0]
 
 
-def _places(tree: ast.AST, prefix: str = "", function: str = "") -> Iterator[tuple[ast.AST, str]]:
-    """Everything in functions that may decide something, with its function's name."""
+def _places(
+    tree: ast.AST, prefix: str = "", function: str = "", statement: ast.stmt | None = None
+) -> Iterator[tuple[ast.AST, str, ast.stmt]]:
+    """Everything in functions that may decide something, with its function's name and the innermost statement."""
     for field, value in ast.iter_fields(tree):
         if field in {"annotation", "returns", "decorator_list", "args"} and not isinstance(tree, ast.Call):
             continue
@@ -76,9 +82,10 @@ def _places(tree: ast.AST, prefix: str = "", function: str = "") -> Iterator[tup
                 case ast.ClassDef():
                     yield from _places(child, f"{prefix}{child.name}.")
                 case ast.AST() if not isinstance(child, ast.JoinedStr):
-                    if function:
-                        yield child, function
-                    yield from _places(child, prefix, function)
+                    within = child if isinstance(child, ast.stmt) else statement
+                    if function and within is not None:
+                        yield child, function, within
+                    yield from _places(child, prefix, function, within)
 
 
 def _change(node: ast.AST, variant: int) -> bool:  # noqa: C901, PLR0912 - one case for each kind

@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+_RISES = "the numbers of duplicates only have to rise"
+_RANGE = "a range of one window gives the same"
+_AGAIN = "what is remembered is made again"
+
 EQUIVALENT: dict[str, dict[str, str]] = {
     "common.stage.chain": {
         "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
     },
     "delta_loader.core.lease": {
-        "LeaseState.held: mine is None or mine.streams is None or self.held_until_s is None or "
-        "(now_s >= self.held_until_s) → mine is None or False or self.held_until_s is None or "
-        "(now_s >= self.held_until_s)": "a grant without streams is of an older release, and so of another process",
+        "observed: epoch <= state.seen.epoch → epoch < state.seen.epoch": (
+            "what an epoch says never changes, and to see it again changes nothing"
+        ),
     },
     "delta_loader.core.plan": {
         "_foreign: _start(found) < position → _start(found) <= position": "what begins at the position is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
-    "delta_loader.streams.settling": {
-        "Settling.run: not any(map(candidates, listing)) or not self.look_again() → False or not self.look_again()": (
-            "the tables are looked at once more, and nothing goes"
+    "stage_writer.topologies.stores.expiry": {
+        "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
+    },
+    "stage_writer.topologies.stores.window": {
+        "place_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
+        "duplicate_place_of: entry < FIRST_KEY → entry <= FIRST_KEY": "no entry is one byte long",
+        "duplicate_place_of: if entry < FIRST_KEY: → if False:": (
+            "a place of an internal entry is before all times, and leads back to no entry"
         ),
+        "StoredWindows.__init__: 0 → 1": _RISES,
+        "StoredWindows.put: 1 → 2": _RISES,
+        "StoredWindows.fetch: if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS: → if True:": (
+            _RANGE
+        ),
+        "StoredWindows.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS < window_start_ms <= FOREVER_MS": (
+            _RANGE
+        ),
+        "StoredWindows.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS <= window_start_ms < FOREVER_MS": (
+            "the last time of all, 146 million years from now, which no range includes"
+        ),
+        "StoredWindows._entry: if last is not None and last[0] is key and (last[1] == start_ms): → if False:": _AGAIN,
+        "StoredWindows._entry: 0 → 1": _AGAIN,
+        "StoredWindows._entry: 1 → 2": _AGAIN,
     },
 }
 """By module and mutant: why."""

@@ -22,10 +22,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from _typeshed import TraceFunction
+
     from tests.mutants.changes import Mutant
 
 _OK, _FAILED, _NO_TESTS = 0, 1, 5
-_CPU_S, _WALL_S = 10, 300
+_CPU_S, _WALL_S = 10, 15
 """In addition to `_PATIENCE` times what the tests took without a mutant."""
 _PATIENCE = 5
 _MEMORY_BYTES = 4 << 30
@@ -61,7 +63,7 @@ def survivors_of(module: str, mutants: Sequence[Mutant], tests: Sequence[str]) -
     return survivors
 
 
-def _forked(work: Callable[[], object], cpu_s: float | None = None) -> tuple[object, int]:
+def _forked(work: Callable[[], object], cpu_s: float | None = None, wall_s: float = _WALL_S) -> tuple[object, int]:
     """What a forked process makes of it, or None, and its exit code."""
     reading, writing = os.pipe()
     process = os.fork()
@@ -76,7 +78,7 @@ def _forked(work: Callable[[], object], cpu_s: float | None = None) -> tuple[obj
                 resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s)))
                 resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
                 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                signal.alarm(int(cpu_s) * _PATIENCE + _WALL_S)
+                signal.alarm(int(wall_s))
             with os.fdopen(writing, "w") as answer:
                 json.dump(work(), answer)
             code = _OK
@@ -94,8 +96,9 @@ class _Ran:
     """A test that ran without a mutant."""
 
     cpu_s: float
-    functions: frozenset[str]
-    """Those of the module that it called."""
+    wall_s: float
+    lines: frozenset[int]
+    """Those of the module's functions that it ran."""
 
 
 class _Sweep:
@@ -117,13 +120,16 @@ class _Sweep:
         found, code = _forked(lambda: [_observed(item, path) for item in session.items])
         if code != _OK or not isinstance(found, list):
             return True
-        ran = {item: _Ran(cpu_s, frozenset(names)) for item, (cpu_s, names) in zip(session.items, found, strict=True)}
+        ran = {
+            item: _Ran(cpu_s, wall_s, frozenset(lines))
+            for item, (cpu_s, wall_s, lines) in zip(session.items, found, strict=True)
+        }
         quickest = sorted(session.items, key=lambda item: ran[item].cpu_s)
         survivors = []
         for mutant in self._mutants:
-            seeing = [item for item in quickest if mutant.function in ran[item].functions]
+            seeing = [item for item in quickest if not ran[item].lines.isdisjoint(mutant.lines)]
             cpu_s = _CPU_S + _PATIENCE * sum(ran[item].cpu_s for item in seeing)
-
+            wall_s = _WALL_S + _PATIENCE * sum(ran[item].wall_s for item in seeing)
             changed = compile(mutant.tree, path, "exec", dont_inherit=True)
 
             def work(changed: CodeType = changed, seeing: list[pytest.Item] = seeing) -> None:
@@ -131,7 +137,7 @@ class _Sweep:
                 for item in seeing:
                     _run(item)
 
-            if not seeing or _forked(work, cpu_s)[1] == _OK:
+            if not seeing or _forked(work, cpu_s, wall_s)[1] == _OK:
                 survivors.append(mutant.what)
                 self._tell(mutant.what)
         self.survivors = survivors
@@ -153,23 +159,24 @@ def _run(item: pytest.Item) -> None:
     plugins.unregister(ends)
 
 
-def _observed(item: pytest.Item, path: str) -> tuple[float, list[str]]:
-    """Run a test; its CPU time, and the functions of a file that it called, with those that they stand in."""
-    called: set[CodeType] = set()
+def _observed(item: pytest.Item, path: str) -> tuple[float, float, list[int]]:
+    """Run a test; its CPU time, its time on the clock, and which lines of a file it ran."""
+    lines: set[int] = set()
 
-    def call(frame: FrameType, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_filename == path:
-            called.add(frame.f_code)
+    def ran(frame: FrameType, _: str, __: object) -> TraceFunction:
+        lines.add(frame.f_lineno)
+        return ran
 
-    began_s = time.process_time()
-    threading.setprofile(call)
-    sys.setprofile(call)
+    def call(frame: FrameType, _: str, __: object) -> TraceFunction | None:
+        return ran if frame.f_code.co_filename == path else None
+
+    began_cpu_s, began_s = time.process_time(), time.monotonic()
+    threading.settrace(call)
+    sys.settrace(call)
     _run(item)
-    sys.setprofile(None)
-    threading.setprofile(None)
-    names = [code.co_qualname.split(".<locals>") for code in called]
-    within = {".<locals>".join(parts[:count]) for parts in names for count in range(1, len(parts) + 1)}
-    return time.process_time() - began_s, sorted(within)
+    sys.settrace(None)
+    threading.settrace(None)
+    return time.process_time() - began_cpu_s, time.monotonic() - began_s, sorted(lines)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
