@@ -11,7 +11,7 @@ import typer
 
 from bootstrap import records, view
 from bootstrap.config.commands import app as config_app
-from bootstrap.core.plan import Refused
+from bootstrap.core.plan import RefusedPartition
 from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.chains import to_stage_again
@@ -80,7 +80,7 @@ def plan(
     work = Work(settings_from(config, print_config=print_config), SystemClock())
     plans = work.plan(parse_source(source), stream)
     _show(plans, as_json=as_json, written=False)
-    if any(isinstance(one.outcome, Refused) for found in plans for one in found.partitions):
+    if any(isinstance(one.outcome, RefusedPartition) for found in plans for one in found.partitions):
         raise typer.Exit(ExitCode.HELD)
 
 

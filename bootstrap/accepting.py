@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_own_too
+from bootstrap.core.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
 from bootstrap.shell import stage as staging
 from common.errors import UsageError
 from common.ports import AlreadyExists
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from bootstrap.core.state import Author, PartitionState
-    from bootstrap.shell.turns import Turns
+    from bootstrap.shell.turns import RepairLocks
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition
@@ -112,8 +112,10 @@ class Accepting:
             raise UsageError(msg, "give the stream its topics back, or RESTORE the table to where it was")
         states = [self.state_of(source, table) for source in sorted(back.positions)]
         if decision is Decision.GO_ON:
-            return plan_go_on(Event(url, table.table_id, back), states)
-        return plan_replay(Event(url, table.table_id, back), states, self.author, self._has_files, give_up=give_up)
+            return plan_go_on(RollbackEvent(url, table.table_id, back), states)
+        return plan_replay(
+            RollbackEvent(url, table.table_id, back), states, self.author, self._has_files, give_up=give_up
+        )
 
     def _has_files(self, marker: Marker) -> bool:
         return all(
@@ -122,7 +124,7 @@ class Accepting:
             for file in table.files
         )
 
-    def carry_out(self, store: ObjectStore, turns: Turns, plans: Sequence[AcceptPlan]) -> None:
+    def carry_out(self, store: ObjectStore, turns: RepairLocks, plans: Sequence[AcceptPlan]) -> None:
         """Rewind the chains, and write the resolutions. Raises UsageError when there is another resolution already."""
         prove_exclusive_create(store)
         for plan in plans:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, assert_never
 
-from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, Outcome, PlannedPartition, Refused, StreamPlan
+from bootstrap.core.plan import (
+    Begin,
+    Make,
+    NoPosition,
+    NotNeeded,
+    Outcome,
+    PlannedPartition,
+    RefusedPartition,
+    StreamPlan,
+)
 from bootstrap.core.restart import Left
 from common.spans import Span
 from common.stage.chain_origins import begin_path
@@ -149,9 +158,9 @@ def _marker_or_why(outcome: Outcome) -> str:
             return f"{marker.name.path}{f' ({note})' if note else ''}"
         case Begin():
             return outcome.path
-        case NotNeeded(why) | LeftOut(why):
+        case NotNeeded(why) | NoPosition(why):
             return f"none: {why}"
-        case Refused(problem, remedy):
+        case RefusedPartition(problem, remedy):
             return f"refused: {problem}; {remedy}"
         case _:
             assert_never(outcome)
@@ -161,8 +170,8 @@ _NAMES: dict[type[Outcome], str] = {
     Make: "make",
     Begin: "make",
     NotNeeded: "not_needed",
-    LeftOut: "left_out",
-    Refused: "refused",
+    NoPosition: "left_out",
+    RefusedPartition: "refused",
 }
 
 
@@ -175,7 +184,7 @@ def _record(planned: PlannedPartition) -> dict[str, object]:
         "outcome": _NAMES[type(outcome)],
         "marker": _path(outcome),
         "why": _why(outcome),
-        "remedy": outcome.remedy if isinstance(outcome, Refused) else None,
+        "remedy": outcome.remedy if isinstance(outcome, RefusedPartition) else None,
     }
 
 
@@ -191,9 +200,9 @@ def _why(outcome: Outcome) -> str | None:
             return None
         case Make(_, note):
             return note or None
-        case NotNeeded(why) | LeftOut(why):
+        case NotNeeded(why) | NoPosition(why):
             return why
-        case Refused(problem, _):
+        case RefusedPartition(problem, _):
             return problem
         case _:
             assert_never(outcome)

@@ -32,7 +32,7 @@ from bootstrap.shell import stage as staging
 from bootstrap.shell.kafka import KafkaView
 from bootstrap.shell.loading import require_not_loading
 from bootstrap.shell.looking import partition_state, table_position
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
@@ -77,7 +77,7 @@ class Work:
         self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
-        self._turns = Turns(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
+        self._turns = RepairLocks(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
 
     # plan and write
 

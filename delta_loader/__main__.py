@@ -47,7 +47,7 @@ from delta_loader.on_marker.wiring import listener_of, turns_of
 from delta_loader.schedule import require_schedules
 from delta_loader.service import LoaderService
 from delta_loader.streams.pools import OwnPools
-from delta_loader.web.serving import Serving
+from delta_loader.web.serving import LoaderServing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -144,7 +144,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
     jobs = Jobs(clock, log)
-    serving = Serving(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
+    serving = LoaderServing(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
     serving.serve(settings, stack, log=log, metrics=metrics)
     # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)

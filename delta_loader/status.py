@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 
 
-class KafkaEnds(Protocol):
+class EndsOf(Protocol):
     """The ends of Kafka partitions."""
 
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
@@ -93,7 +93,7 @@ def stream_status(
     stream: Stream,
     stage: Stage,
     open_store: OpenStore,
-    kafka_ends: KafkaEnds,
+    kafka_ends: EndsOf,
     topic_ids: TopicIds = _nobody_knows,
     *,
     firsts: Firsts = _nobody_looked,

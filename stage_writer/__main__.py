@@ -37,7 +37,7 @@ from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.first_pass import no_first_pass
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.core.steps.slicing import ExplodeLimits
@@ -66,7 +66,7 @@ from stage_writer.shell.table_probe import prove_tables
 from stage_writer.shell.workers import ThreadWorkers
 from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
-from stage_writer.web.serving import Serving
+from stage_writer.web.serving import WriterServing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -79,9 +79,9 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.merging.groups import Groups
+    from stage_writer.merging.groups import TopicGroups
     from stage_writer.notifications.ports import Notifier
-    from stage_writer.ports import Stage
+    from stage_writer.ports import WriterStage
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
@@ -181,7 +181,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         teller=WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
-    serving = Serving(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
+    serving = WriterServing(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
 
     def stop() -> None:
         service.stop()
@@ -223,7 +223,7 @@ def _stage(
 
 
 def _news(
-    settings: Settings, stage: Stage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics
+    settings: Settings, stage: WriterStage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics
 ) -> Notifier:
     """Notifies loaders that wait for markers."""
     if settings.loader.schedule != ON_MARKER:
@@ -488,7 +488,7 @@ def _require_written(settings: Settings, converters: Sequence[StreamConverter | 
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
 
 
-def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> Groups:
+def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> TopicGroups:
     """The topics that tasks read together. Raises ConfigError."""
     found = _with_topologies(converters)
     return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
@@ -572,11 +572,11 @@ def open_stage(settings: Settings) -> ObjectStore:
     return store
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> FlushLimits:
     """The flush limits of the settings."""
     writer = settings.writer
     buffers = MemoryShares.of(writer.memory_bytes).buffers
-    return Limits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, buffers)
+    return FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, buffers)
 
 
 def _stop_on_signals(stop: Callable[[], None]) -> None:

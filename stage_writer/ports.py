@@ -233,7 +233,7 @@ class Workers(Protocol):
         """Accept no more jobs; does not wait for running ones."""
 
 
-class Wait(Protocol):
+class Dependency(Protocol):
     """A dependency that messages cannot be converted without, and that is fetched in the background."""
 
     @property
@@ -266,7 +266,7 @@ class Converter(Converts, Protocol):
     def formats(self) -> Sequence[TableFormat]:
         """The formats of the stream's tables."""
 
-    def waits(self, batch: MessageBatch) -> Wait | None:
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted; None when nothing is missing."""
 
     def at(self, gained: StructType) -> Converter:
@@ -355,7 +355,7 @@ class FlushJob(Protocol):
         """Do the remaining work; may be called again after a StoreError."""
 
 
-class Stage(Protocol):
+class WriterStage(Protocol):
     """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
     def tail(self, source: TopicPartition) -> Tail | None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.schema import StructType
-    from stage_writer.ports import Converter, Stage
+    from stage_writer.ports import Converter, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
 
@@ -30,7 +30,7 @@ class Schemas:
     """The newest conversion of each stream."""
 
     def __init__(
-        self, converters: Collection[Converter], stage: Stage, clock: Clock, log: FilteringBoundLogger
+        self, converters: Collection[Converter], stage: WriterStage, clock: Clock, log: FilteringBoundLogger
     ) -> None:
         """Reads nothing yet."""
         self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}

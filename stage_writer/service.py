@@ -32,18 +32,18 @@ from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.http.pages import Health, with_remedy
 from stage_writer.changelog.ports import NO_WATCH
-from stage_writer.core.flushing import FlushReason, Limits, Pressure, age_share_of, decide
+from stage_writer.core.flushing import FlushLimits, FlushReason, Pressure, age_share_of, decide
 from stage_writer.core.freshness import Freshness
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
 from stage_writer.intake import Intake, together_by_converter
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.partitions.catching_up import CatchingUp, require_all
-from stage_writer.partitions.dependency_wait import Waiting
+from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.idle_reports import Idling
-from stage_writer.partitions.partition import Flight, Held, Owned
-from stage_writer.partitions.resume_points import Place, Places, is_other, of_chain, other_topic, unexpected
+from stage_writer.partitions.partition import Flight, HeldPartition, Owned
+from stage_writer.partitions.resume_points import ResumePoint, ResumePoints, is_other, of_chain, other_topic, unexpected
 from stage_writer.partitions.startup import TakenUp, TakingUp, Unfit, topic_ids
 from stage_writer.partitions.state_renewal import Renewing
 from stage_writer.partitions.topic_monitor import TopicLook
@@ -60,7 +60,7 @@ from stage_writer.ports import (
 from stage_writer.schemas import Schemas
 from stage_writer.stopping import ConversionInterruptedError, Stopping
 from stage_writer.telemetry import WriterTelemetry
-from stage_writer.web.view import FAILING_REMEDY, Snapshot
+from stage_writer.web.view import FAILING_REMEDY, LoopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from stage_writer.core.batch import MessageBatch
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import ClaimGuard, Converter, RecordSource, Stage, Workers
+    from stage_writer.ports import ClaimGuard, Converter, RecordSource, Workers, WriterStage
 
 POLL_S = 0.2
 GIVE_UP_AFTER_S = 300.0
@@ -94,11 +94,11 @@ class StageWriter:
         self,
         *,
         converters: Collection[Converter],
-        limits: Limits,
+        limits: FlushLimits,
         revoke_timeout_s: float,
         report_positions: bool,
         source: RecordSource,
-        stage: Stage,
+        stage: WriterStage,
         workers: Workers,
         clock: Clock,
         log: FilteringBoundLogger,
@@ -125,8 +125,8 @@ class StageWriter:
         self._metrics = metrics
         self._teller = teller or WriterTelemetry(clock, log, metrics)
         self._owned: dict[TopicPartition, Owned] = {}
-        self._held: dict[TopicPartition, Held] = {}
-        self._places = Places(source, stage)
+        self._held: dict[TopicPartition, HeldPartition] = {}
+        self._places = ResumePoints(source, stage)
         self._schemas = Schemas(self._converters, stage, clock, log)
         self._taking_up = TakingUp(source, self._places, self._schemas, stage, workers, clock=clock, log=log)
         self._freshness = Freshness(session_s)
@@ -139,7 +139,7 @@ class StageWriter:
         self._renewing = Renewing(stage, workers, clock, log)
         self._changelogs = changelogs
         self._pausing = pausing
-        self._waiting = Waiting(source, clock, log)
+        self._waiting = DependencyWaits(source, clock, log)
         self._outlets = outlets
         self._stopping = stopping or Stopping(clock.monotonic_s, revoke_timeout_s)
         self._intake = Intake(self._teller, clock, self._stopping, self._unexpected)
@@ -210,12 +210,12 @@ class StageWriter:
         notes = () if self._pausing is None else self._pausing.notes
         return Health(tuple(problems), (*notes, *self._news.notes, *self._changelogs.notes, *self._teller.notes))
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LoopSnapshot:
         """The current state, for the status page and the gauges. Safe to call from any thread."""
         owned, unread, held = list(self._owned.values()), dict(self._taking_up.waiting), dict(self._held)
         known = (self._pressure, self._joined, self._failing_since_s is not None, self._limits.memory_bytes)
         told = (self._news.notes, self._changelogs.notes, self._outlets.problems())
-        return Snapshot(owned, unread, held, *known, self._teller, *told)
+        return LoopSnapshot(owned, unread, held, *known, self._teller, *told)
 
     def ready(self) -> Health:
         """Whether this writer is a member of its group."""
@@ -320,7 +320,7 @@ class StageWriter:
                 case OtherTopic():
                     self._topic_went(owned)
                 case Incompatible():
-                    place = Place(owned.tail, outcome.start, owned.lineage)
+                    place = ResumePoint(owned.tail, outcome.start, owned.lineage)
                     self._hold(outcome.fault(owned.source), owned.converter, place, outcome)
                 case _:
                     assert_never(outcome)
@@ -497,7 +497,7 @@ class StageWriter:
         if is_other(owned.lineage, found):
             self._topic_went(owned)
         else:
-            place = Place(owned.tail, owned.buffer.end, owned.lineage)
+            place = ResumePoint(owned.tail, owned.buffer.end, owned.lineage)
             self._hold(of_chain(fault, place), owned.converter, place)
 
     def _look_at_topics(self) -> None:
@@ -547,7 +547,11 @@ class StageWriter:
         self._hold(unexpected(owned.source, error), owned.converter, owned.place)
 
     def _hold(
-        self, fault: PartitionFault, converter: Converter, place: Place | None, incompatible: Incompatible | None = None
+        self,
+        fault: PartitionFault,
+        converter: Converter,
+        place: ResumePoint | None,
+        incompatible: Incompatible | None = None,
     ) -> None:
         """Leave a partition where it is (rule 5); ``place`` is the unreadable one, None if unknown."""
         source = fault.source
@@ -556,7 +560,9 @@ class StageWriter:
             self._let_go([source], "held")
             self._source.pause([source])
         look_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
-        self._held[source] = Held(fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible)
+        self._held[source] = HeldPartition(
+            fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible
+        )
 
     def _look_at_held(self) -> None:
         """Resume held partitions whose chain is readable and ends elsewhere, or that Kafka has reached."""

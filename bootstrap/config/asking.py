@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import Consumer, KafkaException
 
-from bootstrap.config.sample import Sample, sampled
+from bootstrap.config.sample import TopicSample, sampled
 from common.errors import UsageError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET
@@ -47,7 +47,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     }
 
 
-def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable[[int], None]) -> Sample:
+def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable[[int], None]) -> TopicSample:
     """The newest messages of each partition. Raises BrokerError, and UsageError for a topic without any."""
     reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
     try:

@@ -24,7 +24,7 @@ from common.settings.masking import MASK, mask
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bootstrap.config.sample import Sample
+    from bootstrap.config.sample import TopicSample
 _WIDTH = 110
 _NAMES = ("event_time", "occurred_at", "timestamp", "time", "ts", "created_at", "created")
 """Of several times, the one with this name is when the event happened."""
@@ -52,7 +52,7 @@ class Draft:
     told: list[str] = field(default_factory=list)
 
 
-def draft(answers: Answers, samples: Sequence[Sample]) -> Draft:
+def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
     """The whole file."""
     found = Draft("")
     lines = [
@@ -106,7 +106,7 @@ def _kafka(properties: Mapping[str, str], told: list[str]) -> list[str]:
     return lines
 
 
-def _stream(answers: Answers, sample: Sample, told: list[str]) -> list[str]:
+def _stream(answers: Answers, sample: TopicSample, told: list[str]) -> list[str]:
     found = inferred(sample.records)
     name = re.sub(r"[^A-Za-z0-9_]+", "_", sample.topic)
     table = f"{answers.tables_url.rstrip('/')}/{name}"
@@ -135,7 +135,7 @@ def _stream(answers: Answers, sample: Sample, told: list[str]) -> list[str]:
     return lines
 
 
-def _wrapping(sample: Sample) -> list[str]:
+def _wrapping(sample: TopicSample) -> list[str]:
     lines = []
     if sample.framing != "none":
         lines.append(f"  framing: {sample.framing}")
@@ -167,7 +167,7 @@ def _columns(columns: StructType) -> list[str]:
     return [f"    {text}{',' if index < len(texts) - 1 else ''}" for index, text in enumerate(texts)]
 
 
-def _partitioning(answers: Answers, found: Inferred, sample: Sample) -> tuple[dict[str, str], list[str], str]:
+def _partitioning(answers: Answers, found: Inferred, sample: TopicSample) -> tuple[dict[str, str], list[str], str]:
     """The derived columns, the partition columns, and why."""
     if answers.partition_by is not None:
         named = [answers.partition_by] if answers.partition_by else []

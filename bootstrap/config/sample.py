@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bootstrap.config.shapes import Shape
+from bootstrap.config.shapes import JsonShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,12 +22,12 @@ _EVENT = {"op", "source"}
 
 
 @dataclass(slots=True)
-class Sample:
+class TopicSample:
     """The sampled messages of one topic."""
 
     topic: str
     partitions: int
-    records: Shape = field(default_factory=Shape)
+    records: JsonShape = field(default_factory=JsonShape)
     """The records; for change events the images of rows."""
     messages: int = 0
     tombstones: int = 0
@@ -59,9 +59,9 @@ class Sample:
         return self.events > 0 and self.events + self.tombstones + self.unreadable == self.messages
 
 
-def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> Sample:
+def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> TopicSample:
     """The sample of some messages: value and key of each."""
-    plain, images = Sample(topic, partitions), Shape()
+    plain, images = TopicSample(topic, partitions), JsonShape()
     for value, key in messages:
         plain.messages += 1
         plain.keys[_key_fields(key)] += 1

@@ -41,7 +41,7 @@ _YEARS_FROM, _YEARS_TO = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, 
 _EPOCHS = {"epoch_s": 1, "epoch_ms": 10**3, "epoch_us": 10**6}
 
 
-class Kind(StrEnum):
+class JsonKind(StrEnum):
     """The kind of a JSON value; texts by their form."""
 
     BOOLEAN = "true or false"
@@ -55,23 +55,23 @@ class Kind(StrEnum):
     ARRAY = "array"
 
 
-_TIMES = frozenset({Kind.ZONED, Kind.PLAIN})
-_TEXTS = frozenset({Kind.ZONED, Kind.PLAIN, Kind.DAY, Kind.TEXT})
-_NUMBERS = frozenset({Kind.WHOLE, Kind.FRACTION})
+_TIMES = frozenset({JsonKind.ZONED, JsonKind.PLAIN})
+_TEXTS = frozenset({JsonKind.ZONED, JsonKind.PLAIN, JsonKind.DAY, JsonKind.TEXT})
+_NUMBERS = frozenset({JsonKind.WHOLE, JsonKind.FRACTION})
 
 
 @dataclass(slots=True)
-class Shape:
+class JsonShape:
     """The values seen at one place."""
 
     seen: int = 0
     """The number of values, including nulls."""
     nulls: int = 0
-    kinds: Counter[Kind] = field(default_factory=Counter)
+    kinds: Counter[JsonKind] = field(default_factory=Counter)
     lowest: int = 0
     highest: int = 0
-    fields: dict[str, Shape] = field(default_factory=dict)
-    element: Shape | None = None
+    fields: dict[str, JsonShape] = field(default_factory=dict)
+    element: JsonShape | None = None
 
     def add(self, value: object) -> None:
         """Add a value, as `json.loads` returned it."""
@@ -83,35 +83,35 @@ class Shape:
         self.kinds[kind] += 1
         if isinstance(value, dict):
             for name, inner in value.items():
-                self.fields.setdefault(str(name), Shape()).add(inner)
+                self.fields.setdefault(str(name), JsonShape()).add(inner)
         elif isinstance(value, list):
-            self.element = self.element or Shape()
+            self.element = self.element or JsonShape()
             for inner in value:
                 self.element.add(inner)
-        elif kind is Kind.WHOLE and isinstance(value, int):
+        elif kind is JsonKind.WHOLE and isinstance(value, int):
             first = self.kinds[kind] == 1
             self.lowest = value if first else min(self.lowest, value)
             self.highest = value if first else max(self.highest, value)
 
-    def join(self, other: Shape) -> None:
+    def join(self, other: JsonShape) -> None:
         """Add all values of the other shape."""
-        if other.kinds[Kind.WHOLE]:
-            first = not self.kinds[Kind.WHOLE]
+        if other.kinds[JsonKind.WHOLE]:
+            first = not self.kinds[JsonKind.WHOLE]
             self.lowest = other.lowest if first else min(self.lowest, other.lowest)
             self.highest = other.highest if first else max(self.highest, other.highest)
         self.seen += other.seen
         self.nulls += other.nulls
         self.kinds.update(other.kinds)
         for name, inner in other.fields.items():
-            self.fields.setdefault(name, Shape()).join(inner)
+            self.fields.setdefault(name, JsonShape()).join(inner)
         if other.element is not None:
-            self.element = self.element or Shape()
+            self.element = self.element or JsonShape()
             self.element.join(other.element)
 
     @property
     def is_map(self) -> bool:
         """Whether an object's keys look like data (rule 3)."""
-        objects, names = self.kinds[Kind.OBJECT], len(self.fields)
+        objects, names = self.kinds[JsonKind.OBJECT], len(self.fields)
         if not names:
             return objects > 0
         ids = sum(_ID.fullmatch(name) is not None for name in self.fields)
@@ -119,9 +119,9 @@ class Shape:
         return (ids > names / 2 or rare) and _is_one(self.value)
 
     @property
-    def value(self) -> Shape:
+    def value(self) -> JsonShape:
         """The values of an object's fields as one."""
-        every = Shape()
+        every = JsonShape()
         for inner in self.fields.values():
             every.join(inner)
         return every
@@ -129,7 +129,7 @@ class Shape:
     @property
     def epoch(self) -> str | None:
         """The format of a number that may be a time between 2000 and 2100 (rule 2)."""
-        if set(self.kinds) != {Kind.WHOLE} or self.lowest <= 0:
+        if set(self.kinds) != {JsonKind.WHOLE} or self.lowest <= 0:
             return None
         for name, unit in _EPOCHS.items():
             low, high = (int(year.timestamp()) * unit for year in (_YEARS_FROM, _YEARS_TO))
@@ -138,18 +138,18 @@ class Shape:
         return None
 
 
-def _is_one(shape: Shape) -> bool:
+def _is_one(shape: JsonShape) -> bool:
     kinds = set(shape.kinds)
     return len(kinds) <= 1 or kinds <= _TEXTS or kinds <= _NUMBERS
 
 
-def _usual(kinds: Counter[Kind]) -> set[Kind]:
+def _usual(kinds: Counter[JsonKind]) -> set[JsonKind]:
     """The kinds that nearly all values have; all kinds where too many differ (rule 1)."""
     room = sum(kinds.values()) // _ONE_ODD_IN
     usual = set(kinds)
-    families = [_NUMBERS, _TEXTS, {Kind.BOOLEAN}, {Kind.OBJECT}, {Kind.ARRAY}]
+    families = [_NUMBERS, _TEXTS, {JsonKind.BOOLEAN}, {JsonKind.OBJECT}, {JsonKind.ARRAY}]
     # The narrower ones of numbers and texts come later.
-    for family in (*families, {Kind.WHOLE}, _TIMES, {Kind.DAY}):
+    for family in (*families, {JsonKind.WHOLE}, _TIMES, {JsonKind.DAY}):
         within = usual & family
         odd = sum(kinds[kind] for kind in usual - within)
         if within and odd <= room:
@@ -157,18 +157,18 @@ def _usual(kinds: Counter[Kind]) -> set[Kind]:
     return usual
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object) -> JsonKind:
     match value:
         case bool():
-            return Kind.BOOLEAN
+            return JsonKind.BOOLEAN
         case int():
-            return Kind.WHOLE
+            return JsonKind.WHOLE
         case float():
-            return Kind.FRACTION
+            return JsonKind.FRACTION
         case dict():
-            return Kind.OBJECT
+            return JsonKind.OBJECT
         case list():
-            return Kind.ARRAY
+            return JsonKind.ARRAY
         case str():
             return _text_kind(value)
         case _:
@@ -176,18 +176,18 @@ def _kind(value: object) -> Kind:
             raise TypeError(msg)
 
 
-def _text_kind(text: str) -> Kind:
+def _text_kind(text: str) -> JsonKind:
     try:
         if _DAY.fullmatch(text):
             date.fromisoformat(text)
-            return Kind.DAY
+            return JsonKind.DAY
         match = _MOMENT.fullmatch(text)
         if match is None or (match[3] or "")[6:].strip("0"):
-            return Kind.TEXT
+            return JsonKind.TEXT
         datetime.fromisoformat(f"{match[1]}T{match[2]}{'' if match[4] is None else match[4]}")
     except ValueError:
-        return Kind.TEXT
-    return Kind.PLAIN if match[4] is None else Kind.ZONED
+        return JsonKind.TEXT
+    return JsonKind.PLAIN if match[4] is None else JsonKind.ZONED
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +210,9 @@ class Inferred:
     alternatives: tuple[Alternative, ...] = ()
 
 
-def inferred(records: Shape) -> Inferred:
+def inferred(records: JsonShape) -> Inferred:
     """The columns of some records, from a shape that has seen objects."""
-    found = _Inference(records.kinds[Kind.OBJECT])
+    found = _Inference(records.kinds[JsonKind.OBJECT])
     columns = found.struct(records, ())
     return Inferred(columns, found.formats, tuple(found.notes), tuple(found.alternatives))
 
@@ -224,7 +224,7 @@ class _Inference:
     notes: list[str] = field(default_factory=list)
     alternatives: list[Alternative] = field(default_factory=list)
 
-    def struct(self, shape: Shape, path: tuple[str, ...]) -> StructType:
+    def struct(self, shape: JsonShape, path: tuple[str, ...]) -> StructType:
         """The fields that can be columns."""
         taken: dict[str, str] = {}
         fields: list[Field] = []
@@ -236,7 +236,7 @@ class _Inference:
                 continue
             taken[name.casefold()] = name
             fields.append(Field(name, self.type_of(inner, here)))
-            objects = shape.kinds[Kind.OBJECT]
+            objects = shape.kinds[JsonKind.OBJECT]
             if inner.seen < objects and len(path) == 0:
                 self.notes.append(f"{_path(here)} is in {inner.seen:,} of {objects:,} records")
         return StructType(tuple(fields))
@@ -253,7 +253,7 @@ class _Inference:
             return "it cannot be a column's name"
         return None
 
-    def type_of(self, shape: Shape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
+    def type_of(self, shape: JsonShape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
         """The type of a place (rules 1 to 3)."""
         kinds = _usual(shape.kinds)
         if kinds != set(shape.kinds):
@@ -261,16 +261,16 @@ class _Inference:
         if not kinds:
             self.notes.append(f"{_path(path)} was always null; STRING takes any value as its JSON text")
             return self._any(path)
-        if kinds == {Kind.OBJECT}:
+        if kinds == {JsonKind.OBJECT}:
             if shape.is_map:
                 return MapType(Primitive.STRING, self.type_of(shape.value, (*path, "value")))
             struct = self.struct(shape, path)
             return struct if struct.fields else MapType(Primitive.STRING, self._any((*path, "value")))
-        if kinds == {Kind.ARRAY}:
-            return ArrayType(self.type_of(shape.element or Shape(), (*path, "element")))
-        if kinds == {Kind.BOOLEAN}:
+        if kinds == {JsonKind.ARRAY}:
+            return ArrayType(self.type_of(shape.element or JsonShape(), (*path, "element")))
+        if kinds == {JsonKind.BOOLEAN}:
             return Primitive.BOOLEAN
-        if kinds == {Kind.WHOLE}:
+        if kinds == {JsonKind.WHOLE}:
             return self._whole(shape, path)
         if kinds <= _NUMBERS:
             return Primitive.DOUBLE
@@ -280,7 +280,7 @@ class _Inference:
         self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
         return self._any(path)
 
-    def _tell_odd(self, shape: Shape, kinds: set[Kind], path: tuple[str, ...]) -> None:
+    def _tell_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
         """Report the few odd values (rule 1), and the type that accepts all."""
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
         words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))
@@ -298,7 +298,7 @@ class _Inference:
         self.formats[_path(path)] = "json"
         return Primitive.STRING
 
-    def _whole(self, shape: Shape, path: tuple[str, ...]) -> DataType:
+    def _whole(self, shape: JsonShape, path: tuple[str, ...]) -> DataType:
         if shape.lowest >= -_LARGEST - 1 and shape.highest <= _LARGEST:
             if shape.epoch is not None:
                 note = f"{_path(path)} looks like an epoch: TIMESTAMP with formats: {{{_path(path)}: {shape.epoch}}}"
@@ -310,12 +310,12 @@ class _Inference:
         self.notes.append(f"{_path(path)} has numbers beyond any type: kept as their JSON text")
         return self._any(path)
 
-    def _text(self, kinds: set[Kind], path: tuple[str, ...]) -> DataType:
-        if kinds == {Kind.DAY}:
+    def _text(self, kinds: set[JsonKind], path: tuple[str, ...]) -> DataType:
+        if kinds == {JsonKind.DAY}:
             self.notes.append(f"{_path(path)} was a day as text each time; STRING would take any text")
             return Primitive.DATE
         if kinds <= _TIMES:
-            zoned = Kind.ZONED in kinds
+            zoned = JsonKind.ZONED in kinds
             what = "a moment" if zoned else "a moment without a zone"
             self.notes.append(f"{_path(path)} was {what} as text each time; STRING would take any text")
             return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
@@ -327,12 +327,12 @@ def _path(path: tuple[str, ...]) -> str:
 
 
 def moments(
-    columns: StructType, shape: Shape, path: tuple[str, ...] = ()
+    columns: StructType, shape: JsonShape, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], DataType]]:
     """Fields, at any depth of STRUCTs, that held a date or time in every sampled record: path and type."""
     for one in columns:
         inner = shape.fields[one.name]
-        if inner.seen - inner.nulls < shape.kinds[Kind.OBJECT]:
+        if inner.seen - inner.nulls < shape.kinds[JsonKind.OBJECT]:
             continue
         here = (*path, one.name)
         if isinstance(one.type, StructType):

@@ -26,7 +26,7 @@ from common.errors import UsageError
 from common.remedies import CONFIG, repair
 from common.spans import Span
 from common.tables.commit_metadata import Decision
-from common.tables.rollback import Kind, Rollback
+from common.tables.rollback import Rollback, RollbackKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class PartitionAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RollbackEvent:
     """A rollback of one of a stream's tables."""
 
     url: str
@@ -65,7 +65,7 @@ class Event:
 class AcceptPlan:
     """The resolution for one table of a stream."""
 
-    event: Event
+    event: RollbackEvent
     decision: Decision
     partitions: tuple[PartitionAnswer, ...]
 
@@ -80,15 +80,15 @@ class AcceptPlan:
         return {found.source: found.generation for found in self.partitions if found.generation}
 
 
-def plan_go_on(event: Event, states: Sequence[PartitionState]) -> AcceptPlan:
+def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> AcceptPlan:
     """The table is right as it is (rule 1)."""
     back = event.back
     found: list[PartitionAnswer] = []
     for state in states:
         position = state.table
-        if back.kind is Kind.EXPIRED:
+        if back.kind is RollbackKind.EXPIRED:
             position = back.positions[state.source]
-        elif back.kind is Kind.RECREATED and state.chain.markers:
+        elif back.kind is RollbackKind.RECREATED and state.chain.markers:
             position = state.chain.markers[0].span.start
         if position is not None:
             end = state.chain.end or position
@@ -97,7 +97,7 @@ def plan_go_on(event: Event, states: Sequence[PartitionState]) -> AcceptPlan:
 
 
 def plan_replay(
-    event: Event,
+    event: RollbackEvent,
     states: Sequence[PartitionState],
     author: Author,
     has_files: Callable[[Marker], bool],
@@ -106,10 +106,10 @@ def plan_replay(
 ) -> AcceptPlan:
     """The table gets its lost records again (rules 2 and 3). Raises UsageError."""
     url, back = event.url, event.back
-    if back.kind is Kind.EXPIRED:
+    if back.kind is RollbackKind.EXPIRED:
         msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
         raise UsageError(msg, "accept it with --go-on, which sets the positions again")
-    if back.kind is Kind.UNKNOWN:
+    if back.kind is RollbackKind.UNKNOWN:
         restart = repair("restart", min(back.positions))
         msg = f"the log of {url} does not show whether it lost rows, so the start of a replay is unknown"
         raise UsageError(msg, f"accept it with --go-on, or begin at a stated offset: `{restart} --at OFFSET --yes`")
@@ -134,14 +134,14 @@ def _replay(
     state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
 ) -> PartitionAnswer | None:
     """The resolution for one Kafka partition; None where the loader continues by itself (rule 6)."""
-    if back.generations.get(state.source, 0) < state.generation and back.kind is not Kind.RECREATED:
+    if back.generations.get(state.source, 0) < state.generation and back.kind is not RollbackKind.RECREATED:
         if not give_up:
             raise _of_an_older_topic(state.source, f"what came after {back.positions[state.source]}")
         if state.table is None:
             return None
         end = state.chain.end or state.table
         return PartitionAnswer(state.source, state.table, end, None, generation=state.generation)
-    begin = back.positions[state.source] if back.kind is not Kind.RECREATED else state.ends.low
+    begin = back.positions[state.source] if back.kind is not RollbackKind.RECREATED else state.ends.low
     usable = _usable_to(state, begin, has_files)
     if state.chain.end == usable:
         return PartitionAnswer(state.source, begin, usable, None, generation=state.generation)

@@ -58,21 +58,21 @@ class NotNeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class NoPosition:
     """The source names no position for this partition."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedPartition:
     """No marker may be created."""
 
     problem: str
     remedy: str
 
 
-Outcome = Make | Begin | NotNeeded | LeftOut | Refused
+Outcome = Make | Begin | NotNeeded | NoPosition | RefusedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,9 @@ class StreamPlan:
     def markers(self) -> tuple[Marker, ...]:
         """The markers to create. Raises UsageError when anything is refused (rule 2)."""
         refused = [
-            (planned.source, planned.outcome) for planned in self.partitions if isinstance(planned.outcome, Refused)
+            (planned.source, planned.outcome)
+            for planned in self.partitions
+            if isinstance(planned.outcome, RefusedPartition)
         ]
         if refused:
             _, first = refused[0]
@@ -122,13 +124,13 @@ def plan_partition(state: PartitionState, position: Position | None, why_none: s
 
 def _outcome(state: PartitionState, position: Position | None, why_none: str, author: Author) -> Outcome:
     if position is None:
-        return LeftOut(f"{why_none}; {_begins_without(state)}")
+        return NoPosition(f"{why_none}; {_begins_without(state)}")
     if state.foreign is not None or state.staged:
         return _has_chain(state) if state.foreign is None else _is_foreign(state, state.foreign, position)
     if not state.ends.low <= position <= state.ends.high:
         return _not_in_kafka(state, position)
     if state.table is not None and state.table < position:
-        return Refused(
+        return RefusedPartition(
             f"the table wants position {state.table} of {state.source} next, so that beginning at {position} would "
             f"leave out [{state.table}, {position})",
             f"begin at {state.table} with --from delta, or give the positions up with `{_skip(state, position)}`",
@@ -154,32 +156,32 @@ def _begins_without(state: PartitionState) -> str:
     return f"it begins at the stream's start, {start_words(state.start)}"
 
 
-def _has_chain(state: PartitionState) -> Refused:
+def _has_chain(state: PartitionState) -> RefusedPartition:
     last = state.staged[-1]
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
-    return Refused(
+    return RefusedPartition(
         f"{state.source} has a chain: the marker {last.path} is there{ends}",
         f"a chain is never overwritten: go back with `{repair('rewind', state.source)} --to …`, give positions up with "
         f"`{repair('skip', state.source)} --to …`, or leave the partition out of a file of positions (--from)",
     )
 
 
-def _is_foreign(state: PartitionState, why: str, position: Position) -> Refused:
-    return Refused(
+def _is_foreign(state: PartitionState, why: str, position: Position) -> RefusedPartition:
+    return RefusedPartition(
         f"{state.source} is not what the table's positions belong to: {why}",
         "give the stream another app_id, or begin a new chain with "
         f"`{repair('restart', state.source)} --at {position} --yes`",
     )
 
 
-def _not_in_kafka(state: PartitionState, position: Position) -> Refused:
+def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition:
     ends = state.ends
     if position > ends.high:
-        return Refused(
+        return RefusedPartition(
             f"{state.source} ends at {ends.high} in Kafka, before position {position}",
             "check that the position belongs to this topic; a topic that was deleted and recreated begins at 0",
         )
-    return Refused(
+    return RefusedPartition(
         f"Kafka no longer has [{position}, {ends.low}) of {state.source}: it begins at {ends.low}",
         f"give those positions up with `{_skip(state, ends.low)}` where the table has a position, or begin at "
         f"{ends.low} with --from earliest or --from FILE",

@@ -38,7 +38,7 @@ class Severity(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ChainFinding:
     """A finding on one chain for the operator."""
 
     source: TopicPartition
@@ -83,36 +83,38 @@ class PartitionChain:
         return self.table is not None and span.end <= self.table
 
 
-def link_findings(found: PartitionChain) -> Iterator[Finding]:
+def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
     """Faults of the chain itself (rule 1)."""
     source, chain = found.source, found.chain
     for staged in found.staged:
         if staged.is_newer:
             text = f"{staged.path} is of a newer release, and well"
-            yield Finding(source, Severity.FAULT, "newer", text, UPGRADE, staged.path)
+            yield ChainFinding(source, Severity.FAULT, "newer", text, UPGRADE, staged.path)
         elif staged.marker is None:
             text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
-            yield Finding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
+            yield ChainFinding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
     if first is not None and found.table is not None and first.span.start > found.table:
         text = f"the table wants {found.table:,} and the chain begins at {first.span.start:,}"
-        yield Finding(source, Severity.FAULT, "gap", text, _gap_remedy(source, found.table), first.name.path)
+        yield ChainFinding(source, Severity.FAULT, "gap", text, _gap_remedy(source, found.table), first.name.path)
     for before, after in pairwise(chain.markers):
         if after.span.start != before.span.end:
             text = f"nothing is staged of [{before.span.end:,}, {after.span.start:,})"
-            yield Finding(source, Severity.FAULT, "gap", text, _gap_remedy(source, before.span.end), after.name.path)
+            yield ChainFinding(
+                source, Severity.FAULT, "gap", text, _gap_remedy(source, before.span.end), after.name.path
+            )
         elif after.manifest is not None and after.previous != before.span.start:
             text = f"{after.name.path} does not name the marker before it, {before.name.path}"
-            yield Finding(source, Severity.NOTED, "link", text, path=after.name.path)
+            yield ChainFinding(source, Severity.NOTED, "link", text, path=after.name.path)
     for stray in chain.strays:
         text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
-        yield Finding(source, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
+        yield ChainFinding(source, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
     if found.older:
         text = f"{found.older:,} markers are of a topic that was there before"
-        yield Finding(source, Severity.NOTED, "older", text)
+        yield ChainFinding(source, Severity.NOTED, "older", text)
 
 
-def to_stage_again(findings: Iterable[Finding]) -> Mapping[TopicPartition, Position]:
+def to_stage_again(findings: Iterable[ChainFinding]) -> Mapping[TopicPartition, Position]:
     """From where the faulty chains must be staged again; faults that only need an upgrade are left out."""
     starts: dict[TopicPartition, Position] = {}
     for found in findings:
@@ -139,7 +141,7 @@ class Footer:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class MissingFile:
     """The data file does not exist."""
 
 
@@ -150,22 +152,24 @@ class Broken:
     why: str
 
 
-Looked = Footer | Gone | Broken
+Looked = Footer | MissingFile | Broken
 
 
-def file_findings(found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked) -> list[Finding]:
+def file_findings(
+    found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked
+) -> list[ChainFinding]:
     """The fault of one data file of a marker (rule 2)."""
     source, path = found.source, f"{url.rstrip('/')}/{file.path}"
     stage_again = f"{repair('rewind', source, marker.span.start, '--yes')} has it staged again"
-    if isinstance(looked, Gone) and found.has_loaded(marker.span):
+    if isinstance(looked, MissingFile) and found.has_loaded(marker.span):
         text = f"{path} is gone; the table has its rows since, perhaps in another file"
-        return [Finding(source, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
-    if isinstance(looked, Gone):
+        return [ChainFinding(source, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
+    if isinstance(looked, MissingFile):
         text = f"{path} is gone, and the table has not got it yet"
-        return [Finding(source, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
+        return [ChainFinding(source, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
     if isinstance(looked, Broken):
         text = f"{path} cannot be read: {looked.why}"
-        return [Finding(source, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
+        return [ChainFinding(source, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
     wrong: list[tuple[str, str]] = []
     if looked.size_bytes != file.size_bytes:
         wrong.append(("size", f"{path} has {looked.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
@@ -177,4 +181,4 @@ def file_findings(found: PartitionChain, marker: Marker, url: str, file: StagedF
             wrong.append(
                 ("offsets", f"{path} has the offsets {low:,} to {high:,}, and its marker covers {marker.span}")
             )
-    return [Finding(source, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]
+    return [ChainFinding(source, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bootstrap.core.state import StagedMarker
-from bootstrap.markers.chains import Broken, Footer, Gone, Looked, PartitionChain, file_findings, link_findings
+from bootstrap.markers.chains import Broken, Footer, Looked, MissingFile, PartitionChain, file_findings, link_findings
 from bootstrap.shell.stage import beginning_of
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.stage.data_files import STAGED
@@ -30,7 +30,7 @@ from common.tables.transactions import TxnIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from bootstrap.markers.chains import Finding
+    from bootstrap.markers.chains import ChainFinding
     from common.ports import ObjectStore, StoredObject
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
@@ -139,7 +139,7 @@ class Looker:
 
     def findings(
         self, chains: Sequence[PartitionChain], *, files: bool, told: Callable[[int], None]
-    ) -> Iterator[Finding]:
+    ) -> Iterator[ChainFinding]:
         """The findings on the chains and, if requested, on their data files; ``told`` is called for each file."""
         for chain in chains:
             yield from link_findings(chain)
@@ -168,7 +168,7 @@ class Looker:
         store: ObjectStore = self._store if root == self._store.url else self._open(root)
         found = store.stat(file.path)
         if found is None:
-            return Gone()
+            return MissingFile()
         try:
             with store.open(file.path) as opened:
                 parquet = pq.ParquetFile(opened)

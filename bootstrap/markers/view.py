@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bootstrap.core.state import StagedMarker
-    from bootstrap.markers.chains import Finding, PartitionChain
+    from bootstrap.markers.chains import ChainFinding, PartitionChain
     from common.stage.markers import Marker
 
 Record = dict[str, object]
@@ -144,7 +144,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
     return f"{chain.source}  stream {chain.app_id}, the table {at}\n{aligned(_MARKERS, rows, right=range(8))}"
 
 
-def findings_as_text(findings: Sequence[Finding], chains: int, files: int) -> str:
+def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
     """The findings of a verification."""
     lines = []
     for found in findings:
@@ -157,7 +157,7 @@ def findings_as_text(findings: Sequence[Finding], chains: int, files: int) -> st
     return joined(lines)
 
 
-def findings_as_json(findings: Sequence[Finding], chains: int, files: int) -> str:
+def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
     """The same for programs."""
     found = [
         {

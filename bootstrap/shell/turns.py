@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.storage.pieces import Pieces
 
 
-class Turns:
+class RepairLocks:
     """The repair locks of one command."""
 
     def __init__(self, store: ObjectStore, author: Author, unique: str, *, take_over: int | None = None) -> None:

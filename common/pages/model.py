@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
 
 
-class Level(StrEnum):
+class ProblemLevel(StrEnum):
     """The severity of a problem."""
 
     ERROR = "error"
@@ -75,7 +75,7 @@ class Figure:
 class Problem:
     """A problem."""
 
-    level: Level
+    level: ProblemLevel
     title: str
     problem: str
     remedy: str
@@ -126,7 +126,7 @@ class StreamFlow:
     partitions: int
     held: int
     valid_through_ms: int | None
-    level: Level | None
+    level: ProblemLevel | None
     """The level of its worst problem; None if there are none."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from common.pages.model import Level, Problem
+from common.pages.model import Problem, ProblemLevel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,11 +39,11 @@ def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held")
     for reason, found in by_reason.items():
         source, why = found[0]
         title = f"{source} {words} ({reason.replace('_', ' ')})"
-        yield Problem(Level.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
+        yield Problem(ProblemLevel.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
 
 
 def paused_problem(what: str) -> Problem:
     """The service was paused; ``what`` does not happen meanwhile, as "Loading is paused"."""
     text = f"{what} until it is resumed, or this process is restarted."
     remedy = 'resume with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
-    return Problem(Level.WARNING, "Paused by request", text, remedy)
+    return Problem(ProblemLevel.WARNING, "Paused by request", text, remedy)

@@ -10,7 +10,7 @@ from pydantic import Field
 from common.settings.section import Section
 
 
-class Merge(Section):
+class MergeSettings(Section):
     """How a stream's events become a table with one row for each key."""
 
     keys: tuple[str, ...] = Field(

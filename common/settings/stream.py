@@ -15,7 +15,7 @@ from common.schema import StructType, parse_ddl
 from common.settings.catalog import require_location, with_locations
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
-from common.settings.merge import Merge
+from common.settings.merge import MergeSettings
 from common.settings.route_tables import RouteTable, require_columns
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
@@ -255,7 +255,7 @@ class Stream(Section):
         "the choice and the reason. `merge` treats rows as changes and requires the section `merge`. "
         "See [loading.md](loading.md).",
     )
-    merge: Merge | None = Field(
+    merge: MergeSettings | None = Field(
         default=None,
         description="With `load: merge` the table has one row per key, and records change it: upserts and "
         "deletes. See [change_events.md](change_events.md).",

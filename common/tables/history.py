@@ -77,7 +77,7 @@ def store_lines(store: ObjectStore) -> CommitLines:
     return lines
 
 
-class Replayed:
+class ReadOnce:
     """A history that is read once, lazily, and may be iterated again."""
 
     def __init__(self, commits: Iterator[LoggedCommit]) -> None:

@@ -70,7 +70,7 @@ _SKEW_MS = 3_600_000
 """How far the clocks of writers and committers may differ."""
 
 
-class Kind(StrEnum):
+class RollbackKind(StrEnum):
     """The kind of difference between a table and what was loaded."""
 
     RESTORED = "table_restored"
@@ -84,7 +84,7 @@ class Kind(StrEnum):
 class Rollback:
     """A table lacks records that were loaded into it."""
 
-    kind: Kind
+    kind: RollbackKind
     cause: LoggedCommit
     positions: Mapping[TopicPartition, Position]
     """By Kafka partition, the position up to which the table really has the records; only affected partitions."""
@@ -99,7 +99,7 @@ class Rollback:
     gone: tuple[tuple[TopicPartition, Span], ...] = ()
     """What was lost of older generations too (rule 5): Kafka has none of it."""
     is_unplaced: bool = False
-    """For `Kind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
+    """For `RollbackKind.UNKNOWN`: the table has no txn action for these chains, and may have had (rule 7)."""
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | No
     )
     positions = {source: begins[source, generation] for source, generation in newest.items()}
     return Rollback(
-        kind=Kind.REPLACED if line.cause.is_replace else Kind.RESTORED,
+        kind=RollbackKind.REPLACED if line.cause.is_replace else RollbackKind.RESTORED,
         cause=line.cause,
         positions=positions,
         lost_from={source: line.lost[source, generation][0] for source, generation in newest.items()},
@@ -323,7 +323,7 @@ def unknown_positions(
     if not positions:
         return None
     named = {source: generations[source] for source in positions if generations.get(source)}
-    return Rollback(Kind.UNKNOWN, oldest, positions, generations=named)
+    return Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=named)
 
 
 def _was_loaded(marker: Marker, position: Position, oldest: LoggedCommit) -> bool:
@@ -359,15 +359,15 @@ def without_txn(
         # Others' commits continue in the meantime, and a resolution has to find the event that it is about.
         causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
         cause = max(causes, key=lambda commit: commit.version)
-        found.append(_without(Kind.EXPIRED, cause, expired))
+        found.append(_without(RollbackKind.EXPIRED, cause, expired))
     lost = [(source, generations.get(source, 0)) for source in rootless]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:
-        found.append(_without(Kind.RECREATED, past.first, never))
+        found.append(_without(RollbackKind.RECREATED, past.first, never))
     rooted = [chain for chain in chains if chain not in expired and chain not in lost]
     unproved = [chain for chain in rooted if past.may_have_loaded(chain, (first_ms or {}).get(chain[0]))]
     if unproved and past.oldest is not None:
-        unknown = _without(Kind.UNKNOWN, past.oldest, dict.fromkeys(unproved, Position(0)))
+        unknown = _without(RollbackKind.UNKNOWN, past.oldest, dict.fromkeys(unproved, Position(0)))
         found.append(replace(unknown, is_unplaced=True))
     return tuple(found)
 
@@ -377,7 +377,7 @@ def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:
     return LoggedCommit(int(past.positions[chain]))
 
 
-def _without(kind: Kind, cause: LoggedCommit, positions: Mapping[Generation, Position]) -> Rollback:
+def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generation, Position]) -> Rollback:
     return Rollback(
         kind,
         cause,
@@ -394,32 +394,32 @@ def described(url: str, back: Rollback) -> str:
     positions = ", ".join(f"{source} up to {position}" for source, position in sorted(back.positions.items()))
     older = "".join(f"; {span} of an older topic {source} is gone with it" for source, span in back.gone)
     match back.kind:
-        case Kind.RESTORED:
+        case RollbackKind.RESTORED:
             to = "an older version" if cause.restored_version is None else f"version {cause.restored_version}"
             put_back = f"version {cause.version} of {url} put it back to {to}{when}{who}"
             return f"{put_back}: it has the records of {positions}{older}"
-        case Kind.REPLACED:
+        case RollbackKind.REPLACED:
             return (
                 f"version {cause.version} of {url}, {cause.operation}{when}{who}, put another table there: what was "
                 f"loaded before is gone, from {positions}{older}"
             )
-        case Kind.RECREATED:
+        case RollbackKind.RECREATED:
             return (
                 f"the table {url} was recreated{when}{who}: no commit in its log loaded this stream, and the beginning "
                 f"of what was staged is no longer there: {', '.join(str(source) for source in sorted(back.positions))}"
             )
-        case Kind.EXPIRED:
+        case RollbackKind.EXPIRED:
             return (
                 f"the table {url} forgot how far it is (delta.setTransactionRetentionDuration); by its own "
                 f"commits it has the records of {positions}"
             )
-        case Kind.UNKNOWN if back.is_unplaced:
+        case RollbackKind.UNKNOWN if back.is_unplaced:
             return (
                 f"the table {url} has no position for {', '.join(map(str, sorted(back.positions)))}, and its log, "
                 f"whose oldest commit is version {cause.version}, does not go back to when these were first staged: "
                 "whether they were loaded before is unknown"
             )
-        case Kind.UNKNOWN:
+        case RollbackKind.UNKNOWN:
             return (
                 f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
                 f"table was restored since (RESTORE) is unknown; its txn actions say that it has {positions}"

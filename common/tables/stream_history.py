@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from common.tables.history import LoggedCommit, Replayed, read_history, store_lines
+from common.tables.history import LoggedCommit, ReadOnce, read_history, store_lines
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.rollback import Rollback, find_rollback, own_past, unknown_positions, unknown_since, without_txn
 from common.tables.transactions import TxnIds
@@ -30,7 +30,7 @@ class StreamHistory:
         """``commits`` are the table's, newest first, and lazy."""
         self._stream = stream
         self._app_id = stream.app_id
-        self.commits = Replayed(commits)
+        self.commits = ReadOnce(commits)
         """From the newest down; may be iterated any number of times."""
 
     @cached_property

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
     from delta_loader.ports import OpenStore
     from delta_loader.stage.reading import Stage
-    from delta_loader.status import KafkaEnds
+    from delta_loader.status import EndsOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Preflight:
     """The stage's store."""
     stage: Stage
     open_store: OpenStore
-    kafka_ends: KafkaEnds
+    kafka_ends: EndsOf
     clock: Clock
     require_control_topic: Callable[[], None] | None = None
     """Raises an error if the control topic cannot be read; None if there is none."""

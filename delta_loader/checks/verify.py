@@ -26,11 +26,11 @@ from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
-from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict, unlooked
+from delta_loader.core.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
 from delta_loader.core.ledger import Ledger
 from delta_loader.core.offsets import Ranges
 from delta_loader.core.reconcile import kafka_findings, reconcile, walk
-from delta_loader.core.reconcile_facts import Explained, LeftOut, Seen, Shape, Tables
+from delta_loader.core.reconcile_facts import Explained, LeftOut, SeenBuckets, Shape, Tables
 from delta_loader.core.same_records import other_records, other_topic, staged_spans
 from delta_loader.core.shaped import exploded_findings
 from delta_loader.shell.history import read_history
@@ -142,17 +142,17 @@ class Verifier:
     told: Callable[[int], None] = lambda _: None
     """Called after each verified partition."""
 
-    def verify(self, stream: Stream) -> StreamReport:
+    def verify(self, stream: Stream) -> VerifiedStream:
         """Verify one stream."""
         try:
             return self._verify(stream)
         except KafkaDeltaExpressError as error:
-            return StreamReport(stream.app_id, stream.table, None, None, failure=str(error))
+            return VerifiedStream(stream.app_id, stream.table, None, None, failure=str(error))
 
-    def _verify(self, stream: Stream) -> StreamReport:
+    def _verify(self, stream: Stream) -> VerifiedStream:
         rows = self._ledger(stream, stream.table, dead_letters=False)
         if rows.version is None:
-            return StreamReport(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
+            return VerifiedStream(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
         dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
         has_dead = dead.version is not None
         routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
@@ -162,7 +162,7 @@ class Verifier:
                 unlooked(source, rows.begins.get(source), position)
                 for source, position in sorted(rows.positions.items())
             )
-            return StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
+            return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         made = stream.topology is not None  # a topology may do both
         shape = Shape(filters=made or stream.where is not None, explodes=made or stream.explode is not None)
         tables = Tables(
@@ -183,7 +183,7 @@ class Verifier:
             partitions, more = self._without_columns(tables, rows.version)
         else:
             partitions, more = self._with_columns(stream, tables, dead.version, other_topics)
-        report = StreamReport(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
+        report = VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
         versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
         return replace(report, findings=tuple(findings + more), routed=versions)
 
@@ -334,7 +334,7 @@ class Verifier:
 
 def _walk(
     tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
-) -> Seen:
+) -> SeenBuckets:
     found = tables.offset_ranges(source)
     position = tables.rows.positions.get(source, Position(0))
     first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
@@ -353,7 +353,7 @@ def _walk(
 
 
 def _other_records(
-    tables: Tables, source: TopicPartition, seen: Seen, offsets: Iterable[Offsets | None], kafka: KafkaRecords
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, offsets: Iterable[Offsets | None], kafka: KafkaRecords
 ) -> Iterator[Finding]:
     if seen.other_times.count:
         at = seen.other_times.spans[0].start
@@ -410,7 +410,7 @@ def _merged(tables: Tables, source: TopicPartition) -> Finding:
 
 
 def _duplicates(
-    tables: Tables, source: TopicPartition, seen: Seen, rows: Offsets, dead: Offsets | None
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
     explodes = tables.shape.of(tables.offset_ranges(source)).explodes
     yield from exploded_findings(tables, source, seen.total - seen.distinct)

@@ -16,7 +16,7 @@ from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
 from delta_loader.core.services.facts import Service
-from delta_loader.core.services.outcomes import Failed
+from delta_loader.core.services.outcomes import TaskFailed
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.stage.reading import Stage
 from delta_loader.table_services.facts import FactsReader, tables_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from common.settings import Settings
-    from delta_loader.core.services.due import Piece
+    from delta_loader.core.services.due import CommitPiece
     from delta_loader.shell.services import SparkServices
 
 
@@ -54,7 +54,7 @@ def services(
             parts = TableServices(settings, looker, _spark(settings, stack), SystemClock(), log=log, metrics=Metrics())
             report = parts.run(only=only, at_any_time=True)
             echo(json.dumps(run_to_json(report), indent=2) if as_json else run_to_text(report))
-            failed = any(isinstance(one.outcome, Failed) for one in report.pieces)
+            failed = any(isinstance(one.outcome, TaskFailed) for one in report.pieces)
             failed = failed or any(look.failure for look in report.looks)
             raise typer.Exit(ExitCode.FAILED if failed else ExitCode.DONE)
         looks = look_at(settings, looker, SystemClock(), only)
@@ -93,6 +93,6 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
     return SparkServices(spark)
 
 
-def _tell_vacuums(pieces: list[Piece], work: SparkServices) -> None:
+def _tell_vacuums(pieces: list[CommitPiece], work: SparkServices) -> None:
     for piece in pieces:
         echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)

@@ -180,19 +180,19 @@ CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | Unknown | NotW
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class CommitNaming:
     """How a stream's commits are named: its txn ids, and the name of one load."""
 
     ids: TxnIds
     commit_id: str
 
 
-def rows_commit(target: Target, naming: Naming, load: Load, valid_through_ms: int | None) -> TableCommit:
+def rows_commit(target: Target, naming: CommitNaming, load: Load, valid_through_ms: int | None) -> TableCommit:
     """The commit of a load to the stream's main table: every marker counts (rule 3)."""
     return _commit(target, naming, load, load.markers, valid_through_ms)
 
 
-def side_commit(target: Target, naming: Naming, load: Load) -> TableCommit | None:
+def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit | None:
     """The commit of a load to a secondary table; None when that table already has all of its part (rule 3)."""
     missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
     return _commit(target, naming, load, missing, None) if missing else None
@@ -215,7 +215,7 @@ def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
 
 
 def _commit(
-    target: Target, naming: Naming, load: Load, markers: tuple[Marker, ...], valid_through_ms: int | None
+    target: Target, naming: CommitNaming, load: Load, markers: tuple[Marker, ...], valid_through_ms: int | None
 ) -> TableCommit:
     ids = target.ids(naming.ids)
     spans: dict[TopicPartition, Span] = {}

@@ -81,7 +81,7 @@ def unlooked(source: TopicPartition, begins: Position | None, position: Position
 
 
 @dataclass(frozen=True, slots=True)
-class StreamReport:
+class VerifiedStream:
     """One stream."""
 
     app_id: str

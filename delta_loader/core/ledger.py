@@ -39,7 +39,7 @@ _COPIES = ("CLONE", "CONVERT")  # operations whose rows have a history in anothe
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class LoadedSpan:
     """A span that a commit loaded."""
 
     version: int
@@ -51,7 +51,7 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class ReplacedSpan:
     """A range that a commit replaced."""
 
     version: int
@@ -108,8 +108,8 @@ class Ledger:
         self.is_copy = False
         self.begins: dict[TopicPartition, Position] = {}
         self.positions: dict[TopicPartition, Position] = {}
-        self.brought: dict[TopicPartition, list[Brought]] = {}
-        self.replacements: dict[TopicPartition, list[Replacement]] = {}
+        self.brought: dict[TopicPartition, list[LoadedSpan]] = {}
+        self.replacements: dict[TopicPartition, list[ReplacedSpan]] = {}
         self.generations: dict[TopicPartition, int] = {}
         """Only of recreated topics."""
         self.topic_ids: Mapping[TopicPartition, str] = {}
@@ -225,7 +225,7 @@ class Ledger:
             self.begins.setdefault(source, position)
             brought = [one for one in self.brought.get(source, []) if one.span.start < position]
             self.brought[source] = [
-                one if one.span.end <= position else Brought(one.version, Span(one.span.start, position), None)
+                one if one.span.end <= position else LoadedSpan(one.version, Span(one.span.start, position), None)
                 for one in brought
             ]
             self.replacements[source] = [
@@ -270,7 +270,7 @@ class Ledger:
             self._fault("txn_action_differs", text, version, source, (span,))
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(source)
-        self.brought.setdefault(source, []).append(Brought(version.version, span, counts))
+        self.brought.setdefault(source, []).append(LoadedSpan(version.version, span, counts))
         self.positions[source] = position
 
     def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
@@ -289,7 +289,7 @@ class Ledger:
             text = f"version {version.version} ({version.words}) brought {Span(known, position)} of {source}"
             self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
             self.brought.setdefault(source, []).append(
-                Brought(version.version, Span(known, position), None, is_foreign=True)
+                LoadedSpan(version.version, Span(known, position), None, is_foreign=True)
             )
         elif position > known:
             gap = Span(known, position)
@@ -324,7 +324,7 @@ class Ledger:
         before, after = total_rows(removed), version.added_rows
         net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
         for source, replaced in metadata.replaced.items():
-            self.replacements.setdefault(source, []).append(Replacement(version.version, replaced, net))
+            self.replacements.setdefault(source, []).append(ReplacedSpan(version.version, replaced, net))
             text = f"version {version.version} replaced {replaced.words} of {source} (request {replaced.request})"
             self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
 

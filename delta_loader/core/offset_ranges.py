@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.tables.counts import Counts
-    from delta_loader.core.ledger import Brought, Ledger, Replacement
+    from delta_loader.core.ledger import Ledger, LoadedSpan, ReplacedSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class OffsetRange:
     """Positions whose rows can be counted together."""
 
     span: Span
-    brought: tuple[Brought, ...]
-    replacements: tuple[Replacement, ...]
-    dead_letter_replacements: tuple[Replacement, ...]
-    routed_replacements: tuple[Replacement, ...] = ()
+    brought: tuple[LoadedSpan, ...]
+    replacements: tuple[ReplacedSpan, ...]
+    dead_letter_replacements: tuple[ReplacedSpan, ...]
+    routed_replacements: tuple[ReplacedSpan, ...] = ()
     """In the tables of the stream's routes, by the same requests as those in the main table."""
 
     @property
@@ -71,7 +71,7 @@ class OffsetRange:
         return (self.span, *(found.replaced.span for found in replacements))
 
     @property
-    def last_replacement(self) -> Replacement | None:
+    def last_replacement(self) -> ReplacedSpan | None:
         """The newest replacement of its range."""
         return max(self.replacements, key=lambda found: found.version, default=None)
 
@@ -87,11 +87,11 @@ class OffsetRange:
             yield Span(start, self.span.end)
 
     @property
-    def _row_replacements(self) -> tuple[Replacement, ...]:
+    def _row_replacements(self) -> tuple[ReplacedSpan, ...]:
         return (*self.replacements, *self.routed_replacements)
 
     @property
-    def _whole_replacement(self) -> Replacement | None:
+    def _whole_replacement(self) -> ReplacedSpan | None:
         last = self.last_replacement
         whole = last is not None and last.replaced.span == self.span and last.replaced.positions is None
         return last if whole else None

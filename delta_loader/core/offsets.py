@@ -115,7 +115,7 @@ class Ranges:
         return sum(span.positions for span in self.spans) == self.count
 
 
-class Tally:
+class SpanTally:
     """How many offsets are in each of some spans, which may overlap."""
 
     def __init__(self, spans: Iterable[Span]) -> None:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from common.spans import Position, Span, TopicPartition
 from delta_loader.core.findings import Finding, PartitionReport, Verdict
-from delta_loader.core.offsets import NO_STAMPS, Bucket, Ranges, Stamps, Tally, between, in_step, ranges
-from delta_loader.core.reconcile_facts import MOST_RANGES, Explained, LeftOut, Seen, Tables, meets
+from delta_loader.core.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
+from delta_loader.core.reconcile_facts import MOST_RANGES, Explained, LeftOut, SeenBuckets, Tables, meets
 from delta_loader.core.same_records import compared
 from delta_loader.core.shaped import filtered_findings
 
@@ -45,14 +45,14 @@ def walk(
     kafka_first: int = 0,
     left_out: LeftOut | None = None,
     staged: Sequence[Span] = (),
-) -> Seen:
+) -> SeenBuckets:
     """Walk over the tables' and Kafka's offsets in parallel.
 
     ``kafka`` yields records with a value, with the timestamps of all, and tombstones; it is compared from
     ``kafka_first`` up to ``position``, and timestamps within ``staged``. None when it is not to be compared.
     """
     known = list(spans)
-    seen = Seen(Tally(known), Tally(known), left_out=LeftOut() if left_out is None else left_out)
+    seen = SeenBuckets(SpanTally(known), SpanTally(known), left_out=LeftOut() if left_out is None else left_out)
     live_buckets: dict[int, Bucket] = {}
 
     def values() -> Iterator[Bucket]:
@@ -81,7 +81,9 @@ def walk(
     return seen
 
 
-def _compare_times(seen: Seen, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]) -> None:
+def _compare_times(
+    seen: SeenBuckets, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]
+) -> None:
     """Compare the timestamps of the offsets that Kafka and the tables have in one bucket."""
     stamps = reduce(Stamps.joined, tables, NO_STAMPS)
     known = both & stamps.known & live.stamps.known
@@ -95,7 +97,7 @@ def _compare_times(seen: Seen, both: int, live: Bucket, tables: Iterable[Stamps]
     seen.without_times += (both & ~comparable).bit_count()
 
 
-def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
+def _count(seen: SeenBuckets, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
     if row is not None:
         seen.rows.add(row)
         seen.total += row.rows
@@ -118,7 +120,7 @@ def _count(seen: Seen, row: Bucket | None, dead: Bucket | None, position: Positi
 
 
 def reconcile(
-    tables: Tables, source: TopicPartition, seen: Seen, explained: Explained, explained_dead: Explained
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
     """One Kafka partition's report and findings, except for duplicates, which need another read of the table."""
     ledger, found = tables.rows, tables.offset_ranges(source)
@@ -210,7 +212,9 @@ def _difference(
     return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
 
 
-def _replaced_as_counted(tables: Tables, source: TopicPartition, region: OffsetRange, seen: Seen) -> Iterator[Finding]:
+def _replaced_as_counted(
+    tables: Tables, source: TopicPartition, region: OffsetRange, seen: SeenBuckets
+) -> Iterator[Finding]:
     """Whether a replaced range holds more rows than were staged for it, or fewer although nothing was deleted since."""
     last = region.last_replacement
     if last is None or last.replaced.positions is not None:
@@ -237,7 +241,9 @@ def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange],
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
 
 
-def _strangers(tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: Seen) -> Iterator[Finding]:
+def _strangers(
+    tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: SeenBuckets
+) -> Iterator[Finding]:
     """Rows in positions that no commit of the history loaded."""
     ledger = tables.rows
     begins = found[0].span.start if found else ledger.positions.get(source)
@@ -274,7 +280,7 @@ def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
 
 
 def kafka_findings(
-    tables: Tables, source: TopicPartition, seen: Seen, findings: Iterable[Finding]
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
     """What Kafka has and the tables do not, distinguished by what the other findings explain."""
     excused = [
@@ -331,7 +337,7 @@ def kafka_findings(
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 
 
-def _nameless(found: Iterable[OffsetRange], seen: Seen) -> list[Span]:
+def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
     """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
     joined: list[Span] = []
     for region in found:
@@ -353,7 +359,7 @@ def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
     return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
 
 
-def _kafka_differs(tables: Tables, source: TopicPartition, seen: Seen) -> Iterator[Finding]:
+def _kafka_differs(tables: Tables, source: TopicPartition, seen: SeenBuckets) -> Iterator[Finding]:
     """What the tables have and Kafka does not."""
     position = tables.rows.positions.get(source)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:

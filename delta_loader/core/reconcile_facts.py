@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delta_loader.core.findings import Finding, Verdict
 from delta_loader.core.offset_ranges import offset_ranges
-from delta_loader.core.offsets import Bucket, Ranges, Tally, between
+from delta_loader.core.offsets import Bucket, Ranges, SpanTally, between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -66,14 +66,14 @@ class LeftOut:
 
     spans: Sequence[Span] = ()
     """Such offset ranges, in order."""
-    tally: Tally = field(default_factory=lambda: Tally(()))
+    tally: SpanTally = field(default_factory=lambda: SpanTally(()))
 
     @classmethod
     def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
         """For the offset ranges of a partition."""
         filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
         spans = [span for region in filtered for span in region.without_given_up()]
-        return cls(spans, Tally([*spans, *(region.span for region in filtered)]))
+        return cls(spans, SpanTally([*spans, *(region.span for region in filtered)]))
 
     def take(self, missing: int, bucket_start: int) -> int:
         """Count the bits of a bucket that are in such an offset range; returns the others."""
@@ -86,11 +86,11 @@ class LeftOut:
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenBuckets:
     """The results of a walk over one partition's buckets."""
 
-    rows: Tally
-    dead_letters: Tally
+    rows: SpanTally
+    dead_letters: SpanTally
     total: int = 0
     distinct: int = 0
     dead_total: int = 0

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from delta_loader.core.commits import Target
 
 
-class Step(IntEnum):
+class RequestStep(IntEnum):
     """The commits of a request; the version of its txn action in each table."""
 
     ROWS = 1  # in the main table

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from delta_loader.core.offset_ranges import OffsetRange
-    from delta_loader.core.reconcile_facts import Seen, Tables
+    from delta_loader.core.reconcile_facts import SeenBuckets, Tables
 
 
 def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
@@ -57,7 +57,7 @@ def other_topic(tables: Tables, source: TopicPartition, topic_id: str | None) ->
 
 
 def other_records(
-    tables: Tables, source: TopicPartition, seen: Seen, loaded_ms: int | None, kafka_ms: int | None
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, loaded_ms: int | None, kafka_ms: int | None
 ) -> Finding:
     """The fault that records have other timestamps in Kafka; those of the first one are given, in milliseconds."""
     spans = tuple(seen.other_times.spans)
@@ -73,7 +73,7 @@ def other_records(
     return Finding(Verdict.FAULT, "other_records", text, tables.url, source, spans)
 
 
-def compared(seen: Seen) -> str:
+def compared(seen: SeenBuckets) -> str:
     """What was compared of the records in addition to their offsets, and what was not (rule 2)."""
     left = [
         f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",

@@ -63,7 +63,7 @@ class LowEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class StrayBranch:
     """Strays, if the chain does without them: highest first, the order in which they may be moved."""
 
     markers: tuple[Marker, ...]
@@ -75,7 +75,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadMarkers:
     """No decision before these markers are read."""
 
     names: tuple[MarkerName, ...]
@@ -86,7 +86,7 @@ class NoStray:
     """Nothing at the low end is certain to be a stray."""
 
 
-def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
+def lowest_branch(low: LowEnd) -> StrayBranch | UnreadMarkers | NoStray:
     """The branch at the low end, if it consists of strays."""
     if not may_be_late(low.names, low.modified_ms, low.position):
         return NoStray()
@@ -99,9 +99,9 @@ def lowest_branch(low: LowEnd) -> Branch | Unread | NoStray:
     witness_name = next(name for name in low.names if name not in inside)  # the last one is not inside
     witness = low.known.get(witness_name)
     if witness is None:
-        return Unread((witness_name,))
+        return UnreadMarkers((witness_name,))
     if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
-        return Branch(branch[::-1])
+        return StrayBranch(branch[::-1])
     return NoStray()
 
 
@@ -114,14 +114,14 @@ def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, in
     return sum(ms <= until_ms for ms in modified_ms.values()) > 1
 
 
-def _branch(low: LowEnd) -> tuple[Marker, ...] | Unread | NoStray:
+def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:
     """The lowest marker and those that continue it, lowest first; NoStray when the last one is among them."""
     branch: list[Marker] = []
     name = low.names[0]
     while name in low.modified_ms and len(branch) < _LONGEST_BRANCH:
         found = low.known.get(name)
         if found is None:
-            return Unread((name,))
+            return UnreadMarkers((name,))
         if not isinstance(found, Marker):
             return NoStray()
         if branch and found.previous != branch[-1].name.start:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.printable import joined
-from delta_loader.core.findings import Finding, PartitionReport, StreamReport, Verdict
+from delta_loader.core.findings import Finding, PartitionReport, Verdict, VerifiedStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,12 +18,12 @@ _ORDER = (Verdict.FAULT, Verdict.UNPROVED, Verdict.NOTED, Verdict.PROVED)
 _FILES = 5
 
 
-def to_text(streams: Sequence[StreamReport]) -> str:
+def to_text(streams: Sequence[VerifiedStream]) -> str:
     """The report as text."""
     return "\n\n".join(joined(_stream_lines(stream)) for stream in streams)
 
 
-def _stream_lines(stream: StreamReport) -> Iterator[str]:
+def _stream_lines(stream: VerifiedStream) -> Iterator[str]:
     if stream.failure is not None:
         yield f"{stream.app_id}: NOT LOOKED AT: {stream.failure}"
         return
@@ -70,7 +70,7 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
             yield f"    and {len(finding.files) - _FILES} more files"
 
 
-def to_json(streams: Sequence[StreamReport]) -> dict[str, object]:
+def to_json(streams: Sequence[VerifiedStream]) -> dict[str, object]:
     """The report as JSON."""
     return {
         "proved": all(stream.is_clean for stream in streams),

@@ -61,7 +61,7 @@ class Chains:
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class IdleWriter:
     """A writer's report that there was nothing new past a position."""
 
     source: TopicPartition
@@ -78,7 +78,7 @@ class KafkaSaid:
     firsts: EndHistory
     """The positions of the first records that it still had."""
     topic_ids: Mapping[Topic, str | None]
-    idle: Collection[Idle] = ()
+    idle: Collection[IdleWriter] = ()
 
 
 def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from delta_loader.core.live_files import LiveFile
     from delta_loader.ports import OpenStore, ParallelMap
     from delta_loader.stage.reading import Stage
-    from delta_loader.status import KafkaEnds
+    from delta_loader.status import EndsOf
 
 _MOST_FILES = 20
 _AT_A_TIME = 64
@@ -62,7 +62,7 @@ class Explainer:
     stage: Stage
     open_store: OpenStore
     parallel: ParallelMap
-    kafka_ends: KafkaEnds
+    kafka_ends: EndsOf
 
     def version(self, url: str, number: int) -> VersionStory:
         """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""

@@ -53,7 +53,7 @@ from delta_loader.shell.gateway import CONFLICTS, Gateway, Java, first_line, tab
 from delta_loader.shell.merging.merge_writes import merge_within
 from delta_loader.shell.new_tables import clustered_by, clustering_actions, layout_properties
 from delta_loader.shell.session_conf import spark_url
-from delta_loader.shell.spark_writes import Work, WriteSessions, write_within
+from delta_loader.shell.spark_writes import WriteInputs, WriteSessions, write_within
 from delta_loader.shell.state_sessions import StateSessions
 from delta_loader.shell.transactions import ABSENT, transactions_of, versions_within
 
@@ -226,7 +226,7 @@ class SparkDeltaTables:
     def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, Brought]:
         """Write the rows that go through Spark."""
         url, shape = commit.target.url, commit.target.shape
-        work = Work(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
+        work = WriteInputs(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
         if commit.merges:
             return merge_within(self._writers, transaction, commit.written, work, url=url)
         return write_within(self._writers, transaction, commit, work)

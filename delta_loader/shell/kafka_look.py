@@ -21,7 +21,7 @@ from common.lagging.history import EndHistory
 from common.lagging.watch import KafkaEnds
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.merged import is_merged, topics_of
-from delta_loader.core.writers import Idle
+from delta_loader.core.writers import IdleWriter
 from delta_loader.shell.kafka import described_ids
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class KafkaLook:
         self.topic_ids: Mapping[Topic, str | None] = {}
         self.partitions: Collection[TopicPartition] = ()
         """The partitions of all topics that a stream takes."""
-        self.idle: Collection[Idle] = ()
+        self.idle: Collection[IdleWriter] = ()
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The ends. Raises KafkaException."""
@@ -80,13 +80,13 @@ class KafkaLook:
         self.topic_ids = described_ids(self._ends.admin, topics)
         self.idle = self._idle(now_s)
 
-    def _idle(self, now_s: float) -> Collection[Idle]:
+    def _idle(self, now_s: float) -> Collection[IdleWriter]:
         now_ms = self._clock.wall_ms()
         try:
             facts = self._stage.idle()
         except StoreError:
             return ()
-        return [Idle(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
+        return [IdleWriter(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
 
     def _partitions(self) -> Collection[TopicPartition]:
         topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics

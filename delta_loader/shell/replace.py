@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from common.stage.replacements import ReplacementTable
-    from delta_loader.core.replace import Request, Step
+    from delta_loader.core.replace import Request, RequestStep
 
 _OFFSET = "_kafka_offset"
 
@@ -61,7 +61,7 @@ class SparkReplacer:
         with _errors("read", url):
             return int(self._stale(request, url).count())
 
-    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it.
 
         With ``keep_stale``, rows of records that the request does not have for the table stay as well.

@@ -29,7 +29,7 @@ from pyspark.sql.classic.column import Column
 from common.schema import quote_name, schema_from_json
 from common.settings.services import VacuumMode
 from delta_loader.core.services.facts import Service
-from delta_loader.core.services.outcomes import Done, Failed, GivenUp, Outcome
+from delta_loader.core.services.outcomes import Done, GivenUp, Outcome, TaskFailed
 from delta_loader.core.services.sql import where, z_order_by
 from delta_loader.shell.gateway import CONFLICTS, Gateway, first_line, table_errors
 from delta_loader.shell.session_conf import spark_url
@@ -38,7 +38,7 @@ from delta_loader.shell.state_sessions import StateSessions
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from delta_loader.core.services.due import Piece, TableRules
+    from delta_loader.core.services.due import CommitPiece, TableRules
     from delta_loader.shell.gateway import Java
 
 POOL = "table_services"
@@ -58,7 +58,7 @@ class SparkServices:
         self._sessions = StateSessions(self._gateway)
         self._cancelled = False
 
-    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
+    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
         """Carry out a task; never raises Spark's exceptions."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
@@ -69,9 +69,9 @@ class SparkServices:
         except CONFLICTS as error:
             return GivenUp(first_line(error))
         except (Py4JError, PySparkException) as error:
-            return GivenUp("it was stopped") if self._cancelled else Failed(first_line(error))
+            return GivenUp("it was stopped") if self._cancelled else TaskFailed(first_line(error))
 
-    def would_take(self, piece: Piece) -> str:
+    def would_take(self, piece: CommitPiece) -> str:
         """The result of a dry run of a task that only deletes. Raises TableError."""
         mode = VacuumMode.FULL if piece.mode is VacuumMode.FULL else VacuumMode.LITE
         with table_errors("ask VACUUM about", piece.url, "see Spark's log"):
@@ -96,7 +96,7 @@ class SparkServices:
         }.items():
             self._spark.conf.set(_DELTA + key, str(value))
 
-    def _done(self, piece: Piece, rules: TableRules) -> Outcome:
+    def _done(self, piece: CommitPiece, rules: TableRules) -> Outcome:
         match piece.service:
             case Service.OPTIMIZE:
                 return self._optimize(piece)
@@ -114,7 +114,7 @@ class SparkServices:
             case _:
                 assert_never(piece.service)
 
-    def _optimize(self, piece: Piece) -> Outcome:
+    def _optimize(self, piece: CommitPiece) -> Outcome:
         schema = schema_from_json(str(self._snapshot(piece.url).metadata().schemaString()))
         condition = where(piece.partitions, {field.name: field.type for field in schema})
         restricted = f" WHERE {condition}" if condition else ""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WriteInputs:
     """The inputs of a write other than its files."""
 
     stage_url: str
@@ -79,7 +79,9 @@ class Writer:
     gateway: Gateway
 
 
-def write_within(sessions: WriteSessions, transaction: Java, commit: TableCommit, work: Work) -> tuple[Java, Brought]:
+def write_within(
+    sessions: WriteSessions, transaction: Java, commit: TableCommit, work: WriteInputs
+) -> tuple[Java, Brought]:
     """A Java list of the new files' actions, and their counts; the caller commits them in the transaction.
 
     Raises what Spark raises.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
 from delta_loader.core.plan import Run, next_run
-from delta_loader.core.strays import Branch, LowEnd, Unread, lowest_branch, may_be_late
+from delta_loader.core.strays import LowEnd, StrayBranch, UnreadMarkers, lowest_branch, may_be_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,14 +90,16 @@ class StrayKeeper:
 
     def _branches(
         self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
-    ) -> dict[TopicPartition, Branch]:
+    ) -> dict[TopicPartition, StrayBranch]:
         """The recognized branches; markers needed for it are read into ``known``, for all partitions together."""
-        found: dict[TopicPartition, Branch] = {}
+        found: dict[TopicPartition, StrayBranch] = {}
         looking = dict(low_ends)
         while looking:
             outcomes = {source: lowest_branch(low) for source, low in looking.items()}
-            found |= {source: outcome for source, outcome in outcomes.items() if isinstance(outcome, Branch)}
-            unread = {source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, Unread)}
+            found |= {source: outcome for source, outcome in outcomes.items() if isinstance(outcome, StrayBranch)}
+            unread = {
+                source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, UnreadMarkers)
+            }
             read = self._read(listing, (name for names in unread.values() for name in names))
             known |= read
             # A marker that disappeared since it was listed ends its partition's check.
@@ -115,7 +117,7 @@ class StrayKeeper:
         }
 
 
-def _reach(position: Position, branch: Branch, near: Iterable[Found]) -> Position:
+def _reach(position: Position, branch: StrayBranch, near: Iterable[Found]) -> Position:
     """How far the table, and the markers outside the branch, go without a gap."""
     inside = {marker.name for marker in branch.markers}
     outcome = next_run(position, [found for found in near if found.name not in inside])

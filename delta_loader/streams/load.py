@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, assert_never
 from common.errors import TableError
 from common.spans import MAX_POSITION, Position
 from common.stage.markers import Marker
-from common.tables.rollback import Kind
+from common.tables.rollback import RollbackKind
 from common.tables.transactions import TxnIds
 from delta_loader.conflict_backoff import CONFLICTS_TO_FAILURE, ConflictBackoff
 from delta_loader.core.commits import (
     AlreadyLoaded,
+    CommitNaming,
     Committed,
     Conflicted,
     Failed,
-    Naming,
     NotWritten,
     TableCommit,
     Unknown,
@@ -315,7 +315,7 @@ class StreamLoad:
         self, load: Load, listing: Listing, positions: Mapping[TopicPartition, Position | None]
     ) -> None:
         """Commit to the secondary tables first, then to the main table."""
-        naming = Naming(self._ids, self._ports.new_id())
+        naming = CommitNaming(self._ids, self._ports.new_id())
         for url in self._stream.side_tables:
             commit = self._tables.side_commit(url, naming, load)
             if commit is not None and not (self._commit_aside(commit) and self._is_at(positions)):
@@ -462,7 +462,7 @@ class StreamLoad:
             return not self._stands(listing)
 
         now_ms, keep_ms = self._ports.clock.wall_ms(), int(self._settings.marker_retention_s * 1000)
-        unknown = {one for one, reason in self._report.held.items() if reason.reason == Kind.UNKNOWN.value}
+        unknown = {one for one, reason in self._report.held.items() if reason.reason == RollbackKind.UNKNOWN.value}
         listing = {source: listed for source, listed in listing.items() if source not in unknown}
         settling = Settling(self._ports.stage, self._urls, self._finished, look_again)
         self._telling.settled(settling.run(listing, self._identity, now_ms, keep_ms))

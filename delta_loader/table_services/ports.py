@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from delta_loader.core.services.due import Piece, TableRules
+    from delta_loader.core.services.due import CommitPiece, TableRules
     from delta_loader.core.services.facts import TableFacts
     from delta_loader.core.services.outcomes import Outcome
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class ServiceWork(Protocol):
     """Carries out maintenance tasks."""
 
-    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
+    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
         """Carry out a task to its end; never raises for a table's errors."""
 
     def cancel(self) -> None:

@@ -20,7 +20,7 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from delta_loader.core.services.due import NOTHING, due
 from delta_loader.core.services.facts import Service
-from delta_loader.core.services.outcomes import Done, Failed, GivenUp, PieceReport, RunReport, TableLook
+from delta_loader.core.services.outcomes import Done, GivenUp, PieceReport, RunReport, TableLook, TaskFailed
 from delta_loader.table_services.facts import first_stream_of, rules_of, tables_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from delta_loader.core.services.due import Piece, TableRules
+    from delta_loader.core.services.due import CommitPiece, TableRules
     from delta_loader.table_services.ports import ServiceWork, TableLooker
 
 
@@ -40,7 +40,7 @@ class _Progress:
     """The progress of a run."""
 
     done: list[PieceReport] = field(default_factory=list)
-    left: list[Piece] = field(default_factory=list)
+    left: list[CommitPiece] = field(default_factory=list)
     stopped_by: str = ""
 
 
@@ -110,7 +110,7 @@ class TableServices:
             return "window"
         return "budget" if self._clock.monotonic_s() - began_s >= wanted.budget_s else ""
 
-    def _carry_out(self, piece: Piece, rules: TableRules) -> PieceReport:
+    def _carry_out(self, piece: CommitPiece, rules: TableRules) -> PieceReport:
         began_s = self._clock.monotonic_s()
         outcome = self._work.carry_out(piece, rules)
         report = PieceReport(piece, outcome, self._clock.monotonic_s() - began_s)
@@ -135,7 +135,7 @@ class TableServices:
             case GivenUp(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="given_up")
                 log.info("table service given up; the next run looks again", problem=problem)
-            case Failed(problem):
+            case TaskFailed(problem):
                 self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="failed")
                 self._failed_ms[piece.url] = self._clock.wall_ms()
                 log.error("table service failed", problem=problem)

@@ -18,7 +18,7 @@ from common.errors import TableError
 from common.remedies import repair
 from common.stage.merged import is_merged
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.core.commits import Naming, TableCommit
+from delta_loader.core.commits import CommitNaming, TableCommit
 from delta_loader.core.deferred import first_part, with_caught_up
 from delta_loader.core.held import START_OVER
 from delta_loader.core.plan import Run, Straddle, cuttable, next_run, plan_load
@@ -71,7 +71,7 @@ class CatchUp:
             load = self._next(debt, start, listing)
             self.tables.ensure(load, [debt.url])
             load = self._whole(debt, load)
-            commit = self.tables.side_commit(debt.url, Naming(ids, self.ports.new_id()), load, owed=True)
+            commit = self.tables.side_commit(debt.url, CommitNaming(ids, self.ports.new_id()), load, owed=True)
             if commit is None:
                 start = load.runs[debt.source].end if debt.url in self.tables.targets else start
             else:

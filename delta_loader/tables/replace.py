@@ -24,7 +24,7 @@ from common.tables.transactions import TxnIds
 from delta_loader.core.commits import Target
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, Step, behind, misfit, taken_back, txn_id, waits, would_lose
+from delta_loader.core.replace import Request, RequestStep, behind, misfit, taken_back, txn_id, waits, would_lose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Replacer(Protocol):
     def stale(self, request: Request, url: str) -> int:
         """How many records a table has in the range that the request does not have for it."""
 
-    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it."""
 
 
@@ -67,7 +67,7 @@ class _Stepping:
         self.stepped()
         return found
 
-    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
         self.stepped()
         return done
@@ -78,7 +78,7 @@ class _InTheWayError(Exception):
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplacementOutcome:
     """What one pass did with a stream's requests."""
 
     carried_out: int = 0
@@ -103,12 +103,12 @@ class Replacements:
         position: Callable[[TopicPartition], Position | None],
         stop: Callable[[], bool],
         stepped: Callable[[], None] = lambda: None,
-    ) -> Outcome:
+    ) -> ReplacementOutcome:
         """Carry out what can be. ``stepped`` is called after each step, so long work does not count as hanging.
 
         Raises StoreError.
         """
-        outcome = Outcome()
+        outcome = ReplacementOutcome()
         held = outcome.held
         telling = replace(self, replacer=_Stepping(self.replacer, stepped))
         left: list[Request] = []
@@ -163,7 +163,7 @@ class Replacements:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
         done = _done(rows, request)
         gone = self._gone_file(request)
-        if gone is None or done < Step.ROWS:
+        if gone is None or done < RequestStep.ROWS:
             sides = self._sides(request, stream)
             refused = (
                 self._taken_back(request, stream)
@@ -226,19 +226,21 @@ class Replacements:
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
         for side in () if done else sides:
             staged = request.content.of(side.url)
-            if staged is not None and staged.files and _done(side, request) < Step.ADD:
-                self._commit(request, side.url, Step.ADD, metadata, keep_stale=True)
-        if done < Step.ROWS:
-            self._commit(request, rows.url, Step.ROWS, metadata)
+            if staged is not None and staged.files and _done(side, request) < RequestStep.ADD:
+                self._commit(request, side.url, RequestStep.ADD, metadata, keep_stale=True)
+        if done < RequestStep.ROWS:
+            self._commit(request, rows.url, RequestStep.ROWS, metadata)
         for side in sides:
             reason = self._taken_back(request, stream)
             if reason is not None:
                 return reason
-            if _done(side, request) < Step.DROP and self.replacer.stale(request, side.url):
-                self._commit(request, side.url, Step.DROP, metadata)
+            if _done(side, request) < RequestStep.DROP and self.replacer.stale(request, side.url):
+                self._commit(request, side.url, RequestStep.DROP, metadata)
         return self._taken_back(request, stream)
 
-    def _commit(self, request: Request, url: str, step: Step, metadata: str, *, keep_stale: bool = False) -> None:
+    def _commit(
+        self, request: Request, url: str, step: RequestStep, metadata: str, *, keep_stale: bool = False
+    ) -> None:
         if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
             raise _InTheWayError
         self.log.info(

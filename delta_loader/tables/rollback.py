@@ -25,9 +25,9 @@ from common.tables.commit_metadata import Answered, CommitMetadata
 from common.tables.identity import KnownChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
-    Kind,
     OwnPast,
     Rollback,
+    RollbackKind,
     described,
     own_past,
     unknown_positions,
@@ -182,18 +182,18 @@ def held_by(url: str, app_id: str, back: Rollback) -> Held:
 
 def _remedy(url: str, app_id: str, back: Rollback) -> str:
     command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
-    if back.kind is Kind.EXPIRED:
+    if back.kind is RollbackKind.EXPIRED:
         return (
             f"unset the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
             f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
         )
-    if back.kind is Kind.UNKNOWN and back.is_unplaced:
+    if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
         source = min(back.positions)
         return (
             f"say from which offset on its records are to be loaded: `{repair('restart', source)} --at OFFSET --yes`, "
             "where OFFSET is the first one that the table lacks (for every partition that is held so)"
         )
-    if back.kind is Kind.UNKNOWN:
+    if back.kind is RollbackKind.UNKNOWN:
         return (
             f"compare the table's rows with these positions; if it has them, `{command} --go-on --yes`; if not, "
             f"`{repair('restart', min(back.positions))} --at OFFSET --yes` loads again from the first one that it lacks"

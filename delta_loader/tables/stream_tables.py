@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from common.errors import KafkaDeltaExpressError
 from common.tables.debts import DeferredRanges
 from common.tables.identity import KnownChain
-from common.tables.rollback import Kind
+from common.tables.rollback import RollbackKind
 from common.tables.urls import comparable
 from delta_loader.core.commits import Target, needed, side_commit
 from delta_loader.core.deferred import left_out, with_deferred, without_sources
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from common.tables.rollback import Rollback
     from common.tables.state import TableState
     from delta_loader.catalog.registering import Registering
-    from delta_loader.core.commits import Naming, TableCommit
+    from delta_loader.core.commits import CommitNaming, TableCommit
     from delta_loader.core.held import Held
     from delta_loader.core.plan import Load
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap, TableMaker
@@ -247,7 +247,7 @@ class StreamTables:
             self._read_of, self._read = own, DeferredRanges.read({} if own is None else own.transactions)
         return self._read
 
-    def side_commit(self, url: str, naming: Naming, load: Load, *, owed: bool = False) -> TableCommit | None:
+    def side_commit(self, url: str, naming: CommitNaming, load: Load, *, owed: bool = False) -> TableCommit | None:
         """The commit of a load to a secondary table; None if it adds nothing.
 
         With ``owed`` the load is the range that the table lacks; otherwise the table waits until it has that range.
@@ -289,7 +289,7 @@ class StreamTables:
             named = {(source, back.generations.get(source, 0)): position for source, position in back.positions.items()}
             if back.is_unplaced:
                 identity = replace(identity, unproved=identity.unproved.union(named))
-            elif back.kind is Kind.EXPIRED:
+            elif back.kind is RollbackKind.EXPIRED:
                 missing = {source: KnownChain(number, position) for (source, number), position in named.items()}
                 identity = replace(identity, chains={**missing, **identity.chains})
         return own if identity == own.identity else replace(own, identity=identity)

@@ -42,7 +42,7 @@ WAIT_S = 600.0
 
 
 @dataclass(slots=True)
-class Serving:
+class LoaderServing:
     """The parts of the process that exist so far."""
 
     pausing: Pausing

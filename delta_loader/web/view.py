@@ -14,9 +14,9 @@ from common.pages.model import (
     DeadLetters,
     Figure,
     Lag,
-    Level,
     PartitionRow,
     Problem,
+    ProblemLevel,
     State,
     Status,
     Stop,
@@ -122,10 +122,12 @@ class LoaderView:
         writers = self.of_writers()
         of_writers = (problem for found in writers.values() for problem in found.problems())
         problems = _sorted([*_problems(loader, book), *of_writers, *_dropped(self._streams, book)])
-        levels = {app_id: Level.WARNING for app_id, found in writers.items() if found.waits}
-        levels |= {app_id: Level.ERROR for app_id, found in writers.items() if found.held}
-        levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.held}
-        levels |= {app_id: Level.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED}
+        levels = {app_id: ProblemLevel.WARNING for app_id, found in writers.items() if found.waits}
+        levels |= {app_id: ProblemLevel.ERROR for app_id, found in writers.items() if found.held}
+        levels |= {app_id: ProblemLevel.ERROR for app_id, entry in book.entries.items() if entry.held}
+        levels |= {
+            app_id: ProblemLevel.ERROR for app_id, entry in book.entries.items() if entry.failures >= FAILURES_TO_RED
+        }
         helds = {entry.app_id: _held_at_all(entry, writers) for entry in book.entries.values()}
         verdict = _verdict(
             len(book.entries), len(self.sources), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
@@ -190,7 +192,7 @@ class LoaderView:
         stream: Stream,
         entry: StreamStats,
         held: int,
-        levels: Mapping[str, Level],
+        levels: Mapping[str, ProblemLevel],
         now_s: float,
         *,
         by_another: bool,
@@ -260,27 +262,35 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
     problems: list[Problem] = []
     for entry in book.entries.values():
         if entry.failure is not None:
-            level = Level.ERROR if entry.failures >= FAILURES_TO_RED else Level.WARNING
+            level = ProblemLevel.ERROR if entry.failures >= FAILURES_TO_RED else ProblemLevel.WARNING
             title = f"{entry.app_id} failed" + (f" {entry.failures:,} times in a row" if entry.failures > 1 else "")
             problems.append(Problem(level, title, entry.failure.problem, entry.failure.remedy))
         problems += held_problems(entry.held)
         if entry.left_out:
             text = f"{entry.left_out} of its tables failed, or lack what the others have; they get it before all later."
             remedy = f"its log says why, and `delta-loader check {CONFIG}` what to fix; they need no repair then"
-            problems.append(Problem(Level.WARNING, f"{entry.app_id} has tables that were left out", text, remedy))
+            problems.append(
+                Problem(ProblemLevel.WARNING, f"{entry.app_id} has tables that were left out", text, remedy)
+            )
     problems += [
-        Problem(Level.ERROR, f"{found.app_id} is not ready to load", found.message, found.remedy)
+        Problem(ProblemLevel.ERROR, f"{found.app_id} is not ready to load", found.message, found.remedy)
         for found in loader.fitness.unfit
         if found.level is CheckLevel.ERROR
     ]
-    problems += [Problem(Level.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
-    problems += [Problem(Level.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems]
-    problems += [Problem(Level.WARNING, "A job takes long", text, JOB_REMEDY) for text in loader.jobs.long_running]
+    problems += [Problem(ProblemLevel.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
+    problems += [
+        Problem(ProblemLevel.ERROR, "Checkpoints fail", text, FAILING_REMEDY) for text in loader.checkpoints.problems
+    ]
+    problems += [
+        Problem(ProblemLevel.WARNING, "A job takes long", text, JOB_REMEDY) for text in loader.jobs.long_running
+    ]
     if loader.lease is not None and loader.lease.problem is not None:
-        problems.append(Problem(Level.ERROR, "The lease cannot be reached", loader.lease.problem, LEASE_REMEDY))
+        problems.append(Problem(ProblemLevel.ERROR, "The lease cannot be reached", loader.lease.problem, LEASE_REMEDY))
     if loader.unheard is not None:
         text = f"{loader.unheard.problem}. The stage is looked at instead, each second, and all of it once a minute."
-        problems.append(Problem(Level.WARNING, "The control topic cannot be reached", text, loader.unheard.remedy))
+        problems.append(
+            Problem(ProblemLevel.WARNING, "The control topic cannot be reached", text, loader.unheard.remedy)
+        )
     if loader.pausing.is_on:
         problems.append(paused_problem("Loading is paused"))
     return problems
@@ -292,12 +302,12 @@ def _dropped(streams: Iterable[Stream], book: LoadStats) -> Iterator[Problem]:
         found = undeclared.together(of.undeclared for of in seen if of.undeclared is not None)
         if found is not None and not stream.drops_on_purpose:
             title = f"Fields of {stream.app_id} are dropped"
-            yield Problem(Level.WARNING, title, found.sentence, undeclared.REMEDY)
+            yield Problem(ProblemLevel.WARNING, title, found.sentence, undeclared.REMEDY)
 
 
 def _sorted(problems: Iterable[Problem]) -> list[Problem]:
     """The problems, the worst first."""
-    return sorted(problems, key=lambda one: one.level is not Level.ERROR)
+    return sorted(problems, key=lambda one: one.level is not ProblemLevel.ERROR)
 
 
 def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from common.pages.model import Level, Problem, counted
+from common.pages.model import Problem, ProblemLevel, counted
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
 from delta_loader.core.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Topic, TopicPartition
     from delta_loader.core.held import Held
-    from delta_loader.core.writers import Idle, Unstaged
+    from delta_loader.core.writers import IdleWriter, Unstaged
     from delta_loader.streams.load_stats import StreamStats
 
 
@@ -41,7 +41,7 @@ class Look(Protocol):
         """The partitions of all topics that a stream takes."""
 
     @property
-    def idle(self) -> Collection[Idle]:
+    def idle(self) -> Collection[IdleWriter]:
         """Writers' latest records of partitions that have nothing new."""
 
 
@@ -67,7 +67,7 @@ class OfWriters:
                 f"{CONFIG}` tests what they need. Healthy ones are too slow or too few (runbook: StagingLags)"
             )
             title = f"{worst.source} waits to be staged"
-            yield Problem(Level.WARNING, title, text, remedy, also=len(self.waits) - 1)
+            yield Problem(ProblemLevel.WARNING, title, text, remedy, also=len(self.waits) - 1)
 
 
 class WritersView:

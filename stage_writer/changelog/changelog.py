@@ -60,14 +60,14 @@ class TopicChangelog:
         return TopicChanges(found.place, found.topic_id, spans, len(data), digest, written_ms)
 
     @contextmanager
-    def reading(self) -> Iterator[Reading]:
+    def reading(self) -> Iterator[ChangelogReading]:
         """A reader for any number of changes."""
         with ExitStack() as held:
-            yield Reading(self.topics, held, self.metrics)
+            yield ChangelogReading(self.topics, held, self.metrics)
 
 
 @dataclass(slots=True)
-class Reading:
+class ChangelogReading:
     """A `stage_writer.changelog.ports.ReadsChanges`."""
 
     topics: ChangelogTopics

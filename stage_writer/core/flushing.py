@@ -51,7 +51,7 @@ class FlushReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FlushLimits:
     """The bounds of the settings."""
 
     flush_after_s: float
@@ -98,14 +98,16 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FlushDecision:
     """What to do now."""
 
     flushes: tuple[Flush, ...]
     pressure: Pressure
 
 
-def decide(fillings: Sequence[Filling], limits: Limits, now_s: float, before: Pressure = Pressure()) -> Decision:
+def decide(
+    fillings: Sequence[Filling], limits: FlushLimits, now_s: float, before: Pressure = Pressure()
+) -> FlushDecision:
     """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
     due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
     flushes = {
@@ -128,7 +130,7 @@ def decide(fillings: Sequence[Filling], limits: Limits, now_s: float, before: Pr
     if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
         ahead |= {filling.source for filling in fillings if filling.flushing and filling.source in before.paused}
     paused = frozenset(filling.source for filling in fillings) if is_full else frozenset(ahead)
-    return Decision(tuple(flushes.values()), Pressure(paused, is_full))
+    return FlushDecision(tuple(flushes.values()), Pressure(paused, is_full))
 
 
 def age_share_of(source: TopicPartition) -> float:
@@ -136,7 +138,7 @@ def age_share_of(source: TopicPartition) -> float:
     return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(source).encode()) / 2**32
 
 
-def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], limits: Limits) -> list[Filling]:
+def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], limits: FlushLimits) -> list[Filling]:
     """The largest buffers, as many as must be flushed until the rest has spare room."""
     held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
     found: list[Filling] = []
@@ -149,7 +151,7 @@ def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], 
     return found
 
 
-def _own_reason(filling: Filling, limits: Limits, now_s: float) -> FlushReason | None:
+def _own_reason(filling: Filling, limits: FlushLimits, now_s: float) -> FlushReason | None:
     if filling.first_record_at_s is None:
         return None
     if filling.parquet_bytes >= limits.flush_bytes:

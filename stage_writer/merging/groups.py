@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TopicGroup:
     """Topics whose partitions with the same number are read as one chain."""
 
     topics: tuple[str, ...]
@@ -31,11 +31,11 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class TopicGroups:
     """All groups of a writer. A topic is in at most one. Raises ConfigError for a topic in two."""
 
-    groups: tuple[Group, ...]
-    _by_topic: dict[str, Group] = field(init=False, default_factory=dict)
+    groups: tuple[TopicGroup, ...]
+    _by_topic: dict[str, TopicGroup] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for group in self.groups:
@@ -45,7 +45,7 @@ class Groups:
                     raise ConfigError(msg, "join all of them in one part of one topology")
                 self._by_topic[topic] = group
 
-    def group_of(self, topic: str) -> Group | None:
+    def group_of(self, topic: str) -> TopicGroup | None:
         """The group of a topic; None for one that is read by itself."""
         return self._by_topic.get(topic)
 

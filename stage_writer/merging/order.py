@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Input:
+class MergeInput:
     """One Kafka partition of a merged chain, and its waiting messages."""
 
     source: TopicPartition
@@ -87,7 +87,7 @@ class Input:
 
 
 def next_messages(
-    chain: TopicPartition, inputs: Sequence[Input], now_s: float, longest_idle_s: float
+    chain: TopicPartition, inputs: Sequence[MergeInput], now_s: float, longest_idle_s: float
 ) -> MergedBatch | None:
     """The messages whose order is known, from ``inputs`` sorted by topic; None when there are none."""
     passed = [one.is_passed_over(now_s, longest_idle_s) for one in inputs]  # for each of them, to update their clocks
@@ -109,7 +109,7 @@ def next_messages(
     return merged_batch(chain, [one.source for one in inputs], before, parts, order.astype(np.int64))
 
 
-def pass_holes(inputs: Sequence[Input]) -> bool:
+def pass_holes(inputs: Sequence[MergeInput]) -> bool:
     """Whether all inputs have been passed on to their ends; if so, skips positions without records before these."""
     if any(one.waiting or not one.is_at_end for one in inputs):
         return False
@@ -123,7 +123,7 @@ def _raised(waiting: deque[MessageBatch]) -> np.ndarray[tuple[int], np.dtype[np.
     return np.maximum.accumulate(np.concatenate([batch.timestamps_ms for batch in waiting]))
 
 
-def _taken(one: Input, count: int) -> list[MessageBatch]:
+def _taken(one: MergeInput, count: int) -> list[MessageBatch]:
     """The first waiting messages."""
     taken = []
     while count:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ids_together, inputs_at, inputs_of, is_merged, merged_position, topics_of
-from stage_writer.merging.order import Input, next_messages, pass_holes
+from stage_writer.merging.order import MergeInput, next_messages, pass_holes
 from stage_writer.ports import Polled
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.stage.markers import LastRecord
     from stage_writer.core.batch import MessageBatch
-    from stage_writer.merging.groups import Groups
+    from stage_writer.merging.groups import TopicGroups
     from stage_writer.ports import GroupListener, PartitionFault, RecordSource
 
 INCOMPLETE_S = 120.0
@@ -44,11 +44,11 @@ LOOK_AGAIN_S = 1.0
 
 
 @dataclass(slots=True)
-class Chain:
+class MergedChain:
     """One merged chain of ours."""
 
     source: TopicPartition
-    inputs: tuple[Input, ...]
+    inputs: tuple[MergeInput, ...]
     longest_idle_s: float
     paused: bool = False
     paused_at_s: float = 0.0
@@ -60,7 +60,7 @@ class MergingSource:
     """A `stage_writer.ports.RecordSource`, and the listener of the one behind it."""
 
     def __init__(
-        self, inner: RecordSource, groups: Groups, clock: Clock, log: FilteringBoundLogger, ahead_bytes: int
+        self, inner: RecordSource, groups: TopicGroups, clock: Clock, log: FilteringBoundLogger, ahead_bytes: int
     ) -> None:
         """``ahead_bytes`` is how much may wait for other inputs before reading pauses (rule 4)."""
         self._inner = inner
@@ -70,8 +70,8 @@ class MergingSource:
         self._ahead_bytes = ahead_bytes
         self._streams: tuple[Stream, ...] = ()
         self._listener: GroupListener | None = None
-        self._chains: dict[TopicPartition, Chain] = {}
-        self._inputs: dict[TopicPartition, Input] = {}
+        self._chains: dict[TopicPartition, MergedChain] = {}
+        self._inputs: dict[TopicPartition, MergeInput] = {}
         """The inputs of our chains."""
         self._lonely: dict[TopicPartition, float] = {}
         """Assigned inputs whose chain is incomplete, and since when."""
@@ -225,13 +225,13 @@ class MergingSource:
         return sorted(mine)
 
     def _take_up(self, source: TopicPartition) -> None:
-        inputs = tuple(Input(one, Position(0), Position(0)) for one in inputs_of(source))
-        self._chains[source] = Chain(source, inputs, self._groups.longest_idle_s(source))
+        inputs = tuple(MergeInput(one, Position(0), Position(0)) for one in inputs_of(source))
+        self._chains[source] = MergedChain(source, inputs, self._groups.longest_idle_s(source))
         for one in inputs:
             del self._lonely[one.source]
             self._stopping.discard(one.source)
 
-    def _begin(self, chain: Chain, position: Position) -> None:
+    def _begin(self, chain: MergedChain, position: Position) -> None:
         """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
         ends = {end.source: end.position for end in inputs_at(position)}
         chain.told = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stage_writer.core.memory import MemoryShares
-from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.shell.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from stage_writer.ports import RecordSource
 
 
-def groups_of(joined: Iterable[tuple[Sequence[str], float]]) -> Groups:
+def groups_of(joined: Iterable[tuple[Sequence[str], float]]) -> TopicGroups:
     """The groups of topics that tasks read, with how long they wait for idle ones; single topics have no group."""
-    return Groups(tuple(Group(tuple(topics), idle_s) for topics, idle_s in joined if len(topics) > 1))
+    return TopicGroups(tuple(TopicGroup(tuple(topics), idle_s) for topics, idle_s in joined if len(topics) > 1))
 
 
 def source_of(
     settings: Settings,
-    groups: Groups,
+    groups: TopicGroups,
     clock: Clock,
     log: FilteringBoundLogger,
     *,

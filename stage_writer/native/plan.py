@@ -29,7 +29,7 @@ _DEEPEST = 100
 _NULLABLE, _LENIENT = 1, 2
 
 
-class Kind(IntEnum):
+class NodeKind(IntEnum):
     """As in `columns.h` in this folder, in the same order."""
 
     BOOLEAN = 0
@@ -54,21 +54,21 @@ class Kind(IntEnum):
 
 
 _PRIMITIVES = {
-    Primitive.BOOLEAN: Kind.BOOLEAN,
-    Primitive.BYTE: Kind.BYTE,
-    Primitive.SHORT: Kind.SHORT,
-    Primitive.INTEGER: Kind.INTEGER,
-    Primitive.LONG: Kind.LONG,
-    Primitive.FLOAT: Kind.FLOAT,
-    Primitive.DOUBLE: Kind.DOUBLE,
-    Primitive.STRING: Kind.STRING,
-    Primitive.BINARY: Kind.BASE64,
-    Primitive.DATE: Kind.DATE,
-    Primitive.TIMESTAMP: Kind.TIMESTAMP,
-    Primitive.TIMESTAMP_NTZ: Kind.TIMESTAMP_NTZ,
+    Primitive.BOOLEAN: NodeKind.BOOLEAN,
+    Primitive.BYTE: NodeKind.BYTE,
+    Primitive.SHORT: NodeKind.SHORT,
+    Primitive.INTEGER: NodeKind.INTEGER,
+    Primitive.LONG: NodeKind.LONG,
+    Primitive.FLOAT: NodeKind.FLOAT,
+    Primitive.DOUBLE: NodeKind.DOUBLE,
+    Primitive.STRING: NodeKind.STRING,
+    Primitive.BINARY: NodeKind.BASE64,
+    Primitive.DATE: NodeKind.DATE,
+    Primitive.TIMESTAMP: NodeKind.TIMESTAMP,
+    Primitive.TIMESTAMP_NTZ: NodeKind.TIMESTAMP_NTZ,
 }
-_WITH_DATA = (Kind.STRING, Kind.JSON, Kind.BASE64, Kind.HEX)
-_WITHOUT_VALUES = (Kind.STRUCT,)
+_WITH_DATA = (NodeKind.STRING, NodeKind.JSON, NodeKind.BASE64, NodeKind.HEX)
+_WITHOUT_VALUES = (NodeKind.STRUCT,)
 
 
 class UnknownTypeError(Exception):
@@ -79,7 +79,7 @@ class UnknownTypeError(Exception):
 class Node:
     """One value of a record."""
 
-    kind: Kind
+    kind: NodeKind
     arrow: pa.DataType
     nullable: bool
     name: str = ""
@@ -155,34 +155,34 @@ def _node(data_type: DataType, reading: Reading, *, nullable: bool, name: str = 
         case ArrayType(element, contains_null):
             node.children = [_node(element, reading.at("element"), nullable=contains_null, depth=depth + 1)]
         case MapType(_, value, contains_null):
-            key = Node(Kind.STRING, pa.string(), nullable=False)
+            key = Node(NodeKind.STRING, pa.string(), nullable=False)
             inner = _node(value, reading.at("value"), nullable=contains_null, depth=depth + 2)
             entry = pa.struct([node.arrow.key_field, node.arrow.item_field])
-            node.children = [Node(Kind.STRUCT, entry, nullable=False, children=[key, inner])]
+            node.children = [Node(NodeKind.STRUCT, entry, nullable=False, children=[key, inner])]
         case _:
             if reading.epoch_decimals is not None:
                 node.precision, node.scale = _MOST_DIGITS, reading.epoch_decimals
     return node
 
 
-def _kind(data_type: DataType, reading: Reading) -> Kind:  # noqa: PLR0911 - one for each kind of type
+def _kind(data_type: DataType, reading: Reading) -> NodeKind:  # noqa: PLR0911 - one for each kind of type
     match data_type:
         case DecimalType():
-            return Kind.DECIMAL
+            return NodeKind.DECIMAL
         case StructType():
-            return Kind.STRUCT
+            return NodeKind.STRUCT
         case ArrayType():
-            return Kind.LIST
+            return NodeKind.LIST
         case MapType(key, _):
             if key is not Primitive.STRING:
                 raise UnknownTypeError
-            return Kind.MAP
+            return NodeKind.MAP
         case Primitive() if reading.epoch_decimals is not None:
-            return Kind.EPOCH
+            return NodeKind.EPOCH
         case Primitive() if reading.format is ValueFormat.HEX:
-            return Kind.HEX
+            return NodeKind.HEX
         case Primitive() if reading.format is ValueFormat.JSON:
-            return Kind.JSON
+            return NodeKind.JSON
         case Primitive() if data_type in _PRIMITIVES:
             return _PRIMITIVES[data_type]
         case _:

@@ -47,7 +47,7 @@ _POINTER, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MessageRun:
     """Messages of one Kafka partition, one after the other."""
 
     topic: str
@@ -77,7 +77,7 @@ class TakenMessages:
     timestamps_ms: NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray
-    runs: tuple[Run, ...]
+    runs: tuple[MessageRun, ...]
     errors: tuple[TakenError, ...]
 
 
@@ -258,10 +258,10 @@ def _binaries(count: int, valid: pa.Buffer | None, ends: pa.Buffer, data: pa.Buf
     return pa.BinaryArray.from_buffers(pa.binary(), count, [valid, ends, data])
 
 
-def _runs(numbers: NDArray[np.int64], topics: list[str], count: int) -> tuple[Run, ...]:
+def _runs(numbers: NDArray[np.int64], topics: list[str], count: int) -> tuple[MessageRun, ...]:
     starts = numbers[:, 2].tolist()
     ends = [*starts[1:], count][: len(starts)]
     return tuple(
-        Run(topics[topic], partition, start, end, None if epoch < 0 else epoch)
+        MessageRun(topics[topic], partition, start, end, None if epoch < 0 else epoch)
         for (topic, partition, start, epoch), end in zip(numbers.tolist(), ends, strict=True)
     )

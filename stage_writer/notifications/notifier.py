@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.ports import Clock
-    from stage_writer.notifications.ports import ControlTopic
-    from stage_writer.ports import Stage
+    from stage_writer.notifications.ports import NotificationTopic
+    from stage_writer.ports import WriterStage
 
 _AFTER_A_FAILURE_S = 30.0
 _LAST_WORDS_S = 2.0
@@ -35,11 +35,11 @@ class LoaderNotifier:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: WriterStage,
         clock: Clock,
         log: FilteringBoundLogger,
         metrics: Metrics,
-        control: ControlTopic | None = None,
+        control: NotificationTopic | None = None,
     ) -> None:
         """Sends nothing yet."""
         self._stage = stage

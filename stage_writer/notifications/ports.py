@@ -40,7 +40,7 @@ class NoNotifier:
 NO_NOTIFIER = NoNotifier()
 
 
-class ControlTopic(Protocol):
+class NotificationTopic(Protocol):
     """The topic for notifications (``loader.control_topic``). Only `end` waits."""
 
     @property

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import Begins, Place, Transactions
+    from stage_writer.outbox.ports import Begins, DeliveryPlace, Transactions
     from stage_writer.outbox.records import Outgoing
 
 _MOST_RECORDS = 50_000
@@ -51,7 +51,7 @@ def _nothing(_step: str) -> None:
 class Delivery:
     """One chain's delivery. Used by one thread at a time; connects when something is delivered."""
 
-    place: Place
+    place: DeliveryPlace
     store: ObjectStore
     at: Callable[[str], None] = _nothing
     begin: Begins = KafkaTransactions.begin

@@ -24,7 +24,7 @@ from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from common.stage.outboxes import OutboxName, outbox_folder
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import FencedError, Place
+from stage_writer.outbox.ports import DeliveryPlace, FencedError
 from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class KafkaOutlets:
         """The outlet of a chain that ends there, with the outboxes that are not known to be delivered."""
         if stream.app_id not in self._writing and (tail is None or not tail.outboxes):
             return None  # a topology's undelivered records are still delivered after it was changed
-        place = Place(self._kafka, self._group_id, stream.app_id, source)
+        place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, source)
         outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, tail)
         outlet.sealed(() if tail is None else tail.outboxes)
         return outlet

@@ -65,7 +65,7 @@ class FencedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeliveryPlace:
     """The identity of a chain's deliveries."""
 
     kafka: Mapping[str, Option]
@@ -110,7 +110,7 @@ class Transactions(Protocol):
 class Begins(Protocol):
     """Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions."""
 
-    def __call__(self, place: Place, at: Callable[[str], None], /) -> Transactions:
+    def __call__(self, place: DeliveryPlace, at: Callable[[str], None], /) -> Transactions:
         """``at`` is called at steps between which a process may end. Raises FencedError and BrokerError."""
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.outbox.ports import Place
+    from stage_writer.outbox.ports import DeliveryPlace
 
 _TIMEOUT_S = 30.0
 _FENCED = {
@@ -52,7 +52,7 @@ _REMEDIES = {
 class KafkaTransactions:
     """A `stage_writer.outbox.ports.Transactions`."""
 
-    place: Place
+    place: DeliveryPlace
     at: Callable[[str], None]
     producer: Producer
     group: Consumer
@@ -61,7 +61,7 @@ class KafkaTransactions:
     """Why records of the transaction were rejected."""
 
     @classmethod
-    def begin(cls, place: Place, at: Callable[[str], None]) -> KafkaTransactions:
+    def begin(cls, place: DeliveryPlace, at: Callable[[str], None]) -> KafkaTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
         try:
             return cls._begin(place, at)
@@ -69,7 +69,7 @@ class KafkaTransactions:
             raise _failed(place, error.args[0]) from error
 
     @classmethod
-    def _begin(cls, place: Place, at: Callable[[str], None]) -> KafkaTransactions:
+    def _begin(cls, place: DeliveryPlace, at: Callable[[str], None]) -> KafkaTransactions:
         given = client_properties(place.kafka)
         fixed: dict[str, Option] = {
             "transactional.id": place.transactional_id,
@@ -169,7 +169,7 @@ def _generation_of(metadata: str | None) -> int:
     return int(metadata) if metadata is not None and metadata.isascii() and metadata.isdigit() else -1
 
 
-def _failed(place: Place, cause: KafkaError) -> BrokerError | FencedError:
+def _failed(place: DeliveryPlace, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
         return FencedError(f"{cause.str()} (transactional id {place.transactional_id})")
     msg = f"cannot deliver what the topology of {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"

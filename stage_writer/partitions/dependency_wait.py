@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import TopicPartition
     from stage_writer.partitions.partition import Owned
-    from stage_writer.ports import RecordSource, Wait
+    from stage_writer.ports import Dependency, RecordSource
 
 GIVE_UP_AFTER_S = 240.0
 
 
-class Waiting:
+class DependencyWaits:
     """What to do with the partitions that wait."""
 
     def __init__(self, source: RecordSource, clock: Clock, log: FilteringBoundLogger) -> None:
@@ -38,7 +38,7 @@ class Waiting:
         self._clock = clock
         self._log = log
 
-    def begin(self, owned: Owned, wait: Wait) -> None:
+    def begin(self, owned: Owned, wait: Dependency) -> None:
         """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([owned.source])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.stage.idle import StreamFact
     from stage_writer.partitions.partition import Owned
-    from stage_writer.ports import RecordSource, Stage
+    from stage_writer.ports import RecordSource, WriterStage
 
 TELL_EVERY_S = 60.0
 
@@ -37,7 +37,12 @@ class Idling:
     """One writer's report."""
 
     def __init__(
-        self, source: RecordSource, stage: Stage, clock: Clock, log: FilteringBoundLogger, streams: Collection[Stream]
+        self,
+        source: RecordSource,
+        stage: WriterStage,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        streams: Collection[Stream],
     ) -> None:
         self._streams = streams
         self._source = source

@@ -9,7 +9,7 @@ from common.backoff import Backoff
 from common.http.pages import with_remedy
 from common.spans import Position
 from stage_writer.core.flushing import Filling
-from stage_writer.partitions.resume_points import Place
+from stage_writer.partitions.resume_points import ResumePoint
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
+        Dependency,
         Flushing,
         FlushJob,
         Incompatible,
         PartitionTask,
         Running,
-        Stage,
-        Wait,
+        WriterStage,
     )
 
 
@@ -63,7 +63,7 @@ class Owned:
     """The last end that reading has reached; records need not lie right before it."""
     taken: Position = Position(0)  # noqa: RUF009
     """The position after what was read of it and is in the buffer, or on its way there."""
-    wait: Wait | None = None
+    wait: Dependency | None = None
     """What it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
     outlet: Outlet | None = None
@@ -72,11 +72,11 @@ class Owned:
     """The task of a stream with a topology; ``converter`` is then the task's own."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ResumePoint:
         """Where its chain ends."""
-        return Place(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
+        return ResumePoint(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
-    def flush_job(self, stage: Stage, guard: ClaimGuard) -> FlushJob:
+    def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
         return stage.flush_job(
             self.source,
@@ -129,17 +129,17 @@ class Unread:
 class Restoring:
     """A task that is being restored to its chain's end."""
 
-    place: Place
+    place: ResumePoint
     running: Running[PartitionTask]
 
 
 @dataclass(slots=True)
-class Held:
+class HeldPartition:
     """A partition of ours that cannot continue."""
 
     problem: str
     converter: Converter
-    place: Place | None
+    place: ResumePoint | None
     """Where its chain ended at that time; None when it could not be read."""
     look_at_s: float
     remedy: str = ""
@@ -153,7 +153,7 @@ class Held:
         """One line for operators."""
         return with_remedy(self.problem, self.remedy)
 
-    def takes_rows_now(self, stage: Stage) -> bool:
+    def takes_rows_now(self, stage: WriterStage) -> bool:
         """Whether the table that could not accept its rows was replaced or fixed."""
         found = self.incompatible
         return found is not None and stage.incompatible(found.start, found.tables) is None

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from common.spans import Topic
     from common.stage.state_files import StateFiles
     from stage_writer.core.chain_end import Tail
-    from stage_writer.ports import RecordSource, Stage, Workers
+    from stage_writer.ports import RecordSource, Workers, WriterStage
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ResumePoint:
     """Where to read a partition from, and the chain that its records go into."""
 
     tail: Tail | None
@@ -49,18 +49,18 @@ class Place:
         """The state of the partition's task there; empty without a task."""
         return EMPTY_STATE if self.tail is None else self.tail.state
 
-    def differs(self, held: Place) -> bool:
+    def differs(self, held: ResumePoint) -> bool:
         """Whether the chain now ends elsewhere, or is another one."""
         return self.position != held.position or self.lineage.generation != held.lineage.generation
 
 
-Look = Place | MarkerError | StoreError | BrokerError
+Look = ResumePoint | MarkerError | StoreError | BrokerError
 
 
-class Places:
+class ResumePoints:
     """Finds places in the stage and in Kafka."""
 
-    def __init__(self, source: RecordSource, stage: Stage) -> None:
+    def __init__(self, source: RecordSource, stage: WriterStage) -> None:
         self._source = source
         self._stage = stage
 
@@ -75,7 +75,7 @@ class Places:
         in_turn = {source: self._look(source, stream) for source, stream in wanted.items() if source not in at_once}
         return {**looks, **in_turn}
 
-    def is_reached(self, source: TopicPartition, place: Place) -> bool:
+    def is_reached(self, source: TopicPartition, place: ResumePoint) -> bool:
         """Whether Kafka has reached the position of a chain whose last marker is empty and may be ahead of Kafka.
 
         Never true for a chain that ends with records: a topic that ends before them may have lost some, and its next
@@ -92,12 +92,12 @@ class Places:
         except (MarkerError, StoreError, BrokerError) as error:
             return error
 
-    def of(self, source: TopicPartition, stream: Stream) -> Place:
+    def of(self, source: TopicPartition, stream: Stream) -> ResumePoint:
         """Where reading of a partition starts now. Raises MarkerError, StoreError and BrokerError."""
         tail = self._tail(source, stream)
         if tail is not None:
             require_inputs(source, tail.end)
-            return Place(tail, tail.end, tail.lineage)
+            return ResumePoint(tail, tail.end, tail.lineage)
         beginning = self._stage.beginning(source)
         if beginning is None and stream.start is StartAt.LATEST:
             beginning = self._begin_at_the_end(source, stream)
@@ -108,14 +108,14 @@ class Places:
                 self._stage.begin(source, Beginning(position))
                 beginning = self._stage.beginning(source)
             if beginning is None:
-                return Place(None, position, Lineage())
+                return ResumePoint(None, position, Lineage())
         # Another writer may have started the chain, and staged, since it was read.
         tail = self._tail(source, stream)
         if tail is not None:
             require_inputs(source, tail.end)
-            return Place(tail, tail.end, tail.lineage)
+            return ResumePoint(tail, tail.end, tail.lineage)
         require_inputs(source, beginning.position)
-        return Place(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
+        return ResumePoint(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
 
     def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:
         """The chain's end, with the state of the partition's task where there is one."""
@@ -147,7 +147,7 @@ def is_other(lineage: Lineage, topic_id: str | None) -> bool:
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
 
 
-def of_chain(fault: PartitionFault, place: Place) -> PartitionFault:
+def of_chain(fault: PartitionFault, place: ResumePoint) -> PartitionFault:
     """The fault, if Kafka has lost records: a chain without records merely has its position past Kafka's end."""
     has_none = place.tail is None or place.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault

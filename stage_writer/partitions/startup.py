@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
 from stage_writer.partitions.partition import Restoring, Unread
-from stage_writer.partitions.resume_points import Look, Place, is_other, other_topic
+from stage_writer.partitions.resume_points import Look, ResumePoint, is_other, other_topic
 from stage_writer.ports import PartitionFault
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import Topic, TopicPartition
-    from stage_writer.partitions.resume_points import Places
-    from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Stage, Workers
+    from stage_writer.partitions.resume_points import ResumePoints
+    from stage_writer.ports import Converter, PartitionTask, RecordSource, Running, Workers, WriterStage
     from stage_writer.schemas import Schemas
 
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class TakenUp:
     """Reading continues from here."""
 
-    place: Place
+    place: ResumePoint
     converter: Converter
     task: PartitionTask | None = None
 
@@ -50,7 +50,7 @@ class Unfit:
 
     fault: PartitionFault
     converter: Converter
-    place: Place | None
+    place: ResumePoint | None
 
 
 Found = TakenUp | Unfit | StoreError | BrokerError
@@ -63,9 +63,9 @@ class TakingUp:
     def __init__(
         self,
         source: RecordSource,
-        places: Places,
+        places: ResumePoints,
         schemas: Schemas,
-        stage: Stage,
+        stage: WriterStage,
         workers: Workers,
         *,
         clock: Clock,
@@ -118,7 +118,7 @@ class TakingUp:
         unread = self.waiting[source]
         try:
             topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
-            if not isinstance(look, Place):
+            if not isinstance(look, ResumePoint):
                 raise look
         except (MarkerError, StoreError, BrokerError) as error:
             return self._failed(source, error)

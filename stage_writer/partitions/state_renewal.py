@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.partitions.partition import Owned
-    from stage_writer.ports import PartitionTask, Running, Stage, Workers
+    from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
 
 LOOK_EVERY_S = 60.0
 
@@ -42,7 +42,7 @@ class Renewed:
 class Renewing:
     """One writer's renewals."""
 
-    def __init__(self, stage: Stage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
+    def __init__(self, stage: WriterStage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
         self._stage = stage
         self._workers = workers
         self._clock = clock

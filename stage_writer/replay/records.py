@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class OffsetRanges:
     """The range ``[start, end)`` of each partition."""
 
     start: Position
@@ -64,7 +64,7 @@ class Moments:
     until_ms: int
 
 
-Asked = Offsets | Moments
+Asked = OffsetRanges | Moments
 
 
 class Records(Protocol):
@@ -135,7 +135,7 @@ def asked_for(start: int | None, end: int | None, since: str | None, until: str 
     """The range of a command line's options. Raises UsageError."""
     offsets, moments = (start, end), (since, until)
     if None not in offsets and moments == (None, None) and start is not None and end is not None and start < end:
-        return Offsets(Position(start), Position(end))
+        return OffsetRanges(Position(start), Position(end))
     if since is not None and until is not None and offsets == (None, None):
         try:
             found = Moments(parse_timestamp_ms(since), parse_timestamp_ms(until))

@@ -37,7 +37,7 @@ _LONG_RUN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ClientEvent:
     """An event from librdkafka in place of a message."""
 
     topic: str | None
@@ -52,7 +52,7 @@ class Portion:
 
     batches: tuple[MessageBatch, ...]
     """There may be several for one partition, in its order."""
-    problems: tuple[Problem, ...]
+    problems: tuple[ClientEvent, ...]
     count: int
     """The number of messages and problems."""
 
@@ -101,11 +101,11 @@ class _Columns:
 
 def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
     """Messages and problems, as `consume` returns them."""
-    count, problems = len(messages), list[Problem]()
+    count, problems = len(messages), list[ClientEvent]()
     errors = list(map(Message.error, messages))
     if errors and set(map(type, errors)) != {NoneType}:  # a KafkaError cannot be compared with None
         problems = [
-            Problem(message.topic(), message.partition(), message.offset(), error)
+            ClientEvent(message.topic(), message.partition(), message.offset(), error)
             for message, error in zip(messages, errors, strict=True)
             if error is not None
         ]

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.settings.section import Option
     from common.stage.markers import LastRecord
-    from stage_writer.shell.gathering import Problem
+    from stage_writer.shell.gathering import ClientEvent
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
@@ -323,7 +323,7 @@ class KafkaSource:
             self._seek(source, _kafka(source, *self._checks.ask(source)))
         return False
 
-    def _fault(self, found: Problem) -> list[PartitionFault]:
+    def _fault(self, found: ClientEvent) -> list[PartitionFault]:
         topic, partition, error = found.topic, found.partition, found.error
         if error.code() == _RESET and topic is not None:
             source = _source(topic, partition)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
-from stage_writer.shell.gathering import Portion, Problem, batches_of_taken, portion_of
+from stage_writer.shell.gathering import ClientEvent, Portion, batches_of_taken, portion_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -92,7 +92,7 @@ class NativeTaker:
         taken, other = self._taking.give(), portion_of(strays, with_headers=False)
         after = portion_of(fresh, with_headers=False)
         problems = [
-            Problem(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
+            ClientEvent(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
             for found in taken.errors
         ]
         batches = (*other.batches, *batches_of_taken(taken))

@@ -192,7 +192,7 @@ class ObjectStage:
         outlet: Outlet | None = None,
     ) -> Job:
         """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
-        return Job(self, Flush(source, stream, buffer, tail, lineage, state, outlet), guard)
+        return Job(self, FlushIdentity(source, stream, buffer, tail, lineage, state, outlet), guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
@@ -215,7 +215,7 @@ class ObjectStage:
         store = self._store if file.staged.is_mixed else self._tables(file.table.url)
         store.upload(file.staged.path, file.data)
 
-    def write_state(self, flush: Flush, change: StateChange) -> MarkedState:
+    def write_state(self, flush: FlushIdentity, change: StateChange) -> MarkedState:
         """Write a flush's changes to its task's state."""
 
         def name(kind: StateKind) -> StateFileName:
@@ -223,7 +223,7 @@ class ObjectStage:
 
         return change.write(self.states.of(flush.stream), name)
 
-    def write_outbox(self, flush: Flush) -> tuple[str, ...]:
+    def write_outbox(self, flush: FlushIdentity) -> tuple[str, ...]:
         """Write a flush's records for Kafka topics. Returns the outboxes its marker must name. Raises BrokerError."""
         buffer, outlet = flush.buffer, flush.outlet
         if outlet is None:
@@ -239,7 +239,7 @@ class ObjectStage:
 
     def manifest(
         self,
-        flush: Flush,
+        flush: FlushIdentity,
         tables: tuple[StagedTable, ...],
         state: MarkedState | None = None,
         outboxes: tuple[str, ...] = (),
@@ -320,7 +320,7 @@ class ObjectStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
+class FlushIdentity:
     """The identity of one flush."""
 
     source: TopicPartition
@@ -347,7 +347,7 @@ class NewFile:
 class Job:
     """A `stage_writer.ports.FlushJob`."""
 
-    def __init__(self, stage: ObjectStage, flush: Flush, guard: ClaimGuard) -> None:
+    def __init__(self, stage: ObjectStage, flush: FlushIdentity, guard: ClaimGuard) -> None:
         self._stage = stage
         self._flush = flush
         self._guard = guard

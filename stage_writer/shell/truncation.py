@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class TruncationCheck:
     """A partition whose next record must be the last one that was read."""
 
     last: LastRecord
@@ -61,9 +61,9 @@ class TruncationChecks:
 
     def __init__(self) -> None:
         self._expected: dict[TopicPartition, LastRecord] = {}
-        self._open: dict[TopicPartition, Check] = {}
+        self._open: dict[TopicPartition, TruncationCheck] = {}
         self._last: dict[TopicPartition, LastRecord] = {}
-        self._waiting: dict[TopicPartition, Check] = {}
+        self._waiting: dict[TopicPartition, TruncationCheck] = {}
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         """The record before the position that each of these starts at next."""
@@ -75,7 +75,7 @@ class TruncationChecks:
         last = self._expected.pop(source, None)
         if last is None or last.offset >= position:
             return position, None
-        self._open[source] = Check(last, position)
+        self._open[source] = TruncationCheck(last, position)
         return last.offset, last.leader_epoch
 
     def forget(self, sources: Collection[TopicPartition]) -> None:
@@ -84,11 +84,11 @@ class TruncationChecks:
             self._open.pop(source, None)
             self._last.pop(source, None)
 
-    def open(self, source: TopicPartition) -> Check | None:
+    def open(self, source: TopicPartition) -> TruncationCheck | None:
         """The check that waits for a partition's next record."""
         return self._open.get(source)
 
-    def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, Check]:
+    def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, TruncationCheck]:
         """The checks that have waited since the previous call, except those of paused partitions."""
         waiting = {source: check for source, check in self._open.items() if source not in paused}
         overdue = {source: check for source, check in waiting.items() if self._waiting.get(source) is check}

@@ -67,7 +67,7 @@ class KeptTask:
         self._when = when
         self._unfit_topics = parent.unfit_topics
         self._readers = _Readers(stores)
-        self._flying: Change | None = None
+        self._flying: TaskChange | None = None
         self._look_ups = parent.look_ups
         self._open = OpenTask(source, stores)
         if self._look_ups is not None:
@@ -86,14 +86,14 @@ class KeptTask:
         """Whether a processor requested a flush since the last seal."""
         return self.converter.wants_flush
 
-    def seal(self, buffer: Buffer) -> Change:
+    def seal(self, buffer: Buffer) -> TaskChange:
         """The changes since the last seal: of the messages in the buffer, and of no others."""
         del buffer
         held_bytes = self._stores.memory_bytes
         with self._open.gate:
             changes = self._stores.seal()
             snapshot = self._stores.snapshot() if self._is_snapshot_due(changes) else None
-        self._flying = Change(self._files, changes, snapshot, self._readers, held_bytes)
+        self._flying = TaskChange(self._files, changes, snapshot, self._readers, held_bytes)
         self.converter.wants_flush = False
         return self._flying
 
@@ -175,7 +175,7 @@ class Renewal:
         return StateFiles(self.name.path)
 
 
-class Change:
+class TaskChange:
     """A `stage_writer.ports.StateChange`."""
 
     def __init__(

@@ -36,7 +36,7 @@ EARLIEST_MS, LATEST_MS = -(1 << 61), 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StoreQuery:
     """A query on a store."""
 
     keys: tuple[Key, ...] = ()
@@ -67,7 +67,7 @@ class OpenTask:
     gate: Lock = field(default_factory=Lock)
     is_open: bool = True
 
-    def find(self, store: str, kind: StoreKind, asked: Asked) -> list[Found] | None:
+    def find(self, store: str, kind: StoreKind, asked: StoreQuery) -> list[Found] | None:
         """Entries of a store; None when the task has ended meanwhile."""
         with self.gate:
             if not self.is_open:
@@ -117,7 +117,7 @@ class LookUps:
         return sorted(found, key=lambda task: (task.source.topic, task.source.partition))
 
 
-def _found(store: Any, kind: StoreKind, asked: Asked) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says
+def _found(store: Any, kind: StoreKind, asked: StoreQuery) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says
     match kind:
         case StoreKind.KEY_VALUE:
             yield from _values(store, asked)
@@ -127,7 +127,7 @@ def _found(store: Any, kind: StoreKind, asked: Asked) -> Iterator[Found]:  # noq
             yield from _sessions(store, asked)
 
 
-def _values(store: KeyValueStore, asked: Asked) -> Iterator[Found]:
+def _values(store: KeyValueStore, asked: StoreQuery) -> Iterator[Found]:
     for key in asked.keys:
         value = store.get(key)
         if value is not None:
@@ -138,7 +138,7 @@ def _values(store: KeyValueStore, asked: Asked) -> Iterator[Found]:
             yield Found(key, value)
 
 
-def _windows(store: WindowStore, asked: Asked) -> Iterator[Found]:
+def _windows(store: WindowStore, asked: StoreQuery) -> Iterator[Found]:
     for key in asked.keys:
         for start_ms, value in store.fetch_range(key, asked.from_ms, asked.to_ms):
             yield Found(key, value, start_ms, start_ms + store.size_ms)
@@ -147,7 +147,7 @@ def _windows(store: WindowStore, asked: Asked) -> Iterator[Found]:
             yield Found(windowed.key, value, windowed.start_ms, windowed.end_ms)
 
 
-def _sessions(store: SessionStore, asked: Asked) -> Iterator[Found]:
+def _sessions(store: SessionStore, asked: StoreQuery) -> Iterator[Found]:
     for key in asked.keys:
         for session, value in store.find_sessions(key, asked.from_ms, asked.to_ms):
             yield Found(key, value, session.start_ms, session.end_ms)

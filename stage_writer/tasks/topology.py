@@ -58,9 +58,9 @@ class TopologyConverter(StreamTasks):
         msg = f"messages of {batches[0].source} were converted without a task"
         raise RuntimeError(msg)
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Restoring:
+    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
         """A job that restores the task of a Kafka partition."""
-        return Restoring(self, source, state, store)
+        return TaskRestore(self, source, state, store)
 
     def restored(self, source: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
         """The task of a Kafka partition, at the end of the chain that names these files."""
@@ -109,7 +109,7 @@ class _Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Restoring:
+class TaskRestore:
     """A background job."""
 
     converter: TopologyConverter

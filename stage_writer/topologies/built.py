@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from stage_writer.core.steps.rows import Step
-    from stage_writer.topologies.nodes import Node, StoreBuilder
+    from stage_writer.topologies.nodes import MakesStore, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TaskGroup:
     """Sorted."""
     nodes: tuple[Node, ...]
     """In the order in which they were added."""
-    stores: tuple[StoreBuilder, ...]
+    stores: tuple[MakesStore, ...]
 
     @property
     def name(self) -> str:
@@ -141,7 +141,7 @@ def _kind(node: Node) -> str:
 
 def build(
     nodes: tuple[Node, ...],
-    stores: Mapping[str, StoreBuilder],
+    stores: Mapping[str, MakesStore],
     connections: Sequence[tuple[str, str]],
     *,
     fails_on_error: bool,
@@ -173,7 +173,7 @@ def build(
 
 
 def _connected(
-    nodes: Mapping[str, Node], stores: Mapping[str, StoreBuilder], connections: Sequence[tuple[str, str]]
+    nodes: Mapping[str, Node], stores: Mapping[str, MakesStore], connections: Sequence[tuple[str, str]]
 ) -> dict[str, frozenset[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for store, name in connections:
@@ -192,7 +192,7 @@ def _connected(
 def _require_used(
     nodes: Sequence[Node],
     children: Mapping[str, Sequence[Node]],
-    stores: Mapping[str, StoreBuilder],
+    stores: Mapping[str, MakesStore],
     connected: Mapping[str, frozenset[str]],
 ) -> None:
     if not any(isinstance(node, SourceNode) for node in nodes):
@@ -293,7 +293,7 @@ def _check_time(source: SourceNode) -> None:
 
 
 def _groups(
-    nodes: Sequence[Node], stores: Mapping[str, StoreBuilder], connected: Mapping[str, frozenset[str]]
+    nodes: Sequence[Node], stores: Mapping[str, MakesStore], connected: Mapping[str, frozenset[str]]
 ) -> Iterator[TaskGroup]:
     """The groups in the order of their first sources (rule 1)."""
     part_of = {node.name: node.name for node in nodes}

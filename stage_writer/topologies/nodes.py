@@ -42,7 +42,7 @@ class ValueType(StrEnum):
     """Bytes, unchanged."""
 
 
-class StoreBuilder(Protocol):
+class MakesStore(Protocol):
     """What a task makes a state store of; the stores' own builders have more attributes."""
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.tasks.look_ups import LookUps
 
 
-class Serving:
+class WriterServing:
     """Starts to serve immediately, if the settings enable it."""
 
     def __init__(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from common.http.server import json_page, text_page
-from stage_writer.tasks.look_ups import EARLIEST_MS, LATEST_MS, Asked
+from stage_writer.tasks.look_ups import EARLIEST_MS, LATEST_MS, StoreQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,7 +72,7 @@ def _stream(look_ups: LookUps, app_id: str) -> dict[str, object]:
     }
 
 
-def _tasks(look_ups: LookUps, app_id: str, store: str, kind: StoreKind, asked: Asked) -> list[dict[str, object]]:
+def _tasks(look_ups: LookUps, app_id: str, store: str, kind: StoreKind, asked: StoreQuery) -> list[dict[str, object]]:
     answers = ((task.source, task.find(store, kind, asked)) for task in look_ups.tasks(app_id))
     return [
         {"topic": source.topic, "partition": source.partition, "entries": [_entry(one) for one in found]}
@@ -86,7 +86,7 @@ def _entry(found: Found) -> dict[str, object]:
     return {"key": _plain(found.key), **times, "value": _plain(found.value)}
 
 
-def _asked(keys: list[str], query: Mapping[str, str]) -> Asked:
+def _asked(keys: list[str], query: Mapping[str, str]) -> StoreQuery:
     unknown = sorted(set(query) - _KNOWN)
     if unknown:
         msg = f"{unknown[0]} is not known; there are {', '.join(sorted(_KNOWN))}"
@@ -109,7 +109,7 @@ def _asked(keys: list[str], query: Mapping[str, str]) -> Asked:
     if isinstance(prefix, bool | int | float):
         msg = "a prefix is text or an array"
         raise TypeError(msg)
-    return Asked(
+    return StoreQuery(
         tuple(key(text) for text in keys),
         low=bound("low"),
         high=bound("high"),

@@ -16,9 +16,9 @@ from common.pages.model import (
     DeadLetters,
     Figure,
     Lag,
-    Level,
     PartitionRow,
     Problem,
+    ProblemLevel,
     State,
     Status,
     Stop,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from stage_writer.core.flushing import Pressure
-    from stage_writer.partitions.partition import Held, Owned, Unread
+    from stage_writer.partitions.partition import HeldPartition, Owned, Unread
     from stage_writer.telemetry import WriterTelemetry
 
 FAILING_REMEDY = (
@@ -54,12 +54,12 @@ STOPS = ("Staged", "Read", "In Kafka")
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LoopSnapshot:
     """The loop's state at one time."""
 
     owned: Sequence[Owned]
     unread: Mapping[TopicPartition, Unread]
-    held: Mapping[TopicPartition, Held]
+    held: Mapping[TopicPartition, HeldPartition]
     pressure: Pressure
     joined: bool
     is_failing: bool
@@ -106,7 +106,7 @@ class WriterView:
         self._late_s = max(_BEHIND_S, 3 * flush_after_s)
         self._started_ms = clock.wall_ms()
 
-    def tell(self, snapshot: Snapshot) -> None:
+    def tell(self, snapshot: LoopSnapshot) -> None:
         """Set the gauges of lag and of held partitions."""
         metrics, now_s = self._metrics, self._clock.monotonic_s()
         for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
@@ -126,7 +126,7 @@ class WriterView:
         for reason, count in Counter(held.reason for held in snapshot.held.values()).items():
             metrics.set(catalogue.WRITER_HELD, count, reason=reason)
 
-    def status(self, snapshot: Snapshot) -> Status:
+    def status(self, snapshot: LoopSnapshot) -> Status:
         """For the page."""
         now_s = self._clock.monotonic_s()
         partitions = _partitions(snapshot)
@@ -191,41 +191,45 @@ class WriterView:
             partitions=len(found),
             held=held,
             valid_through_ms=None,
-            level=Level.ERROR if held else None,
+            level=ProblemLevel.ERROR if held else None,
         )
 
-    def _problems(self, snapshot: Snapshot) -> list[Problem]:
+    def _problems(self, snapshot: LoopSnapshot) -> list[Problem]:
         problems = list(held_problems(snapshot.held))
         waits = [one for one in snapshot.owned if one.wait is not None]
         if waits and waits[0].wait is not None:
             error = waits[0].wait.error
-            problem = Problem(Level.ERROR, f"{waits[0].source} waits", error.problem, error.remedy, also=len(waits) - 1)
+            problem = Problem(
+                ProblemLevel.ERROR, f"{waits[0].source} waits", error.problem, error.remedy, also=len(waits) - 1
+            )
             problems.append(problem)
         if snapshot.is_failing:
             text = "Flushes or looks at chains fail, and are tried again; the writer ends when that lasts for minutes."
-            problems.append(Problem(Level.WARNING, "The store or Kafka fails", text, FAILING_REMEDY))
+            problems.append(Problem(ProblemLevel.WARNING, "The store or Kafka fails", text, FAILING_REMEDY))
         problems += [
-            Problem(Level.ERROR, "Records for Kafka topics wait", one.problem, one.remedy)
+            Problem(ProblemLevel.ERROR, "Records for Kafka topics wait", one.problem, one.remedy)
             for one in snapshot.undelivered
         ]
         remedy = f"`stage-writer check {CONFIG}` says whether it is there, and whether this user may write to it"
         title = "Notifications go to the stage"
-        problems += [Problem(Level.WARNING, title, note, remedy) for note in snapshot.notes]
+        problems += [Problem(ProblemLevel.WARNING, title, note, remedy) for note in snapshot.notes]
         title, remedy = (
             "A changelog topic does not retain state",
             "do what its sentence ends with; it is looked at each minute",
         )
-        problems += [Problem(Level.ERROR, title, note, remedy) for note in snapshot.changelogs]
+        problems += [Problem(ProblemLevel.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
-            Problem(Level.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
+            Problem(ProblemLevel.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
             for topic, error in snapshot.teller.unread_topics.items()
         ]
         problems += [
-            Problem(Level.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY)
+            Problem(
+                ProblemLevel.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY
+            )
             for app_id, share in snapshot.teller.alarms.raised.items()
         ]
         problems += [
-            Problem(Level.WARNING, f"Fields of {app_id} are dropped", sentence, undeclared.REMEDY)
+            Problem(ProblemLevel.WARNING, f"Fields of {app_id} are dropped", sentence, undeclared.REMEDY)
             for app_id, sentence in snapshot.teller.drops.items()
         ]
         if self._pausing.is_on:
@@ -233,7 +237,7 @@ class WriterView:
         return problems
 
 
-def _partitions(snapshot: Snapshot) -> list[_Partition]:
+def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
     found = [_owned(one, snapshot.pressure) for one in snapshot.owned]
     found += [
         _Partition(source, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read")
@@ -267,7 +271,7 @@ def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
     return f"This writer stages {counted(partitions, 'Kafka partition')} of {counted(streams, 'stream')}."
 
 
-def _figures(snapshot: Snapshot) -> tuple[Figure, ...]:
+def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
     flights = [one.flight for one in snapshot.owned]
     under_way = [flight.job.memory_bytes for flight in flights if flight is not None]
     used = sum(one.buffer.memory_bytes for one in snapshot.owned) + sum(under_way)
@@ -281,7 +285,7 @@ def _figures(snapshot: Snapshot) -> tuple[Figure, ...]:
     )
 
 
-def _dead_letters(snapshot: Snapshot) -> tuple[DeadLetters, ...]:
+def _dead_letters(snapshot: LoopSnapshot) -> tuple[DeadLetters, ...]:
     samples, counts = snapshot.teller.samples, dict(snapshot.teller.dead_letters)
     return tuple(
         DeadLetters(app_id, error_class, count, () if samples is None else samples.of(app_id, error_class))

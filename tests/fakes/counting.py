@@ -14,7 +14,7 @@ from common.stage.markers import Manifest
 from common.stage.state_files import MarkedState
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.stopping import Stopping
@@ -116,7 +116,7 @@ class World:
         topology = build(persistent=disk is not None).check()
         self.writer = StageWriter(
             converters=[TopologyConverter(stream, topology, around)],
-            limits=Limits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
+            limits=FlushLimits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
             revoke_timeout_s=5.0,
             report_positions=False,
             source=self.group,

@@ -5,9 +5,9 @@ from common.pages.model import (
     Event,
     Figure,
     Lag,
-    Level,
     PartitionRow,
     Problem,
+    ProblemLevel,
     Sample,
     State,
     Status,
@@ -79,7 +79,9 @@ def writer_status(now_ms: int) -> Status:
             Figure("Paused for memory", 3, Unit.COUNT, of=12),
         ),
         problems=(
-            Problem(Level.WARNING, "Paused by request", "Since 12:04:11 nothing is read.", "`curl -X POST …/resume`"),
+            Problem(
+                ProblemLevel.WARNING, "Paused by request", "Since 12:04:11 nothing is read.", "`curl -X POST …/resume`"
+            ),
         ),
         streams=(StreamFlow("orders", "s3://lake/tables/orders", "12 partitions", stops, 12, 0, None, None),),
         stops=("Staged", "Read", "In Kafka"),
@@ -110,7 +112,7 @@ def _flow(app_id: str, partitions: int, now_ms: int, *, held: int, lag_s: float)
         partitions=partitions,
         held=held,
         valid_through_ms=now_ms - int(lag_s * 1000) - 4_000,
-        level=Level.ERROR if held else None,
+        level=ProblemLevel.ERROR if held else None,
     )
 
 
@@ -135,20 +137,20 @@ def _problems() -> tuple[Problem, ...]:
     skip = "bootstrap skip ⟨config⟩ --topic orders --partition 3 --to 4172051 --yes"
     return (
         Problem(
-            Level.ERROR,
+            ProblemLevel.ERROR,
             "orders/3 is held (gap)",
             "nothing is staged for the positions [4100051, 4172051) of orders/3",
             f"stage them again with `{rewind}`, or give them up with `{skip}`",
             also=1,
         ),
         Problem(
-            Level.WARNING,
+            ProblemLevel.WARNING,
             "page_views failed twice in a row",
             "a commit to the Delta table s3://lake/tables/page_views failed: <b>timeout</b>",
             "nothing was written; the next run tries again",
         ),
         Problem(
-            Level.WARNING,
+            ProblemLevel.WARNING,
             "page-views/2 waits to be staged",
             "18,211 records of page-views/2 waited in Kafka for 21 minutes when the stage was last inspected, and no "
             "writer had staged them.",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.findings import StreamReport as Verified
+    from delta_loader.core.findings import VerifiedStream as Verified
     from delta_loader.shell.replace import SparkReplacer
     from delta_loader.streams.report import StreamReport
 

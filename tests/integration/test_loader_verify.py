@@ -15,7 +15,7 @@ from common.clock import SystemClock
 from common.errors import TableError
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import StreamReport, Verdict
+from delta_loader.core.findings import Verdict, VerifiedStream
 from delta_loader.core.verify_view import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.shell.delta import SparkDeltaTables
@@ -64,7 +64,7 @@ def load_model(staging: Staging, tables: SparkDeltaTables) -> None:
     loader_for(staging, tables).run_pass()
 
 
-def report(staging: Staging, spark: SparkSession) -> StreamReport:
+def report(staging: Staging, spark: SparkSession) -> VerifiedStream:
     verifier = Verifier(FsspecStore, in_turn, SparkContents(spark), None)
     found = verifier.verify(settings_for(staging).streams[0])
     assert to_json([found])["proved"] == found.is_clean
@@ -73,7 +73,7 @@ def report(staging: Staging, spark: SparkSession) -> StreamReport:
     return found
 
 
-def kinds(found: StreamReport, verdict: Verdict) -> list[str]:
+def kinds(found: VerifiedStream, verdict: Verdict) -> list[str]:
     return sorted({finding.kind for finding in found.findings if finding.verdict is verdict})
 
 

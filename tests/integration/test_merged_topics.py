@@ -15,7 +15,7 @@ from common.settings import Settings, StartAt
 from common.spans import Position, TopicPartition
 from common.stage.merged import chain_topic, inputs_at
 from stage_writer.merging.batch import MergedBatch
-from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.merging.source import MergingSource
 from stage_writer.shell.kafka import KafkaSource
 
@@ -45,7 +45,7 @@ class Member:
         )
         clock = SystemClock()
         self.inner = KafkaSource(self.settings, clock, get_logger(), with_headers=False, co_partitioned=True)
-        self.source = MergingSource(self.inner, Groups((Group(topics, idle_s),)), clock, get_logger(), 1_000)
+        self.source = MergingSource(self.inner, TopicGroups((TopicGroup(topics, idle_s),)), clock, get_logger(), 1_000)
         self.begin: dict[TopicPartition, Position] = {}
         self.mine: set[TopicPartition] = set()
         self.told: dict[TopicPartition, list[Told]] = {}

@@ -24,7 +24,7 @@ from common.storage.store import FsspecStore
 from stage_writer.core.chain_end import Tail
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
-from stage_writer.outbox.ports import FencedError, Place
+from stage_writer.outbox.ports import DeliveryPlace, FencedError
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
 from stage_writer.outbox.transactions import KafkaTransactions
 from tests.waiting import until
@@ -53,7 +53,7 @@ class Sender:
         self.store = FsspecStore(str(folder))
         self.source = source
         self.to = to
-        self.place = Place(self.kafka, f"writers-{to}", "shop", source)
+        self.place = DeliveryPlace(self.kafka, f"writers-{to}", "shop", source)
         self.paths: list[str] = []
 
     def box(self, start: int, end: Position, made: Sequence[Made], generation: int = 0) -> str:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from common.clock import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
-from delta_loader.core.replace import Step
+from delta_loader.core.replace import RequestStep
 from delta_loader.dead_letters.filters import DeadLetterFilter
 from delta_loader.dead_letters.reading import StoredDeadLetters, write_parquet
 from delta_loader.shell.delta import SparkDeltaTables
@@ -45,9 +45,9 @@ class Death(BaseException):
 class Mortal(SparkReplacer):
     """Dies after a step."""
 
-    dies_after: tuple[str, Step] | None = None
+    dies_after: tuple[str, RequestStep] | None = None
 
-    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         done = super().replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
         if self.dies_after == ("dead_letters" if url.endswith("_dead_letters") else "rows", step):
             raise Death
@@ -173,7 +173,9 @@ def test_a_loader_that_dies_between_the_tables_loses_nothing(pipeline: Pipeline)
     records = {*pipeline.rows(), *pipeline.rows("orders_dead_letters")}
     stage = FsspecStore(f"{pipeline.folder}/stage")
     content: bytes | None = None
-    for start, step in enumerate([("dead_letters", Step.ADD), ("rows", Step.ROWS), ("dead_letters", Step.DROP)]):
+    for start, step in enumerate(
+        [("dead_letters", RequestStep.ADD), ("rows", RequestStep.ROWS), ("dead_letters", RequestStep.DROP)]
+    ):
         version, span = pipeline.version(), range(start * 60, start * 60 + 60)
         ask = ("replay", config, "--topic", pipeline.topic, "--partition", "1", "--yes")
         pipeline.programs.succeed("stage-writer", *ask, "--from", str(span.start), "--to", str(span.stop))
@@ -286,7 +288,7 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
     assert told.count("16 offsets of [10, 191)  16 records: 16 rows") == 2
     assert told.count("none of them fits: they stay as they are") == 2
     # One commit to each table for each Kafka partition, whoever dies; what does not fit is not even written again.
-    pipeline.replacer.dies_after = ("rows", Step.ROWS)
+    pipeline.replacer.dies_after = ("rows", RequestStep.ROWS)
     with pytest.raises(Death):
         pipeline.load(fixed)
     pipeline.replacer.dies_after = None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.findings import StreamReport as Verified
+    from delta_loader.core.findings import VerifiedStream as Verified
     from delta_loader.streams.report import StreamReport
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.services.due import Piece
+    from delta_loader.core.services.due import CommitPiece
     from delta_loader.core.services.facts import TableFacts
     from delta_loader.core.services.outcomes import Outcome
     from tests.conftest import Lake
@@ -145,7 +145,7 @@ class Begun(SparkServices):
         super().__init__(spark)
         self.begun = threading.Event()
 
-    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:
+    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
         self.begun.set()
         return super().carry_out(piece, rules)
 

@@ -17,14 +17,14 @@ from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
 from stage_writer.core.batch import MessageBatch
 from stage_writer.merging.batch import MergedBatch
-from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.merging.source import INCOMPLETE_S, MergingSource
 from stage_writer.ports import GroupListener, PartitionFault, Polled
 from tests.fakes.group import HandClock
 
 CHAIN = TopicPartition(Topic("a+b+c"), Partition(0))
 INPUTS = inputs_of(CHAIN)
-GROUPS = Groups((Group(("b", "a", "c"), 5.0),))
+GROUPS = TopicGroups((TopicGroup(("b", "a", "c"), 5.0),))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import Naming, TableCommit, Target, rows_commit, side_commit
+from delta_loader.core.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.core.file_split import split_files_at
 from delta_loader.core.plan import (
     Idle,
@@ -33,7 +33,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 ROWS, DEAD = "/rows", "/dead"
 SHAPE = TableShape("{}", ())
 IDS = TxnIds("orders", several_topics=False)
-NAMING = Naming(IDS, "c")
+NAMING = CommitNaming(IDS, "c")
 RECORDS = 40
 KINDS = st.lists(st.sampled_from([ROWS, ROWS, DEAD, "tombstone"]), min_size=RECORDS, max_size=RECORDS)
 

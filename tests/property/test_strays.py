@@ -9,7 +9,7 @@ from common.spans import Position
 from common.stage.markers import Marker, MarkerName, Origin
 from delta_loader.core.plan import Run, next_run
 from delta_loader.core.settle import settle_candidates, settled
-from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, lowest_branch
+from delta_loader.core.strays import SKEW_MS, LowEnd, StrayBranch, lowest_branch
 from tests.conftest import examples
 from tests.fakes.markers import ORDERS, flush
 
@@ -77,7 +77,7 @@ class World:
         if not names:
             return False
         outcome = lowest_branch(LowEnd(names, self.written_ms, Position(self.table), known))
-        if not isinstance(outcome, Branch):
+        if not isinstance(outcome, StrayBranch):
             return False
         rest = [marker for marker in self.markers if marker not in outcome.markers]
         run = next_run(Position(self.table), rest)
@@ -135,7 +135,7 @@ def test_a_chain_alone_has_no_strays(lengths: list[int], gone: int, loaded: int)
     names = [marker.name for marker in kept]
     known = {marker.name: marker for marker in kept}
     low = LowEnd(names, {name: world.written_ms[name] for name in names}, Position(max(world.table, 1)), known)
-    assert not isinstance(lowest_branch(low), Branch)
+    assert not isinstance(lowest_branch(low), StrayBranch)
 
 
 def test_a_late_claim_that_is_just_like_the_settled_one_is_known_by_its_age() -> None:
@@ -158,4 +158,4 @@ def test_a_gap_that_an_operator_closed_is_part_of_the_chain() -> None:
     names = [marker.name for marker in markers]
     times = dict(zip(names, (1, SKEW_MS * 9, 3, 4), strict=True))
     low = LowEnd(names, times, Position(40), {marker.name: marker for marker in markers})
-    assert not isinstance(lowest_branch(low), Branch)
+    assert not isinstance(lowest_branch(low), StrayBranch)

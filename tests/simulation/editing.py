@@ -25,13 +25,13 @@ from bootstrap.core.restart import Restart, plan_restart
 from bootstrap.core.state import Author, Ends
 from bootstrap.shell import stage as staging
 from bootstrap.shell.looking import partition_state
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.identity import NO_IDENTITY, identity_of
 from common.tables.transactions import TxnIds
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from tests.simulation.converter import BAD, GOOD, PlainConverter
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
@@ -76,7 +76,7 @@ _COMMITS, _RESTORE, _CLEAN, _EXPIRE = 0.2, 0.5, 0.7, 0.9
 """What others do with a table, by the dice."""
 _MOST_STEPS_IN_PEACE = 8_000
 _STEPS_A_LOOK = 200
-_LIMITS = Limits(flush_after_s=1.0, flush_bytes=10**9, flush_records=8, memory_bytes=10**9)
+_LIMITS = FlushLimits(flush_after_s=1.0, flush_bytes=10**9, flush_records=8, memory_bytes=10**9)
 _PAUSES_S = (0.3, 1.0, 3.0)  # so that something is loaded between two edits
 _OUTDATED_ENDS = 0.01
 """For each turn: a process that runs by a config from before an edit is started again."""
@@ -509,7 +509,9 @@ class EditedHistory:
         if table is not None:
             ids = TxnIds(stream.app_id, stream.several_topics)
             identity = identity_of(self.log.history(config.table, table.version), stream, ids, table.transactions)
-        turns = Turns(store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None)
+        turns = RepairLocks(
+            store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
+        )
         turns.look(source)
         ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
         state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity)

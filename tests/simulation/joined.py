@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.merging.source import MergingSource
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
@@ -121,7 +121,7 @@ class Joined(Keyed):
         """The member, behind one that merges."""
         if self.topics == ALONE:
             return member
-        groups = Groups((Group(self.topics, self._longest_idle_s),))
+        groups = TopicGroups((TopicGroup(self.topics, self._longest_idle_s),))
         return MergingSource(member, groups, WorldClock(self.around.world), SILENT, _AHEAD_BYTES)
 
     def outlets(self, process: Process, store: SimulatedStore) -> Outlets:

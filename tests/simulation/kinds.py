@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import Changelog
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import Converter, RecordSource, Stage
+    from stage_writer.ports import Converter, RecordSource, WriterStage
     from tests.simulation.delta_log import SimulatedTables
     from tests.simulation.kafka import Broker, GroupMember
     from tests.simulation.kafka import Record as Sent
@@ -114,7 +114,7 @@ class Kind:
         del process, store
         return NO_OUTLETS
 
-    def news(self, stage: Stage) -> Notifier:
+    def news(self, stage: WriterStage) -> Notifier:
         """What a writer tells loaders with."""
         del stage
         return NO_NOTIFIER

@@ -20,14 +20,14 @@ import typer
 
 from bootstrap.core.restart import Left, Restart, plan_restart
 from bootstrap.core.task_states import TaskStates
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
 from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
 from delta_loader.core import commits, evolve, plan
-from delta_loader.core.commits import Naming, rows_commit, side_commit
+from delta_loader.core.commits import CommitNaming, rows_commit, side_commit
 from delta_loader.core.file_split import FileSplit
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.core.merging.unmatched_deletes import UnmatchedDeletes
@@ -48,7 +48,7 @@ from stage_writer.core.parquet.buffer import Buffer
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.partitions import topic_monitor
-from stage_writer.partitions.dependency_wait import Waiting
+from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.partition import Owned
 from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.ports import LostClaim
@@ -246,7 +246,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
     def carry_out(self: stream_load.StreamLoad, planned: plan.Load, _listing: object) -> None:
         self._tables.ensure(planned)
-        naming = Naming(self._ids, self._ports.new_id())
+        naming = CommitNaming(self._ids, self._ports.new_id())
         self._commit(rows_commit(self._tables.targets[self._stream.table], naming, planned, None))
         dead_letters = self._tables.targets.get(self._stream.dead_letters)
         late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
@@ -304,7 +304,7 @@ def _dead_letters_are_left_behind() -> AbstractContextManager[object]:
 
     def rows_only(
         self: staging.ObjectStage,
-        flush: staging.Flush,
+        flush: staging.FlushIdentity,
         tables: tuple[StagedTable, ...],
         state: MarkedState | None,
         outboxes: tuple[str, ...],
@@ -339,7 +339,7 @@ def _a_span_reaches_too_far() -> AbstractContextManager[object]:
 
     def longer(
         self: staging.ObjectStage,
-        flush: staging.Flush,
+        flush: staging.FlushIdentity,
         tables: tuple[StagedTable, ...],
         state: MarkedState | None,
         outboxes: tuple[str, ...],
@@ -364,10 +364,10 @@ def _files_are_named_alike() -> AbstractContextManager[object]:
 
 def _repairs_take_no_turns() -> AbstractContextManager[object]:
     @contextmanager
-    def regardless(self: Turns, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
+    def regardless(self: RepairLocks, _source: TopicPartition, _work: str) -> Iterator[ObjectStore]:
         yield self._store
 
-    return patch.object(Turns, "taken", regardless)
+    return patch.object(RepairLocks, "taken", regardless)
 
 
 def _a_table_that_is_left_out_is_forgotten() -> AbstractContextManager[object]:
@@ -382,7 +382,7 @@ def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[ob
     """And it is not paid at the beginning of a pass, which mostly is before they could."""
     side_commit = StreamTables.side_commit
 
-    def at_once(self: StreamTables, url: str, naming: Naming, load: plan.Load, **_named: bool) -> object:
+    def at_once(self: StreamTables, url: str, naming: CommitNaming, load: plan.Load, **_named: bool) -> object:
         return side_commit(self, url, naming, load, owed=True)
 
     @contextmanager
@@ -440,13 +440,13 @@ def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object
 
 
 def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
-    look = Waiting.look
+    look = DependencyWaits.look
 
-    def without_seeking(self: Waiting, *arguments: object, **named: bool) -> None:
+    def without_seeking(self: DependencyWaits, *arguments: object, **named: bool) -> None:
         with patch.object(self._source, "seek", lambda *_: None):
             look(self, *arguments, **named)  # type: ignore[arg-type]
 
-    return patch.object(Waiting, "look", without_seeking)
+    return patch.object(DependencyWaits, "look", without_seeking)
 
 
 def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
@@ -466,12 +466,12 @@ def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
 
 
 def _the_marker_names_the_state_before_it() -> AbstractContextManager[object]:
-    real = kept.Change.write
+    real = kept.TaskChange.write
 
-    def write(self: kept.Change, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
+    def write(self: kept.TaskChange, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
         return replace(real(self, store, name), files=self._before)
 
-    return patch.object(kept.Change, "write", write)
+    return patch.object(kept.TaskChange, "write", write)
 
 
 def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:

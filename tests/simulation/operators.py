@@ -19,7 +19,7 @@ from bootstrap.core.task_states import TaskStates
 from bootstrap.shell import stage as staging
 from bootstrap.shell.loading import require_not_loading
 from bootstrap.shell.looking import partition_state, table_position
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
@@ -146,11 +146,11 @@ class Operator:
         topic_id = self._broker.id_of(source.topic)
         return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
 
-    def _new_turns(self, source: TopicPartition) -> Turns:
+    def _new_turns(self, source: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""
         last = last_turn(found.path for found in self._store.list(turns_folder(source)))
         unique = f"{self._world.rng.getrandbits(128):032x}"
-        return Turns(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
+        return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
 
     def _skip(self, state: PartitionState) -> None:
         known = [state.table, state.chain.end]

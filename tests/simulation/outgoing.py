@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from stage_writer.outbox.ports import Place
+    from stage_writer.outbox.ports import DeliveryPlace
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import Process, World
 
@@ -53,7 +53,7 @@ class Coordinator:
     committed: list[Told] = field(default_factory=list)
     """What its records tell of, in their order."""
 
-    def begin(self, place: Place, at: Callable[[str], None]) -> SimulatedTransactions:
+    def begin(self, place: DeliveryPlace, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
         del at
         epoch = self.asked(f"begin {place.transactional_id}", lambda: self._next_epoch(place.transactional_id))
@@ -80,7 +80,7 @@ class SimulatedTransactions:
     """A `stage_writer.outbox.ports.Transactions`."""
 
     coordinator: Coordinator
-    place: Place
+    place: DeliveryPlace
     epoch: int
     delivered: dict[TopicPartition, Delivered]
 

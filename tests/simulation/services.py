@@ -14,7 +14,7 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.ports import Result
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.kinds import Kind
 
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
-_LIMITS = Limits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
+_LIMITS = FlushLimits(flush_after_s=5.0, flush_bytes=10**9, flush_records=25, memory_bytes=10**9)
 _LEASE_S = 15.0
 
 
@@ -129,7 +129,7 @@ class Services:
     names: Iterator[int]
     leased: bool
     """Whether loaders have a lease."""
-    limits: Limits = _LIMITS
+    limits: FlushLimits = _LIMITS
     pauses_s: tuple[float, ...] = (1, 5, 30)
     """Between a loader's passes."""
     broken: dict[str, int] = field(default_factory=dict)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delta_loader.service import LoaderService
     from delta_loader.streams.report import StreamReport
     from stage_writer.notifications.ports import Notifier
-    from stage_writer.ports import Stage
+    from stage_writer.ports import WriterStage
     from tests.simulation.kinds import Around, Loads
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import World
@@ -142,7 +142,7 @@ class Told(Kind):
         """The topic goes away."""
         self._topic.happens()
 
-    def news(self, stage: Stage) -> Notifier:
+    def news(self, stage: WriterStage) -> Notifier:
         """The real one."""
         return LoaderNotifier(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
 

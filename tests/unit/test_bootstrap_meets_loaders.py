@@ -17,7 +17,7 @@ from common.errors import StoreError
 from common.settings import StartAt
 from common.spans import Position
 from common.storage.store import FsspecStore
-from stage_writer.partitions.resume_points import Places
+from stage_writer.partitions.resume_points import ResumePoints
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
@@ -121,7 +121,7 @@ class Meeting:
         kafka = LonelyMember(HandClock(), {ORDERS: KAFKA_END})
         writer = ObjectStage(self.store, lambda _: self.store, SystemClock(), lambda: "0b4a", "writer")
         [stream] = settings_for(self.staging).streams
-        return Places(kafka, writer).of(ORDERS, stream.model_copy(update={"start": StartAt.LATEST})).position
+        return ResumePoints(kafka, writer).of(ORDERS, stream.model_copy(update={"start": StartAt.LATEST})).position
 
 
 @pytest.mark.parametrize("to", [20, 10])

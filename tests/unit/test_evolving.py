@@ -24,7 +24,7 @@ from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
@@ -97,7 +97,7 @@ class World:
         )
         writer = StageWriter(
             converters=[StreamConverter(self.stream)],
-            limits=Limits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
+            limits=FlushLimits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
             revoke_timeout_s=5.0,
             report_positions=False,
             source=group,

@@ -18,13 +18,13 @@ from common.errors import BrokerError, KafkaDeltaExpressError, TableError
 from common.http.pausing import Pausing
 from common.lagging.history import EndHistory
 from common.metrics import Metrics
-from common.pages.model import Lag, Level, State, Status
+from common.pages.model import Lag, ProblemLevel, State, Status
 from common.pages.samples import Samples
 from common.settings.values import StartAt
 from common.spans import Position, Topic
 from common.stage.undeclared import UndeclaredFields
 from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
-from delta_loader.core.writers import Idle
+from delta_loader.core.writers import IdleWriter
 from delta_loader.jobs import Jobs
 from delta_loader.loader import Loader
 from delta_loader.on_marker.load_trigger import LoadTrigger
@@ -33,7 +33,7 @@ from delta_loader.schedule import Schedule
 from delta_loader.service import STUCK_S, _AtIt
 from delta_loader.streams.report import StreamReport
 from delta_loader.streams.scheduler import StreamScheduler
-from delta_loader.web.serving import Serving
+from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from delta_loader.lease import LoaderLease
     from delta_loader.on_marker.listening import Listener
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.ports import Stage
+    from stage_writer.ports import WriterStage
 
 
 def as_json(status: Status) -> Status:
@@ -139,9 +139,9 @@ def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path
     status = page.look()
     assert rows(status)["orders/0"][0] is State.HELD
     [problem] = status.problems
-    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held (newer marker)")
+    assert (problem.level, problem.title) == (ProblemLevel.ERROR, "orders/0 is held (newer marker)")
     assert "upgrade" in problem.remedy
-    assert status.streams[0].level is Level.ERROR
+    assert status.streams[0].level is ProblemLevel.ERROR
     assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
 
 
@@ -151,7 +151,7 @@ def test_records_for_topics_that_do_not_get_there_are_told_on_the_page_too(tmp_p
     error = KafkaDeltaExpressError("orders/0: records for Kafka topics wait: no right", "allow it")
     page.world.writer._outlets = cast("Outlets", SimpleNamespace(problems=lambda: (error,)))
     [problem] = page.look().problems
-    assert (problem.level, problem.problem, problem.remedy) == (Level.ERROR, error.problem, "allow it")
+    assert (problem.level, problem.problem, problem.remedy) == (ProblemLevel.ERROR, error.problem, "allow it")
     assert page.world.writer.health().problems == (f"{error.problem} → allow it",)
 
 
@@ -161,18 +161,18 @@ def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
     page.pausing.pause()
     status = page.look()
     assert status.state == "paused"
-    assert [(one.level, one.title) for one in status.problems] == [(Level.WARNING, "Paused by request")]
+    assert [(one.level, one.title) for one in status.problems] == [(ProblemLevel.WARNING, "Paused by request")]
     assert "/resume`" in status.problems[0].remedy
 
 
 def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.writer._news = LoaderNotifier(
-        cast("Stage", None), page.world.clock, structlog.get_logger(), page.metrics, Unreached()
+        cast("WriterStage", None), page.world.clock, structlog.get_logger(), page.metrics, Unreached()
     )
     page.world.steps(1)
     [problem] = page.look().problems
-    assert (problem.level, problem.title) == (Level.WARNING, "Notifications go to the stage")
+    assert (problem.level, problem.title) == (ProblemLevel.WARNING, "Notifications go to the stage")
     assert problem.problem == "the topic is away; signs of new markers go to the stage meanwhile"
     assert "stage-writer check" in problem.remedy
 
@@ -232,7 +232,7 @@ class KafkaSays:
     firsts: EndHistory = field(default_factory=EndHistory)
     topic_ids: dict[Topic, str | None] = field(default_factory=dict)
     partitions: tuple[TopicPartition, ...] = ()
-    idle: tuple[Idle, ...] = ()
+    idle: tuple[IdleWriter, ...] = ()
 
 
 class LoaderPage:
@@ -286,7 +286,7 @@ class _Nothing:
 
 def healthcheck(page: LoaderPage) -> tuple[int, str]:
     """What `/healthcheck` answers."""
-    serving = Serving(page.pausing, loader=page.ready, view=page.view)
+    serving = LoaderServing(page.pausing, loader=page.ready, view=page.view)
     served = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]
     assert callable(served)
     answer = served()
@@ -319,7 +319,7 @@ def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> No
     page.staging.flush(0, 0, 10)
     page.staging.flush(1, 0, 10)
     (problem,) = page.load().problems
-    assert (problem.level, problem.title) == (Level.WARNING, "Fields of orders are dropped")
+    assert (problem.level, problem.title) == (ProblemLevel.WARNING, "Fields of orders are dropped")
     assert problem.problem == "of 40 sampled records, fields that no column takes: sku (40)"
 
 
@@ -334,10 +334,10 @@ def test_a_loader_tells_what_its_writers_hold_and_what_mends_it(tmp_path: Path) 
     page.kafka.firsts.saw({first: Position(25), second: Position(0)}, clock.now_s)
     status = page.load()
     [problem] = status.problems
-    assert (problem.level, problem.title) == (Level.ERROR, "orders/0 is held by its writers (gone from kafka)")
+    assert (problem.level, problem.title) == (ProblemLevel.ERROR, "orders/0 is held by its writers (gone from kafka)")
     assert "bootstrap skip ⟨config⟩ --topic orders --partition 0 --to 25 --yes" in problem.remedy
     assert [rows(status)[name][0] for name in ("orders/0", "orders/1")] == [State.HELD, State.WELL]
-    assert (status.streams[0].held, status.streams[0].level) == (1, Level.ERROR)
+    assert (status.streams[0].held, status.streams[0].level) == (1, ProblemLevel.ERROR)
     assert "1 of 2 Kafka partitions are held" in status.verdict
     code, text = healthcheck(page)
     assert code == 200, "the loader itself is well"
@@ -425,9 +425,9 @@ def test_records_that_wait_in_kafka_for_long_are_no_sign_that_all_is_well(tmp_pa
     assert page.look().problems == (), "the stage was not looked at since: writers may have staged it all"
     status = page.load()
     [problem] = status.problems
-    assert (problem.level, problem.title, problem.also) == (Level.WARNING, "orders/0 waits to be staged", 1)
+    assert (problem.level, problem.title, problem.also) == (ProblemLevel.WARNING, "orders/0 waits to be staged", 1)
     assert problem.problem.startswith("20 records of orders/0 waited in Kafka for 13 minutes")
-    assert status.streams[0].level is Level.WARNING
+    assert status.streams[0].level is ProblemLevel.WARNING
     assert "orders/0 waits to be staged, and 1 more like it" in healthcheck(page)[1]
     page.staging.flush(0, 10, 30)
     page.staging.flush(1, 0, 7)
@@ -443,12 +443,15 @@ def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> Non
     page.history.saw({source: Position(11)}, clock.now_s)
     page.load()
     clock.now_s += 5000
-    page.kafka.idle = (Idle(source, Position(10), clock.now_s - 60), Idle(source, Position(11), clock.now_s))
+    page.kafka.idle = (
+        IdleWriter(source, Position(10), clock.now_s - 60),
+        IdleWriter(source, Position(11), clock.now_s),
+    )
     assert page.load().problems == ()
     clock.now_s += 700
     [problem] = page.load().problems
     assert problem.problem.startswith("1 record of orders/0 waited in Kafka for 12 minutes")
-    page.kafka.idle = (Idle(source, Position(11), clock.now_s),)
+    page.kafka.idle = (IdleWriter(source, Position(11), clock.now_s),)
     assert len(page.load().problems) == 1, "of a position further on it says nothing"
 
 
@@ -463,7 +466,7 @@ def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_pat
     clock.now_s += 5000
     assert [problem.title for problem in page.load().problems] == ["orders/0 waits to be staged"]
     for began in (0, 7):
-        page.kafka.idle = (Idle(source, Position(began), clock.now_s),)
+        page.kafka.idle = (IdleWriter(source, Position(began), clock.now_s),)
         assert page.load().problems == ()
     clock.now_s += 800
     assert page.load().problems != (), "from when the writer says so no more, nobody knows"
@@ -533,12 +536,12 @@ def test_a_loader_tells_what_its_last_pass_found(tmp_path: Path) -> None:
     assert found["orders/1"][:2] == (State.HELD, (8, 22, 22))
     assert found["orders/0"][2].records == 2
     [problem] = status.problems
-    assert (problem.level, problem.title) == (Level.ERROR, "orders/1 is held (gap)")
+    assert (problem.level, problem.title) == (ProblemLevel.ERROR, "orders/1 is held (gap)")
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 1 --to 8 --yes" in problem.remedy
     assert [(one.error_class, one.count) for one in status.dead_letters] == [("not_json", 1)]
     assert {event.what.partition(" of ")[2] for event in status.events} == {"orders", "orders_dead_letters"}
     [flow] = status.streams
-    assert (flow.held, flow.level, flow.partitions) == (1, Level.ERROR, 2)
+    assert (flow.held, flow.level, flow.partitions) == (1, ProblemLevel.ERROR, 2)
     assert [stop.lag and stop.lag.records for stop in flow.stops] == [None, 2, 14]
     assert gauges(page.metrics, "delta_loader_kafka_lag_records") == {"0": 2, "1": 14}
     assert gauges(page.metrics, "delta_loader_lag_seconds")["0"] == 0
@@ -576,7 +579,7 @@ def test_a_stream_that_fails_keeps_what_was_known_of_it(tmp_path: Path) -> None:
     tables.broken = True
     page.staging.flush(0, 10, 20)
     levels = [page.load().problems[0].level for _ in range(3)]
-    assert levels == [Level.WARNING, Level.WARNING, Level.ERROR]
+    assert levels == [ProblemLevel.WARNING, ProblemLevel.WARNING, ProblemLevel.ERROR]
     status = page.look()
     assert status.problems[0].title == "orders failed 3 times in a row"
     assert status.problems[0].problem == "the table is away"
@@ -593,7 +596,7 @@ def test_a_loader_that_does_not_hear_the_control_topic_says_so_and_is_well(tmp_p
     page.ready = replace(page.ready, control=cast("Listener", Deaf()))
     [problem] = page.load().problems
     assert (problem.level, problem.title, problem.remedy) == (
-        Level.WARNING,
+        ProblemLevel.WARNING,
         "The control topic cannot be reached",
         "create it",
     )

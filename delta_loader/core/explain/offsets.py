@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from delta_loader.core.held import Held
 
 
-class Place(StrEnum):
+class OffsetPlace(StrEnum):
     """Where an offset is."""
 
     ROW = "row"
@@ -91,39 +91,39 @@ class OffsetStory:
         return self.position is not None and self.asked.offset < self.position
 
     @property
-    def place(self) -> Place:
+    def place(self) -> OffsetPlace:
         """The verdict."""
         return self._done() if self.is_done else self._to_come()
 
-    def _done(self) -> Place:
+    def _done(self) -> OffsetPlace:
         found = self.bringing
         if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
-            return Place.ROW
+            return OffsetPlace.ROW
         if any(holder.rows for holder in self.holders):
-            return Place.DEAD_LETTER
+            return OffsetPlace.DEAD_LETTER
         if found.brought is None and found.lost is not None:
-            return Place.TAKEN_BACK
+            return OffsetPlace.TAKEN_BACK
         if found.brought is None:
             return self._unknown()
         metadata = found.brought.metadata
         counts = None if metadata is None else metadata.counts.get(self.asked.source)
         if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
-            return Place.GIVEN_UP
+            return OffsetPlace.GIVEN_UP
         unread = any(holder.rows is None for holder in self.holders)
-        return Place.BROUGHT if unread or not self.kafka_columns else Place.NO_ROW
+        return OffsetPlace.BROUGHT if unread or not self.kafka_columns else OffsetPlace.NO_ROW
 
-    def _unknown(self) -> Place:
+    def _unknown(self) -> OffsetPlace:
         if self.bringing.older is not None:
-            return Place.OLDER_TOPIC
-        return Place.BEFORE_BEGINNING if self.bringing.is_whole else Place.FORGOTTEN
+            return OffsetPlace.OLDER_TOPIC
+        return OffsetPlace.BEFORE_BEGINNING if self.bringing.is_whole else OffsetPlace.FORGOTTEN
 
-    def _to_come(self) -> Place:
+    def _to_come(self) -> OffsetPlace:
         if self.staged is not None:
             is_flush = self.staged.manifest is not None and self.staged.manifest.origin is Origin.FLUSH
             if not is_flush:
-                return Place.GIVEN_UP
-            return Place.STAGED if self.held is None else Place.HELD
+                return OffsetPlace.GIVEN_UP
+            return OffsetPlace.STAGED if self.held is None else OffsetPlace.HELD
         if self.kafka_end is not None and self.asked.offset >= self.kafka_end:
-            return Place.NOT_IN_KAFKA
+            return OffsetPlace.NOT_IN_KAFKA
         is_gap = self.staged_to is not None and self.asked.offset < self.staged_to
-        return Place.GAP if is_gap else Place.NOT_STAGED
+        return OffsetPlace.GAP if is_gap else OffsetPlace.NOT_STAGED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined
 from common.remedies import CONFIG, quoted
-from delta_loader.core.explain.offsets import Place
+from delta_loader.core.explain.offsets import OffsetPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,7 +187,7 @@ def offset_to_text(story: OffsetStory) -> str:
         lines.append(f"  more: delta-loader explain {CONFIG} --version {brought.version} --table {quoted(story.table)}")
     if story.bringing.replaced is not None:
         lines.append(f"  {_commit_words(story.bringing.replaced)} rewrote its rows (stage-writer replay)")
-    if brought is None and story.is_done and not story.bringing.is_whole and story.place is not Place.TAKEN_BACK:
+    if brought is None and story.is_done and not story.bringing.is_whole and story.place is not OffsetPlace.TAKEN_BACK:
         oldest = story.bringing.oldest_version
         lines.append(f"  which version brought it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
@@ -197,36 +197,36 @@ def offset_to_text(story: OffsetStory) -> str:
 
 def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
     match story.place:
-        case Place.ROW:
+        case OffsetPlace.ROW:
             rows = sum(holder.rows or 0 for holder in story.holders if not holder.is_dead_letters)
             return "its row is in the table" if rows == 1 else f"its {rows:,} rows are in the table"
-        case Place.NO_ROW:
+        case OffsetPlace.NO_ROW:
             return f"it is loaded, and has no row: {_why_no_row(story)}"
-        case Place.TAKEN_BACK:
+        case OffsetPlace.TAKEN_BACK:
             return _taken_back(story.bringing)
-        case Place.OLDER_TOPIC:
+        case OffsetPlace.OLDER_TOPIC:
             older = story.bringing.older
             version = "" if older is None else f" by version {older.version}"
             return f"it is not of this topic: an older one of that name had this offset, loaded{version}"
-        case Place.BEFORE_BEGINNING:
+        case OffsetPlace.BEFORE_BEGINNING:
             begins = "" if story.bringing.begins_at is None else f", which began at {story.bringing.begins_at}"
             return f"it is before what this stream loads{begins}"
-        case Place.FORGOTTEN:
+        case OffsetPlace.FORGOTTEN:
             return f"it is loaded, for the table's position is {story.position}, and no row of it is found"
-        case Place.NOT_IN_KAFKA:
+        case OffsetPlace.NOT_IN_KAFKA:
             return f"not in Kafka yet: the partition ends at {story.kafka_end}"
         case place:
             return _SENTENCES[place]
 
 
 _SENTENCES = {
-    Place.DEAD_LETTER: "it is a dead letter",
-    Place.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
-    Place.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
-    Place.STAGED: "staged, and not loaded yet: the next load brings it",
-    Place.HELD: "staged, and not loaded: its Kafka partition is held",
-    Place.GAP: "it is not staged, although later records are",
-    Place.NOT_STAGED: "not staged yet",
+    OffsetPlace.DEAD_LETTER: "it is a dead letter",
+    OffsetPlace.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
+    OffsetPlace.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
+    OffsetPlace.STAGED: "staged, and not loaded yet: the next load brings it",
+    OffsetPlace.HELD: "staged, and not loaded: its Kafka partition is held",
+    OffsetPlace.GAP: "it is not staged, although later records are",
+    OffsetPlace.NOT_STAGED: "not staged yet",
 }
 
 

@@ -56,7 +56,7 @@ class TableRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CommitPiece:
     """Work that is done by one commit."""
 
     service: Service
@@ -71,7 +71,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ServiceRefused:
     """A service that would be due, but must not run."""
 
     service: Service
@@ -83,8 +83,8 @@ class Refused:
 class Due:
     """What is due for a table now."""
 
-    pieces: tuple[Piece, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    pieces: tuple[CommitPiece, ...] = ()
+    refused: tuple[ServiceRefused, ...] = ()
     vacuum_waits: str = ""
     """Why no VACUUM is due, which the table itself does not show; empty where one is due, or refused."""
 
@@ -100,20 +100,20 @@ def due(facts: TableFacts, rules: TableRules, now_ms: int) -> Due:
             *_checkpoint(facts, rules),
             *_optimize(facts, rules, now_ms),
             *_statistics(facts, rules),
-            *([vacuum] if isinstance(vacuum, Piece) else []),
+            *([vacuum] if isinstance(vacuum, CommitPiece) else []),
         ),
-        (vacuum,) if isinstance(vacuum, Refused) else (),
+        (vacuum,) if isinstance(vacuum, ServiceRefused) else (),
         vacuum if isinstance(vacuum, str) else "",
     )
 
 
-def _checkpoint(facts: TableFacts, rules: TableRules) -> Iterator[Piece]:
+def _checkpoint(facts: TableFacts, rules: TableRules) -> Iterator[CommitPiece]:
     wanted, commits = rules.settings.checkpoints, facts.log.commits_since_checkpoint
     if wanted.enabled and commits >= wanted.commits:
-        yield Piece(Service.CHECKPOINT, facts.url, f"{commits:,} commits since the last checkpoint")
+        yield CommitPiece(Service.CHECKPOINT, facts.url, f"{commits:,} commits since the last checkpoint")
 
 
-def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Piece]:
+def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[CommitPiece]:
     wanted = rules.settings.optimize
     if not wanted.enabled:
         return
@@ -121,7 +121,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Pie
         whole = next(iter(facts.partitions), PartitionFacts(()))
         files, size_bytes = _of_whole(facts, whole, rules)
         if _saved(files, size_bytes, wanted.target_file_bytes) >= wanted.min_files:
-            yield Piece(
+            yield CommitPiece(
                 Service.OPTIMIZE,
                 facts.url,
                 f"{files:,} {'files that are not clustered' if facts.is_clustered else 'small files'}, "
@@ -134,7 +134,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Pie
     worth.sort(key=lambda found: (-_saved_in(found, rules), found.newest_ms))
     for some in _grouped(worth, rules):
         files, size_bytes = sum(one.small_files for one in some), sum(_rewritten(one, rules) for one in some)
-        yield Piece(
+        yield CommitPiece(
             Service.OPTIMIZE,
             facts.url,
             f"{files:,} small files, {size_text(size_bytes)}, in {len(some):,} partition(s)",
@@ -196,23 +196,23 @@ def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterato
         yield group
 
 
-def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[Piece]:
+def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[CommitPiece]:
     wanted = rules.settings.statistics
     size_bytes = sum(found.bare_bytes for found in facts.partitions)
     if wanted.enabled and facts.bare_files:
         part = f", {size_text(wanted.max_bytes)} of them now" if size_bytes > wanted.max_bytes else ""
         why = f"{facts.bare_files:,} files without statistics, {size_text(size_bytes)}{part}"
-        yield Piece(Service.STATISTICS, facts.url, why, size_bytes=min(size_bytes, wanted.max_bytes))
+        yield CommitPiece(Service.STATISTICS, facts.url, why, size_bytes=min(size_bytes, wanted.max_bytes))
 
 
-def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refused | str:
+def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> CommitPiece | ServiceRefused | str:
     wanted, last = rules.settings.vacuum, facts.last(Service.VACUUM)
     if not wanted.enabled:
         return "table_services.vacuum.enabled is false"
     problem = vacuum_problem(facts.properties, rules.safe_age_s)
     if problem is not None:
         remedy = f"ALTER TABLE delta.`{facts.url}` SET TBLPROPERTIES ('delta.deletedFileRetentionDuration' = '7 days')"
-        return Refused(Service.VACUUM, problem, remedy)
+        return ServiceRefused(Service.VACUUM, problem, remedy)
     kept = duration_text(retention_s(facts.properties) or 0.0)
     if last is not None and now_ms - last.at_ms < wanted.every_s * 1000:
         every, ago = duration_text(wanted.every_s), duration_text((now_ms - last.at_ms) // 1000)
@@ -225,9 +225,9 @@ def _vacuum(facts: TableFacts, rules: TableRules, now_ms: int) -> Piece | Refuse
     if waits_s > guarded_age_s(facts.properties):
         if mode is VacuumMode.FULL:
             why = f"files are staged for {duration_text(waits_s // 1)} and not loaded; a VACUUM might take them"
-            return Refused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
+            return ServiceRefused(Service.VACUUM, why, f"see why they are not loaded: `delta-loader status {CONFIG}`")
         mode = VacuumMode.LITE
-    return Piece(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
+    return CommitPiece(Service.VACUUM, facts.url, f"{when}; what left the table is kept for {kept}", mode=mode)
 
 
 def _is_young(facts: TableFacts, now_ms: int) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from delta_loader.core.services.due import NOTHING
 
 if TYPE_CHECKING:
-    from delta_loader.core.services.due import Due, Piece, TableRules
+    from delta_loader.core.services.due import CommitPiece, Due, TableRules
     from delta_loader.core.services.facts import TableFacts
 
 
@@ -30,20 +30,20 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class TaskFailed:
     """The task could not be done."""
 
     problem: str
 
 
-Outcome = Done | GivenUp | Failed
+Outcome = Done | GivenUp | TaskFailed
 
 
 @dataclass(frozen=True, slots=True)
 class PieceReport:
     """A run's result for one task."""
 
-    piece: Piece
+    piece: CommitPiece
     outcome: Outcome
     duration_s: float
 
@@ -66,7 +66,7 @@ class RunReport:
 
     pieces: tuple[PieceReport, ...]
     looks: tuple[TableLook, ...]
-    left: tuple[Piece, ...] = ()
+    left: tuple[CommitPiece, ...] = ()
     """The tasks that it did not get to."""
     stopped_by: str = ""
     """Why; empty when nothing is left."""

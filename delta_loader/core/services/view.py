@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, assert_never
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.sizes import size_text
 from delta_loader.core.services.facts import Service, ServiceRun
-from delta_loader.core.services.outcomes import Done, Failed, GivenUp
+from delta_loader.core.services.outcomes import Done, GivenUp, TaskFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from delta_loader.core.services.due import Piece
+    from delta_loader.core.services.due import CommitPiece
     from delta_loader.core.services.facts import TableFacts
     from delta_loader.core.services.outcomes import Outcome, PieceReport, RunReport, TableLook
 
@@ -71,7 +71,7 @@ def _run_json(run: ServiceRun) -> Json:
     }
 
 
-def _piece_json(piece: Piece) -> Json:
+def _piece_json(piece: CommitPiece) -> Json:
     return {
         "service": piece.service.value,
         "why": piece.why,
@@ -177,7 +177,7 @@ def _outcome_json(outcome: Outcome) -> Json:
             }
         case GivenUp(problem):
             return {"outcome": "given_up", "problem": problem}
-        case Failed(problem):
+        case TaskFailed(problem):
             return {"outcome": "failed", "problem": problem}
         case _:
             assert_never(outcome)
@@ -207,7 +207,7 @@ def _outcome_words(report: PieceReport) -> str:
             return "done"
         case GivenUp(problem):
             return f"given up, another commit came in between: {problem}"
-        case Failed(problem):
+        case TaskFailed(problem):
             return f"failed: {problem}"
         case _:
             assert_never(report.outcome)

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
     from delta_loader.core.file_split import SparkWrite
     from delta_loader.shell.gateway import Gateway, Java
-    from delta_loader.shell.spark_writes import Work, WriteSessions
+    from delta_loader.shell.spark_writes import WriteInputs, WriteSessions
 
 
 def merge_within(
-    sessions: WriteSessions, transaction: Java, writes: Sequence[SparkWrite], work: Work, *, url: str
+    sessions: WriteSessions, transaction: Java, writes: Sequence[SparkWrite], work: WriteInputs, *, url: str
 ) -> tuple[Java, Brought]:
     """A Java list of the actions that merge the writes into the table at ``url``, and the counts of changed rows.
 

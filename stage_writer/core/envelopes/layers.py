@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.core.unknown.evolving import Way
 
 
-class Records:
+class PlainRecords:
     """Decodes messages that are plain records."""
 
     def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
@@ -57,7 +57,7 @@ def decoder_of(
         decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column, first_pass=first_pass)
     else:
         make = partial(Decoder, reading=reading, rescue_column=rescue_column, first_pass=first_pass)
-        decoder = Records(EvolvingDecoder(columns, gained, make) if gained else make(columns))
+        decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.has_events:
         decoder = EventDecoder(decoder, first_pass)
     if stream.framing == "none":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stage_writer.topologies.dsl.graph import Graph, Materialized, Source
+from stage_writer.topologies.dsl.graph import BuilderGraph, Materialized, TopicSource
 from stage_writer.topologies.dsl.streams import KStream
 from stage_writer.topologies.nodes import KeyType
 from stage_writer.topologies.topology import Late, OnError
@@ -25,7 +25,7 @@ class StreamsBuilder:
 
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
         """See `Topology` for the handling of errors and late records."""
-        self._graph = Graph(on_error=on_error, late=late)
+        self._graph = BuilderGraph(on_error=on_error, late=late)
 
     def stream(
         self,
@@ -37,7 +37,7 @@ class StreamsBuilder:
         name: str = "",
     ) -> KStream:
         """The messages of topics as a stream; the arguments are those of `Topology.add_source`."""
-        source = Source(topics, columns, key, timestamp, headers)
+        source = TopicSource(topics, columns, key, timestamp, headers)
         return KStream(self._graph, self._graph.source(source, name))
 
     def table(

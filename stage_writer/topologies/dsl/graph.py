@@ -42,7 +42,7 @@ class Materialized:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TopicSource:
     """How a topic is read."""
 
     topics: tuple[str, ...]
@@ -52,7 +52,7 @@ class Source:
     headers: bool = False
 
 
-class Graph:
+class BuilderGraph:
     """The nodes and stores of a `StreamsBuilder`."""
 
     def __init__(self, *, on_error: str = OnError.DEAD_LETTER, late: str = Late.DROP) -> None:
@@ -62,7 +62,7 @@ class Graph:
         self._stores: dict[str, StoreBuilder] = {}
         self._connections: list[tuple[str, Connecting]] = []
         self._numbers: Counter[str] = Counter()
-        self._sources: dict[Source, str] = {}
+        self._sources: dict[TopicSource, str] = {}
 
     def name(self, kind: str, given: str = "") -> str:
         """The user's name for a node, or a new one."""
@@ -75,7 +75,7 @@ class Graph:
         """Add a node, with the call that adds it to the topology."""
         self._steps.append(step)
 
-    def source(self, source: Source, name: str = "") -> str:
+    def source(self, source: TopicSource, name: str = "") -> str:
         """The node that reads topics; one for all streams that read them alike."""
         if source not in self._sources:
             node = self._sources[source] = self.name("source", name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stage_writer.topologies.dsl.aggregates import Fold, SessionFold
-    from stage_writer.topologies.dsl.graph import Graph
+    from stage_writer.topologies.dsl.graph import BuilderGraph
     from stage_writer.topologies.dsl.windows import SessionWindows, TimeWindows
     from stage_writer.topologies.processors import Processor
     from stage_writer.topologies.records import Value
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Joiner = Callable[[Any, Any], Value]
 
 
-def last_values(graph: Graph, node: str, parent: str, how: Materialized) -> SourceTable:
+def last_values(graph: BuilderGraph, node: str, parent: str, how: Materialized) -> SourceTable:
     """The last value of each key."""
     table = SourceTable(graph.key_value(how.name or node, how), is_kept=bool(how.name))
     stores = lambda: (table.store,) if table.is_kept else ()  # noqa: E731
@@ -45,7 +45,7 @@ def last_values(graph: Graph, node: str, parent: str, how: Materialized) -> Sour
     return table
 
 
-def by_key(graph: Graph, node: str, parent: str, fold: Fold, *, how: Materialized) -> StoredTable:
+def by_key(graph: BuilderGraph, node: str, parent: str, fold: Fold, *, how: Materialized) -> StoredTable:
     """An aggregate of each key."""
     table = StoredTable(graph.key_value(how.name or node, how))
     graph.processor(node, lambda: AggregateByKey(table, fold), parent, stores=lambda: (table.store,))
@@ -53,7 +53,7 @@ def by_key(graph: Graph, node: str, parent: str, fold: Fold, *, how: Materialize
 
 
 def by_window(
-    graph: Graph, node: str, parent: str, windows: TimeWindows, fold: Fold, *, how: Materialized
+    graph: BuilderGraph, node: str, parent: str, windows: TimeWindows, fold: Fold, *, how: Materialized
 ) -> WindowTable:
     """An aggregate of each key and time window."""
     retention = max(span(windows.size_ms + windows.grace_ms), how.retention or span(0))
@@ -65,7 +65,7 @@ def by_window(
 
 
 def by_session(
-    graph: Graph, node: str, parent: str, windows: SessionWindows, fold: SessionFold, *, how: Materialized
+    graph: BuilderGraph, node: str, parent: str, windows: SessionWindows, fold: SessionFold, *, how: Materialized
 ) -> SessionTable:
     """An aggregate of each key and session."""
     retention = max(span(windows.closing_ms), how.retention or span(0))
@@ -75,7 +75,9 @@ def by_session(
     return table
 
 
-def joined_streams(graph: Graph, node: str, parents: tuple[str, str], join: StreamJoin, how: Materialized) -> None:
+def joined_streams(
+    graph: BuilderGraph, node: str, parents: tuple[str, str], join: StreamJoin, how: Materialized
+) -> None:
     """The pairs of two streams."""
     stores = [join.left_store, join.right_store]
     retention = span(join.windows.retention_ms)
@@ -90,7 +92,7 @@ def joined_streams(graph: Graph, node: str, parents: tuple[str, str], join: Stre
     graph.processor(node, PassThrough, *sides)
 
 
-def joined_tables(graph: Graph, node: str, parents: tuple[str, str], table: JoinedTable) -> None:
+def joined_tables(graph: BuilderGraph, node: str, parents: tuple[str, str], table: JoinedTable) -> None:
     """The joined rows of two tables."""
     left, right = table.left.stores(), table.right.stores()
     graph.processor(f"{node}-left", lambda: TableJoinSide(table, is_left=True), parents[0], stores=lambda: right)
@@ -99,7 +101,7 @@ def joined_tables(graph: Graph, node: str, parents: tuple[str, str], table: Join
     graph.processor(node, lambda: MergeSides(table), f"{node}-left", f"{node}-right", stores=lambda: own)
 
 
-def held_back(graph: Graph, node: str, parent: str, table: SuppressedTable, how: Materialized) -> None:
+def held_back(graph: BuilderGraph, node: str, parent: str, table: SuppressedTable, how: Materialized) -> None:
     """The changes of a table that are forwarded later."""
     stores = (*table.own_stores(), time_store(table.store))
     for store in stores:

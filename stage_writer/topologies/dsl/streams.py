@@ -19,7 +19,7 @@ from common.errors import ConfigError
 from stage_writer.topologies.dsl import operators, stateless
 from stage_writer.topologies.dsl.aggregates import SessionFold, fold_of_aggregator, fold_of_reducer, merge_of_reducer
 from stage_writer.topologies.dsl.changes import StoredTable, ToStream
-from stage_writer.topologies.dsl.graph import Materialized, Source
+from stage_writer.topologies.dsl.graph import Materialized, TopicSource
 from stage_writer.topologies.dsl.joins.streams import StreamJoin
 from stage_writer.topologies.dsl.joins.tables import JoinedTable, JoinKind, LookUp, Previous
 from stage_writer.topologies.dsl.suppress import Suppressed, SuppressedTable
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from stage_writer.topologies.dsl.aggregates import Fold, Merge
     from stage_writer.topologies.dsl.changes import Table
-    from stage_writer.topologies.dsl.graph import Graph
+    from stage_writer.topologies.dsl.graph import BuilderGraph
     from stage_writer.topologies.dsl.stateless import Predicate
     from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows
     from stage_writer.topologies.processors import Processor
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class KStream:
     """A stream of records; made by `StreamsBuilder.stream` and by other streams and tables."""
 
-    def __init__(self, graph: Graph, node: str, rekeyed_by: str = "") -> None:
+    def __init__(self, graph: BuilderGraph, node: str, rekeyed_by: str = "") -> None:
         self._graph = graph
         self.node = node
         """The name of the node that forwards its records."""
@@ -192,7 +192,7 @@ class KStream:
         The topic must exist, and be one of the stream's ``topics``. Its values are JSON.
         """
         self.to_topic(topic, key=key, name=name)
-        return KStream(self._graph, self._graph.source(Source((topic,), columns, key, timestamp)))
+        return KStream(self._graph, self._graph.source(TopicSource((topic,), columns, key, timestamp)))
 
     # ----------------------------------------------------------------------------------------------- groups and tables
 
@@ -337,7 +337,7 @@ class KStream:
 class KTable:
     """A table; made by `StreamsBuilder.table`, `KStream.to_table`, aggregates and other tables."""
 
-    def __init__(self, graph: Graph, node: str, table: Table, closing_ms: int | None = None) -> None:
+    def __init__(self, graph: BuilderGraph, node: str, table: Table, closing_ms: int | None = None) -> None:
         self._graph = graph
         self.node = node
         """The name of the node that forwards its changes."""
@@ -449,7 +449,7 @@ class KTable:
 class _Grouped:
     """The common base of all groups."""
 
-    def __init__(self, graph: Graph, node: str) -> None:
+    def __init__(self, graph: BuilderGraph, node: str) -> None:
         self._graph = graph
         self.node = node
 
@@ -542,7 +542,7 @@ class KGroupedStream(_Folded):
 class TimeWindowedKStream(_Folded):
     """A stream's records by key and time window; aggregates have `Windowed` keys."""
 
-    def __init__(self, graph: Graph, node: str, windows: TimeWindows) -> None:
+    def __init__(self, graph: BuilderGraph, node: str, windows: TimeWindows) -> None:
         super().__init__(graph, node)
         self._windows = windows
 
@@ -555,7 +555,7 @@ class TimeWindowedKStream(_Folded):
 class SessionWindowedKStream(_Grouped):
     """A stream's records by key and session; aggregates have `Windowed` keys."""
 
-    def __init__(self, graph: Graph, node: str, windows: SessionWindows) -> None:
+    def __init__(self, graph: BuilderGraph, node: str, windows: SessionWindows) -> None:
         super().__init__(graph, node)
         self._windows = windows
 

@@ -103,7 +103,7 @@ class Timers:
             timer.cancelled = cancelled
 
 
-class Clock:
+class TaskClock:
     """Both times of a task."""
 
     __slots__ = ("_wall_times", "journal", "stream", "stream_time_ms", "wall", "wall_clock_ms")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from stage_writer.topologies.processors import Cancellable, Processor, Punctuator
     from stage_writer.topologies.records import Headers, Record
-    from stage_writer.topologies.task.clock import Clock
+    from stage_writer.topologies.task.clock import TaskClock
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.inputs import Input
 
@@ -67,7 +67,7 @@ class NodeContext:
         task_id: str,
         forward: Forward,
         stores: Mapping[str, object],
-        shared: tuple[Current, Clock, Outbox],
+        shared: tuple[Current, TaskClock, Outbox],
         *,
         late_to_dead_letters: bool,
     ) -> None:

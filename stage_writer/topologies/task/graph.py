@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stage_writer.topologies.nodes import Node
     from stage_writer.topologies.processors import Processor
     from stage_writer.topologies.records import Record
-    from stage_writer.topologies.task.clock import Clock
+    from stage_writer.topologies.task.clock import TaskClock
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.context import Current, Target
 
@@ -65,7 +65,7 @@ class GraphMaker:
         group: TaskGroup,
         task_id: str,
         stores: Mapping[str, object],
-        shared: tuple[Current, Clock, Outbox],
+        shared: tuple[Current, TaskClock, Outbox],
     ) -> None:
         self._topology = topology
         self._group = group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from stage_writer.topologies.task.clock import NO_TIME_MS
 
 if TYPE_CHECKING:
-    from stage_writer.topologies.task.clock import Clock, Timers
+    from stage_writer.topologies.task.clock import TaskClock, Timers
 
 TASK_STORE = "__task"
 """The key-value store that each task has for its own use."""
@@ -40,13 +40,13 @@ class ClockMemory:
         self._store = stores.store(TASK_STORE)
         self._kept: dict[str, Any] = {}
 
-    def recall(self, clock: Clock) -> None:
+    def recall(self, clock: TaskClock) -> None:
         """Set the clock, whose schedule is complete already, to the stored times."""
         self._kept = {name: self._store.get(name) for name in (_STREAM_TIME, _STREAM, _WALL)}
         time_ms = self._kept[_STREAM_TIME]
         clock.resume(NO_TIME_MS if time_ms is None else time_ms, _times(self._kept[_STREAM]), _times(self._kept[_WALL]))
 
-    def keep(self, clock: Clock) -> None:
+    def keep(self, clock: TaskClock) -> None:
         """Store what has changed."""
         now = {_STREAM_TIME: clock.stream_time_ms, _STREAM: _listed(clock.stream), _WALL: _listed(clock.wall)}
         for name, value in now.items():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stage_writer.stopping import Stopping
-    from stage_writer.topologies.task.clock import Clock, Timers
+    from stage_writer.topologies.task.clock import TaskClock, Timers
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.context import Current
     from stage_writer.topologies.task.feeds import Feed
@@ -38,7 +38,7 @@ class Runner:
         task_id: str,
         graph: Graph,
         stores: TaskStores,
-        shared: tuple[Current, Clock, Outbox],
+        shared: tuple[Current, TaskClock, Outbox],
         *,
         fails_on_error: bool,
         stopping: Stopping,

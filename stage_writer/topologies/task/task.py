@@ -23,7 +23,7 @@ from common.spans import TopicPartition
 from stage_writer.core.outcome import Part, joined
 from stage_writer.stopping import NEVER_STOPPING
 from stage_writer.topologies.nodes import TableSink
-from stage_writer.topologies.task.clock import Clock
+from stage_writer.topologies.task.clock import TaskClock
 from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import Current
 from stage_writer.topologies.task.early import early_of
@@ -76,7 +76,7 @@ class Task:
         self.task_id = task_id
         self.stores = stores
         self.group = topology.group_of(task_id.topic)
-        self._clock, self._outbox = Clock(), Outbox()
+        self._clock, self._outbox = TaskClock(), Outbox()
         shared = (Current(), self._clock, self._outbox)
         by_name = {builder.name: stores.store(builder.name) for builder in self.group.stores}
         self._graph = GraphMaker(topology, self.group, str(task_id), by_name, shared).make()

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.accepting import Accepting, require_whole
-from bootstrap.core.accept import AcceptPlan, Event, plan_go_on, plan_replay, require_own_too
+from bootstrap.core.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell.stage import rewind, staged_markers
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import UsageError
 from common.settings import StartAt
 from common.spans import Position, Span, TopicPartition
@@ -20,7 +20,7 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
-from common.tables.rollback import Kind, Rollback
+from common.tables.rollback import Rollback, RollbackKind
 from common.tables.state import TableState
 from tests.builders import required
 from tests.fakes.loading import settings_for
@@ -30,12 +30,14 @@ from tests.unit.bootstrap.test_bootstrap import AUTHOR, state
 from tests.unit.common.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 
-def went(kind: Kind = Kind.RESTORED, position: int = 20, *, lost_from: int | None = None, over: int = 0) -> Event:
+def went(
+    kind: RollbackKind = RollbackKind.RESTORED, position: int = 20, *, lost_from: int | None = None, over: int = 0
+) -> RollbackEvent:
     first = position if lost_from is None else lost_from
     cause = LoggedCommit(7, "RESTORE", restored_version=3)
     later = (over,) if over else ()
     back = Rollback(kind, cause, {ORDERS: Position(position)}, {ORDERS: Position(first)}, later)
-    return Event("/t", "id", back)
+    return RollbackEvent("/t", "id", back)
 
 
 def complete(_marker: Marker) -> bool:
@@ -45,9 +47,9 @@ def complete(_marker: Marker) -> bool:
 def test_going_on_keeps_the_tables_positions() -> None:
     plan = plan_go_on(went(), [state(chain_of(0, 30, 40), table=30)])
     assert plan.positions == {ORDERS: 30}
-    plan = plan_go_on(went(Kind.EXPIRED, 25), [state(chain_of(25, 40))])
+    plan = plan_go_on(went(RollbackKind.EXPIRED, 25), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
-    plan = plan_go_on(went(Kind.RECREATED, 0), [state(chain_of(25, 40))])
+    plan = plan_go_on(went(RollbackKind.RECREATED, 0), [state(chain_of(25, 40))])
     assert plan.positions == {ORDERS: 25}
 
 
@@ -81,7 +83,7 @@ def test_what_kafka_no_longer_has_is_named_in_numbers() -> None:
 
 def test_what_would_load_rows_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="--go-on") as error:
-        plan_replay(went(Kind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
+        plan_replay(went(RollbackKind.EXPIRED), [state(chain_of(20, 30))], AUTHOR, complete)
     with pytest.raises(UsageError, match="loaded over version 7") as error:
         plan_replay(went(over=9), [state(chain_of(20, 30))], AUTHOR, complete)
     assert "RESTORE the table to version 8" in error.value.remedy
@@ -149,7 +151,7 @@ class Restored:
         return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))
 
     def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
-        turns = Turns(self.stage, AUTHOR, uuid.uuid4().hex)
+        turns = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
         turns.look(ORDERS)
         self.accepting.carry_out(self.stage, turns, plans)
 

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from bootstrap import view
-from bootstrap.core.plan import Begin, LeftOut, Make, NotNeeded, PlannedPartition, Refused, StreamPlan, plan_partition
+from bootstrap.core.plan import (
+    Begin,
+    Make,
+    NoPosition,
+    NotNeeded,
+    PlannedPartition,
+    RefusedPartition,
+    StreamPlan,
+    plan_partition,
+)
 from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
 from bootstrap.core.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
@@ -169,7 +178,7 @@ def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: 
 @pytest.mark.parametrize("markers", [[by_hand(3)], chain_of(0, 10), [broken(7)]])
 def test_a_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> None:
     outcome = planned(state(markers), 42).outcome
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RefusedPartition)
     assert "done/orders/0/" in outcome.problem
     assert "rewind" in outcome.remedy
     assert "skip" in outcome.remedy
@@ -177,10 +186,10 @@ def test_a_chain_is_never_overwritten(markers: list[Marker | StagedMarker]) -> N
 
 def test_a_position_that_kafka_does_not_have_is_refused() -> None:
     beyond = planned(state(high=10), 11).outcome
-    assert isinstance(beyond, Refused)
+    assert isinstance(beyond, RefusedPartition)
     assert "ends at 10" in beyond.problem
     gone = planned(state(low=50), 40).outcome
-    assert isinstance(gone, Refused)
+    assert isinstance(gone, RefusedPartition)
     assert "[40, 50)" in gone.problem
     assert "skip" in gone.remedy
     assert isinstance(planned(state(low=50, high=50), 50).outcome, Make)
@@ -188,7 +197,7 @@ def test_a_position_that_kafka_does_not_have_is_refused() -> None:
 
 def test_positions_that_the_table_wants_are_not_left_out_in_silence() -> None:
     outcome = planned(state(table=30), 42).outcome
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, RefusedPartition)
     assert "[30, 42)" in outcome.problem
     assert "--from delta" in outcome.remedy
 
@@ -214,9 +223,9 @@ def test_positions_that_the_table_has_are_worth_a_note() -> None:
 
 def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
     fresh = planned(state(), None, "the group 'g' has no commit").outcome
-    assert fresh == LeftOut("the group 'g' has no commit; it begins at the stream's start, earliest")
+    assert fresh == NoPosition("the group 'g' has no commit; it begins at the stream's start, earliest")
     chained = planned(state(chain_of(0, 10)), None, "the file does not name it").outcome
-    assert chained == LeftOut("the file does not name it; its chain is left as it is")
+    assert chained == NoPosition("the file does not name it; its chain is left as it is")
 
 
 def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:

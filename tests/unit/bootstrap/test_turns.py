@@ -8,7 +8,7 @@ import pytest
 from bootstrap.core.repair import RewindPlan, plan_rewind
 from bootstrap.core.state import Author, Ends, PartitionState
 from bootstrap.shell import stage
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import StoreError, UsageError
 from common.settings import StartAt
 from common.spans import Position
@@ -35,7 +35,7 @@ class Operator:
 
     def __init__(self, store: FsspecStore, name: str, to: int, *, take_over: int | None = None) -> None:
         author = Author(name, 1_700_000_000_000)
-        self.turns = Turns(store, author, name, take_over=take_over)
+        self.turns = RepairLocks(store, author, name, take_over=take_over)
         self.turns.look(ORDERS)
         found = stage.staged_markers(store, ORDERS)
         beginning = stage.beginning_of(store, ORDERS)

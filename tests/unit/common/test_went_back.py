@@ -16,7 +16,7 @@ from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit, read_history, store_lines
 from common.tables.rollback import (
-    Kind,
+    RollbackKind,
     described,
     find_rollback,
     own_past,
@@ -91,7 +91,7 @@ def test_one_commit_is_read_where_the_newest_is_our_own() -> None:
 
 def test_a_restore_takes_back_what_came_after_its_version() -> None:
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, THIRD, restore(4, 1), other(5)), "orders"))
-    assert (found.kind, found.cause.version, found.positions) == (Kind.RESTORED, 4, {P0: 10})
+    assert (found.kind, found.cause.version, found.positions) == (RollbackKind.RESTORED, 4, {P0: 10})
 
 
 def test_a_restore_to_before_the_first_load_goes_to_where_that_began() -> None:
@@ -128,7 +128,7 @@ def test_a_restore_of_which_nothing_is_known_took_everything() -> None:
 @pytest.mark.parametrize("operation", ["REPLACE TABLE", "CREATE OR REPLACE TABLE AS SELECT", "CLONE"])
 def test_a_replacement_takes_everything(operation: str) -> None:
     found = required(find_rollback(newest_first(CREATED, FIRST, SECOND, other(3, operation)), "orders"))
-    assert (found.kind, found.positions) == (Kind.REPLACED, {P0: 0})
+    assert (found.kind, found.positions) == (RollbackKind.REPLACED, {P0: 0})
     assert find_rollback(newest_first(other(0, operation), FIRST), "orders") is None
 
 
@@ -213,9 +213,9 @@ def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that
 def test_what_expired_and_what_never_was_are_told_apart() -> None:
     past = own_past(newest_first(CREATED, own(1, (P0, 0, 10), (P1, 0, 5)), SECOND), "orders")
     (found,) = without_txn(past, [P0], [], {})
-    assert (found.kind, found.positions, found.cause.version) == (Kind.EXPIRED, {P0: 20}, 2)
+    assert (found.kind, found.positions, found.cause.version) == (RollbackKind.EXPIRED, {P0: 20}, 2)
     (found,) = without_txn(own_past(newest_first(CREATED, other(1)), "orders"), [P0, P1], [P1], {})
-    assert (found.kind, list(found.positions), found.cause.version) == (Kind.RECREATED, [P1], 0)
+    assert (found.kind, list(found.positions), found.cause.version) == (RollbackKind.RECREATED, [P1], 0)
     # A new partition, and a table whose log does not reach back.
     assert without_txn(past, [TopicPartition(Topic("orders"), Partition(7))], [], {}) == ()
     assert without_txn(own_past(iter([other(9)]), "orders"), [P1], [P1], {}) == ()
@@ -240,7 +240,7 @@ def test_positions_of_two_topics_are_not_taken_for_each_other_s() -> None:
 def test_what_expired_is_recognised_for_the_chain_s_own_topic_only() -> None:
     past = own_past(newest_first(CREATED, FIRST, own(2, (P0, 0, 7), generation=1)), "orders")
     (found,) = without_txn(past, [P0], [], {P0: 1})
-    assert (found.kind, found.positions, found.generations) == (Kind.EXPIRED, {P0: 7}, {P0: 1})
+    assert (found.kind, found.positions, found.generations) == (RollbackKind.EXPIRED, {P0: 7}, {P0: 1})
     (found,) = without_txn(past, [P0], [], {})
     assert (found.positions, found.generations) == ({P0: 10}, {})
     assert without_txn(past, [P0], [P0], {P0: 2}) == ()

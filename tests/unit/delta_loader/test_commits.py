@@ -13,7 +13,7 @@ from common.tables.identity import KnownChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
     Brought,
-    Naming,
+    CommitNaming,
     TableCommit,
     Target,
     needed,
@@ -25,7 +25,7 @@ from delta_loader.core.plan import Load, Run, TableShape
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
 
 IDS = TxnIds("app", several_topics=False)
-NAMING = Naming(IDS, "c1")
+NAMING = CommitNaming(IDS, "c1")
 ROWS = Target("/t", "id", TableShape("{}", ()), {})
 DEAD = Target("/dead", "id2", TableShape("{}", ()), {})
 

@@ -23,7 +23,7 @@ from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_json, as_text
 from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, Step
+from delta_loader.core.replace import Request, RequestStep
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
@@ -285,7 +285,7 @@ class Replacer:
     def stale(self, _request: Request, _url: str) -> int:
         return 0
 
-    def replace(self, request: Request, _url: str, _step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         assert metadata
         assert not keep_stale
         self.done.append(request.name.request)
@@ -337,7 +337,7 @@ def test_requests_that_are_carried_out_one_after_the_other_are_no_load_that_hang
     class Slow(Replacer):
         """Each takes ten minutes, and who hangs is told after a quarter of an hour."""
 
-        def replace(self, request: Request, _url: str, _step: Step, *, keep_stale: bool, metadata: str) -> bool:
+        def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
             clock.now_s += 600
             stuck.append(service.stuck)
             return super().replace(request, _url, _step, keep_stale=keep_stale, metadata=metadata)

@@ -15,7 +15,7 @@ from bootstrap.core.state import Author, Ends
 from bootstrap.shell.loading import require_not_loading
 from bootstrap.shell.looking import partition_state
 from bootstrap.shell.stage import restart
-from bootstrap.shell.turns import Turns
+from bootstrap.shell.turns import RepairLocks
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
@@ -106,7 +106,7 @@ class World:
 
     def rewind(self, to: int) -> None:
         """As far as it looks at loads."""
-        turns = Turns(self.stage, Author("operator", 1), uuid.uuid4().hex)
+        turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
         turns.look(self.source)
         plan = RewindPlan(Position(to), Position(to), (), None, self.source)
         with turns.taken(self.source, "rewind") as store:
@@ -133,7 +133,7 @@ def test_no_rewind_takes_away_what_is_being_loaded() -> None:
 
 def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
     world = World()
-    turns = Turns(world.stage, Author("operator", 1), "a")
+    turns = RepairLocks(world.stage, Author("operator", 1), "a")
     turns.look(world.source)
     with turns.taken(world.source, "rewind"):
         held = world.load().held[world.source]

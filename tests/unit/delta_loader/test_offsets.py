@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.spans import Position, Span
-from delta_loader.core.offsets import BUCKET, Bucket, Ranges, Tally, between, in_step, ranges
+from delta_loader.core.offsets import BUCKET, Bucket, Ranges, SpanTally, between, in_step, ranges
 
 OFFSETS = st.sets(st.integers(0, 3 * BUCKET), max_size=60)
 SPANS = st.lists(
@@ -25,7 +25,7 @@ def buckets(offsets: set[int]) -> list[Bucket]:
 
 @given(OFFSETS, SPANS)
 def test_a_tally_counts_what_lies_in_each_span(offsets: set[int], spans: list[Span]) -> None:
-    tally = Tally(spans)
+    tally = SpanTally(spans)
     for bucket in buckets(offsets):
         tally.add(bucket)
     assert [tally.within(span) for span in spans] == [

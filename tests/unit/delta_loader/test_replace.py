@@ -23,7 +23,7 @@ from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import TableCommit, Target
 from delta_loader.core.held import Held
 from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, Step, txn_id
+from delta_loader.core.replace import Request, RequestStep, txn_id
 from delta_loader.tables.replace import Replacements
 from tests.builders import required
 from tests.fakes.loading import routed_settings_for, settings_for
@@ -69,7 +69,7 @@ class Replacer:
         self.staged = staged
         self.routed: dict[tuple[str, str], frozenset[int]] = {}
         """By request and table of a route, what is staged for that."""
-        self.before: dict[tuple[str, TableKind, Step], Callable[[], bool]] = {}
+        self.before: dict[tuple[str, TableKind, RequestStep], Callable[[], bool]] = {}
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
@@ -78,7 +78,7 @@ class Replacer:
     def stale(self, request: Request, url: str) -> int:
         return len(self._inside(request, url) - self._new(request, url))
 
-    def replace(self, request: Request, url: str, step: Step, *, keep_stale: bool, metadata: str) -> bool:
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         kind = TableKind.DEAD_LETTERS if url.endswith("_dead_letters") else TableKind.ROWS
         meanwhile = self.before.pop((request.name.request, kind, step), lambda: True)
         if not meanwhile():
@@ -197,12 +197,12 @@ def in_the_way() -> bool:
 @pytest.mark.parametrize(
     ("stopped_at", "table"),
     [
-        ((TableKind.DEAD_LETTERS, Step.DROP), "rows"),  # the old rows are back, the letters would go
-        ((TableKind.ROWS, Step.ROWS), "dead"),  # the new letters are gone, the old rows would go
+        ((TableKind.DEAD_LETTERS, RequestStep.DROP), "rows"),  # the old rows are back, the letters would go
+        ((TableKind.ROWS, RequestStep.ROWS), "dead"),  # the new letters are gone, the old rows would go
     ],
 )
 def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
-    world: World, stopped_at: tuple[TableKind, Step], table: str
+    world: World, stopped_at: tuple[TableKind, RequestStep], table: str
 ) -> None:
     world.ask("1", ODD, EVEN)
     world.replacer.before["1" * 32, *stopped_at] = in_the_way
@@ -224,7 +224,7 @@ def test_a_step_that_a_restore_took_back_is_not_gone_on_from(
 
 def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> None:
     world.ask("1", ODD, EVEN)
-    world.replacer.before["1" * 32, TableKind.DEAD_LETTERS, Step.DROP] = in_the_way
+    world.replacer.before["1" * 32, TableKind.DEAD_LETTERS, RequestStep.DROP] = in_the_way
     world.run()
     world.books.restore(world.rows, 2)
     assert world.run() == []
@@ -234,12 +234,12 @@ def test_a_restore_to_a_version_that_has_the_step_is_harmless(world: World) -> N
 @pytest.mark.parametrize(
     ("before", "table"),
     [
-        ((TableKind.ROWS, Step.ROWS), "dead"),
-        ((TableKind.DEAD_LETTERS, Step.DROP), "rows"),
+        ((TableKind.ROWS, RequestStep.ROWS), "dead"),
+        ((TableKind.DEAD_LETTERS, RequestStep.DROP), "rows"),
     ],
 )
 def test_a_restore_between_two_steps_of_one_pass_is_told(
-    world: World, before: tuple[TableKind, Step], table: str
+    world: World, before: tuple[TableKind, RequestStep], table: str
 ) -> None:
     def restore() -> bool:
         world.books.restore(getattr(world, table), 1)
@@ -260,7 +260,7 @@ def test_a_later_request_over_the_same_range_waits_for_one_that_was_stopped(worl
     world.ask("1", ODD, EVEN)
     world.ask("2", EVEN | {1}, ODD - {1})
     world.ask("3", {9}, {8}, start=8)
-    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     (held,) = world.run()
     assert held.reason == "replacement_waits"
     assert "1.replace, which replaces [0, 10)" in held.problem
@@ -282,14 +282,14 @@ def counted(world: World) -> tuple[int, int, int]:
 def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> None:
     world.ask("1", {1}, {0}, end=2)
     world.ask("2", {9}, {8}, start=8)
-    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     assert world.run() == []
     assert world.books.now(world.rows) == {0, 2, 4, 6, 9}
 
 
 def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: World) -> None:
     world.ask("1", ODD, EVEN)
-    world.replacer.before["1" * 32, TableKind.ROWS, Step.ROWS] = in_the_way
+    world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     world.run()
     world.books.tables[world.dead].commits[-1] = world.books.tables[world.dead].commits[0]
     (held,) = world.run()
@@ -313,7 +313,7 @@ def test_a_record_that_takes_another_route_goes_from_table_to_table_and_is_in_on
     world.ask("1", set(), {9}, route=EVEN | {5, 7})
     world.replacer.routed["1" * 32, world.rows] = frozenset({1, 3})
     for kind in TableKind:
-        for step in (Step.ADD, Step.DROP):
+        for step in (RequestStep.ADD, RequestStep.DROP):
             world.replacer.before["1" * 32, kind, step] = look
     assert world.run() == []
     assert look()

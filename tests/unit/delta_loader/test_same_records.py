@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from delta_loader.core.findings import Finding, StreamReport
+    from delta_loader.core.findings import Finding, VerifiedStream
 
 NOON = 1_700_000_000_000
 BEGINS = BUCKET - 4
@@ -100,7 +100,7 @@ class Kafka(KafkaOffsets):
         yield [cast("Message", one) for one in self.sent if span.covers(Position(one.at))]
 
 
-def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, topic_id: str = "one") -> StreamReport:
+def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, topic_id: str = "one") -> VerifiedStream:
     """A report of a table whose only commit brought ten positions, or as many records as are counted."""
     stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     span, counted = Span(Position(BEGINS), Position(BEGINS + 10)), counts or Counts(10, 10, 0, 0)
@@ -128,7 +128,7 @@ def records(given: Mapping[int, int | None]) -> list[Record]:
     return [Record(at, time_ms) for at, time_ms in given.items()]
 
 
-def proved(report: StreamReport) -> Finding:
+def proved(report: VerifiedStream) -> Finding:
     (found,) = [one for one in report.findings if one.verdict is Verdict.PROVED]
     return found
 

@@ -9,7 +9,7 @@ from common.errors import StoreError
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName
 from delta_loader.core.status import to_json, to_text
-from delta_loader.core.strays import SKEW_MS, Branch, LowEnd, NoStray, Unread, lowest_branch
+from delta_loader.core.strays import SKEW_MS, LowEnd, NoStray, StrayBranch, UnreadMarkers, lowest_branch
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -209,17 +209,17 @@ def test_a_chain_from_which_a_marker_was_lost_has_no_stray() -> None:
     below, above = flush(0, 10), flush(20, 30, 10)
     assert lowest_branch(low_end((below, 1_000), (above, 1_000))) == NoStray()
     late = flush(0, 15)
-    assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == Branch((late,))
+    assert lowest_branch(low_end((late, 1_000), (above, 1_000))) == StrayBranch((late,))
 
 
 def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
     """Clocks of a store's servers may differ by the skew, so that much later is no evidence."""
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000 + SKEW_MS), (above, 1_000))) == NoStray()
-    assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == Branch((lowest,))
+    assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == StrayBranch((lowest,))
 
 
 def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
-    assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == Unread((lowest.name,))
+    assert lowest_branch(low_end((lowest, 1_000), (above, 2_000), known=False)) == UnreadMarkers((lowest.name,))

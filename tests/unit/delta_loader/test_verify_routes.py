@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.settings import Stream
-    from delta_loader.core.findings import StreamReport
+    from delta_loader.core.findings import VerifiedStream
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 
@@ -112,7 +112,7 @@ class Logs:
         lines = "\n".join(map(json.dumps, actions)).encode()
         FsspecStore(url).write(f"_delta_log/{version:020d}.json", lines)
 
-    def verify(self, contents: Contents) -> StreamReport:
+    def verify(self, contents: Contents) -> VerifiedStream:
         report = Verifier(FsspecStore, in_turn, contents, None).verify(self.stream)
         assert report.failure is None
         return report
@@ -142,7 +142,7 @@ def logs() -> Logs:
 WHOLE: dict[str, Sequence[int]] = {"orders": [0, 1, 2, 3], "orders_a": [4, 5, 6], "orders_b": [7, 8, 9]}
 
 
-def kinds(report: StreamReport, verdict: Verdict) -> list[tuple[str, str]]:
+def kinds(report: VerifiedStream, verdict: Verdict) -> list[tuple[str, str]]:
     return [(one.kind, one.table.rpartition("/")[2]) for one in report.findings if one.verdict is verdict]
 
 

@@ -8,7 +8,7 @@ import pytest
 from common.settings import Stream
 from common.storage.store import FsspecStore
 from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import StreamReport, Verdict
+from delta_loader.core.findings import Verdict, VerifiedStream
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
@@ -40,11 +40,11 @@ def stream() -> Stream:
     return found
 
 
-def verified(stream: Stream, rows: int) -> StreamReport:
+def verified(stream: Stream, rows: int) -> VerifiedStream:
     return Verifier(FsspecStore, in_turn, Counted(rows), None).verify(stream)
 
 
-def told(report: StreamReport) -> list[tuple[str, Verdict]]:
+def told(report: VerifiedStream) -> list[tuple[str, Verdict]]:
     return [(one.kind, one.verdict) for one in report.findings if one.kind != "no_offset_columns"]
 
 

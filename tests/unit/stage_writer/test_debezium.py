@@ -14,7 +14,7 @@ from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decoding.decode import Decoded, Decoder
 from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.envelopes.debezium import EventDecoder, Opener
-from stage_writer.core.envelopes.layers import Records
+from stage_writer.core.envelopes.layers import PlainRecords
 
 COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
 SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}
@@ -36,7 +36,7 @@ def event(op: str, before: object, after: object, **more: object) -> dict[str, o
 
 def decode(messages: Sequence[object], rescue_column: str | None = None) -> Decoded:
     values = [message if isinstance(message, bytes | None) else json.dumps(message).encode() for message in messages]
-    decoder = EventDecoder(Records(Decoder(COLUMNS, rescue_column=rescue_column)))
+    decoder = EventDecoder(PlainRecords(Decoder(COLUMNS, rescue_column=rescue_column)))
     return decoder.decode(messages_of(pa.array(values, pa.binary())))
 
 

@@ -13,7 +13,7 @@ from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import Delivered, Place
+from stage_writer.outbox.ports import Delivered, DeliveryPlace
 from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Kafka:
     delivered: dict[TopicPartition, Delivered] = field(default_factory=dict)
     records: list[tuple[int, int]] = field(default_factory=list)
 
-    def begin(self, _place: Place, _at: Callable[[str], None]) -> Kafka:
+    def begin(self, _place: DeliveryPlace, _at: Callable[[str], None]) -> Kafka:
         return self
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
@@ -51,7 +51,7 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
     name = OutboxName(BOTH, Position(0), 0, "1")
     store.upload(name.path, outgoing_to_pieces(Outgoing(BOTH, 0, ends_at(BOTH, end), table)))
-    Delivery(Place({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
+    Delivery(DeliveryPlace({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
 
 
 def test_a_chain_that_was_rewound_and_goes_on_in_another_order_tells_of_each_message_once() -> None:

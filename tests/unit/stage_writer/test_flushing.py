@@ -5,17 +5,17 @@ from dataclasses import replace
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.flushing import (
     LEAST_AGE_SHARE,
-    Decision,
     Filling,
     Flush,
+    FlushDecision,
+    FlushLimits,
     FlushReason,
-    Limits,
     Pressure,
     age_share_of,
     decide,
 )
 
-LIMITS = Limits(flush_after_s=60, flush_bytes=1000, flush_records=100, memory_bytes=10_000)
+LIMITS = FlushLimits(flush_after_s=60, flush_bytes=1000, flush_records=100, memory_bytes=10_000)
 
 
 def source(partition: int) -> TopicPartition:
@@ -31,7 +31,7 @@ def flushes(*fillings: Filling, now_s: float = 0.0) -> tuple[Flush, ...]:
     return decide(fillings, LIMITS, now_s).flushes
 
 
-def sources(decision: Decision) -> tuple[set[int], set[int]]:
+def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
     """The partitions to flush, and those to pause."""
     return (
         {int(flush.source.partition) for flush in decision.flushes},
@@ -40,7 +40,7 @@ def sources(decision: Decision) -> tuple[set[int], set[int]]:
 
 
 def test_an_empty_partition_is_never_due() -> None:
-    assert decide([filling()], LIMITS, now_s=1e9) == Decision((), Pressure())
+    assert decide([filling()], LIMITS, now_s=1e9) == FlushDecision((), Pressure())
 
 
 def test_age_needs_no_second_record() -> None:
@@ -131,4 +131,4 @@ def test_one_buffer_that_is_larger_than_the_bound_goes_out_alone() -> None:
     decision = decide([filling(0, first_record_at_s=0.0, memory_bytes=50_000), filling(1)], LIMITS, 0.0)
     assert sources(decision) == ({0}, {0, 1})
     after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.pressure)
-    assert after == Decision((), Pressure())
+    assert after == FlushDecision((), Pressure())

@@ -15,7 +15,7 @@ from devservices.schema_registry import running_registry
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.envelopes.framing import FramedDecoder
-from stage_writer.core.envelopes.layers import Records
+from stage_writer.core.envelopes.layers import PlainRecords
 from stage_writer.shell.schema_registry import SchemaRegistry
 from tests.builders import required
 from tests.fakes.clock import IdleClock
@@ -52,7 +52,7 @@ def framed(schema: int, body: bytes) -> bytes:
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
     types = Types()
-    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), types)
+    decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), types)
     values = [
         b"sliced off",
         framed(7, b'{"i":0}'),
@@ -86,7 +86,7 @@ def test_only_what_is_framed_as_json_is_read(kind: pa.DataType) -> None:
 
 
 def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> None:
-    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), Types())
+    decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), Types())
     assert decoder.waits(pa.array([framed(7, b"{}"), None, b"no frame", b""])) is None
     assert decoder.waits(pa.array([None, b""], pa.binary())) is None
     wait = required(decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")])))
@@ -95,7 +95,7 @@ def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> Non
 
 def test_nothing_framed_asks_nobody() -> None:
     types = Types()
-    decoder = FramedDecoder(Records(Decoder(parse_ddl("i INT"))), types)
+    decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), types)
     assert decoder.decode(messages_of(pa.array([None, None], pa.binary()))).tombstones.tolist() == [0, 1]
     assert decoder.decode(messages_of(pa.array([], pa.binary()))).rows.num_rows == 0
     assert types.asked == []

@@ -19,7 +19,7 @@ from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.merging.batch import merged_batch
 from stage_writer.merging.converting import decoded_by_topic, messages_of
-from stage_writer.merging.groups import Group, Groups
+from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.shell.kafka import consumer_properties
 from stage_writer.topologies.task.inputs import Input
 
@@ -49,7 +49,7 @@ def state() -> PartitionState:
 
 
 def test_partitions_of_one_number_are_one_chain() -> None:
-    groups = Groups((Group(("b", "a"), 2.0),))
+    groups = TopicGroups((TopicGroup(("b", "a"), 2.0),))
     other = TopicPartition(Topic("c"), Partition(0))
     assert groups.chain_of(A) == groups.chain_of(B) == CHAIN
     assert groups.chain_of(other) == other
@@ -60,9 +60,9 @@ def test_partitions_of_one_number_are_one_chain() -> None:
 
 def test_a_topic_in_two_groups_and_names_without_an_end_are_refused() -> None:
     with pytest.raises(ConfigError, match="the topic a is read together with two sets"):
-        Groups((Group(("a", "b")), Group(("a", "c"))))
+        TopicGroups((TopicGroup(("a", "b")), TopicGroup(("a", "c"))))
     with pytest.raises(ConfigError, match="longer than 249 together"):
-        Group(("a" * 200, "b" * 200))
+        TopicGroup(("a" * 200, "b" * 200))
 
 
 def test_partitions_of_one_number_go_to_one_member() -> None:

@@ -17,9 +17,9 @@ from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.notifications.ports import NO_NOTIFIER, ControlTopic
+from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
 from stage_writer.partitions.idle_reports import TELL_EVERY_S
 from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
@@ -39,7 +39,7 @@ class World:
 
     pausing: Pausing | None = None
     tells_news = False
-    control: ControlTopic | None = None
+    control: NotificationTopic | None = None
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class World:
         self.group.paused.clear()
         writer = StageWriter(
             converters=[StreamConverter(self.settings.streams[0])],
-            limits=Limits(**bounds),
+            limits=FlushLimits(**bounds),
             revoke_timeout_s=5.0,
             report_positions=False,
             source=self.group,

@@ -12,7 +12,7 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
 from common.tables.state import TableState
 from stage_writer.core.convert import StreamConverter
-from stage_writer.partitions.partition import Held
+from stage_writer.partitions.partition import HeldPartition
 from stage_writer.service import LOOK_AT_HELD_S
 from stage_writer.shell.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
 from tests.fakes.streams import stream_of
@@ -95,7 +95,7 @@ def test_where_spark_writes_it_parts_the_rows_anew(case: str) -> None:
     assert found(stream | load, state_of(f"day STRING, sku STRING{KAFKA}", ("day",), **properties)) is None
 
 
-def held(world: World) -> list[Held]:
+def held(world: World) -> list[HeldPartition]:
     return list(world.writer.snapshot().held.values())
 
 

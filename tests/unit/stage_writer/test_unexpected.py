@@ -17,7 +17,7 @@ from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter, table_format
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.parquet.buffer import TableRows
 from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.ports import Converter, FlushJob
@@ -85,7 +85,7 @@ class World:
         ]
         self.writer = StageWriter(
             converters=converters,
-            limits=Limits(1, 10**9, 10**9, 10**9),
+            limits=FlushLimits(1, 10**9, 10**9, 10**9),
             revoke_timeout_s=5.0,
             report_positions=False,
             source=self.group,

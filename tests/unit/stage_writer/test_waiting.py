@@ -13,10 +13,10 @@ from common.settings import Stream
 from common.spans import Partition, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import Limits
+from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.parquet.buffer import StagedRows
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
-from stage_writer.ports import Wait
+from stage_writer.ports import Dependency
 from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.group import InTurn
@@ -25,7 +25,7 @@ from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 
 @dataclass
 class Missing:
-    """A `Wait` until somebody says otherwise."""
+    """A `Dependency` until somebody says otherwise."""
 
     is_there: bool = False
     asked: int = 0
@@ -43,7 +43,7 @@ class Gated(StreamConverter):
         super().__init__(stream)
         self.missing, self.first = missing, first
 
-    def waits(self, batch: MessageBatch) -> Wait | None:  # type: ignore[override] # anything that a writer waits for
+    def waits(self, batch: MessageBatch) -> Dependency | None:  # type: ignore[override] # anything that a writer waits for
         needs = batch.source == FIRST and len(batch) and batch.end > self.first
         return self.missing if needs and not self.missing.is_there else None
 
@@ -64,7 +64,7 @@ class Waits(World):
         bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
         writer = StageWriter(
             converters=[Gated(self.settings.streams[0], self.missing, self.first)],
-            limits=Limits(**bounds),
+            limits=FlushLimits(**bounds),
             revoke_timeout_s=5.0,
             report_positions=False,
             source=self.group,

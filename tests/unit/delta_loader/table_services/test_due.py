@@ -8,7 +8,7 @@ import pytest
 from common.schema import Primitive
 from common.settings.services import TableServicesSettings, VacuumMode
 from delta_loader.core.live_files import LiveFile
-from delta_loader.core.services.due import Piece, TableRules, due
+from delta_loader.core.services.due import CommitPiece, TableRules, due
 from delta_loader.core.services.facts import (
     Gathering,
     LogFacts,
@@ -50,7 +50,7 @@ def part(day: str, small: int, hours_ago: int, size_bytes: int = 10 * KIB) -> Pa
     return PartitionFacts((("day", day),), small, total, small, total, NOW_MS - hours_ago * HOUR_MS)
 
 
-def pieces(facts: TableFacts, wanted: TableRules) -> tuple[Piece, ...]:
+def pieces(facts: TableFacts, wanted: TableRules) -> tuple[CommitPiece, ...]:
     return due(facts, wanted, NOW_MS).pieces
 
 
@@ -107,7 +107,7 @@ def test_checkpoints_and_statistics() -> None:
     assert found[1].why == "2 files without statistics, 2.0 GiB, 1.0 GiB of them now"
 
 
-def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[Piece, ...], tuple[str, ...]]:
+def vacuum(facts: TableFacts, **settings: object) -> tuple[tuple[CommitPiece, ...], tuple[str, ...]]:
     found = due(facts, rules(vacuum=settings), NOW_MS)
     return found.pieces, tuple(refused.why for refused in found.refused)
 

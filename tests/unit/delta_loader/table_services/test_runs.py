@@ -14,9 +14,9 @@ from common.errors import ConfigError, TableError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.settings.services import TableServicesSettings
-from delta_loader.core.services.due import Piece, TableRules
+from delta_loader.core.services.due import CommitPiece, TableRules
 from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
-from delta_loader.core.services.outcomes import Done, Failed, GivenUp, Outcome, RunReport
+from delta_loader.core.services.outcomes import Done, GivenUp, Outcome, RunReport, TaskFailed
 from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.jobs import Jobs
 from delta_loader.streams.scheduler import StreamScheduler
@@ -71,7 +71,7 @@ class World:
         )
         return TableFacts(url, LogFacts(9, 1, 10, 0, 0, 10), ("day",), {}, False, partitions, runs)  # noqa: FBT003
 
-    def carry_out(self, piece: Piece, rules: TableRules) -> Outcome:  # noqa: ARG002 - the port's
+    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:  # noqa: ARG002 - the port's
         self.clock.sleep_s(600)
         self.done.append(piece.url)
         self.served_one.set()
@@ -150,7 +150,9 @@ def test_tables_of_streams_that_another_loader_loads_are_left_to_it() -> None:
 
 
 def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_time() -> None:
-    world = World(broken={"memory://a": Failed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"})
+    world = World(
+        broken={"memory://a": TaskFailed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"}
+    )
     wanted, metrics = settings("a", "b", "c", "d"), Metrics()
     services = TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=metrics)
     report = services.run()

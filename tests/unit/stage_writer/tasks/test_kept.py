@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stage_writer.service import LOOK_AT_HELD_S
-from stage_writer.tasks.look_ups import Asked, LookUps
+from stage_writer.tasks.look_ups import LookUps, StoreQuery
 from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
 from tests.fakes.counting import FIRST, World, counted
@@ -152,7 +152,7 @@ def test_look_ups_see_what_is_not_flushed_yet_and_no_task_that_has_gone(tmp_path
     world.group.ends[FIRST] = 14
     world.writer.step(0.2)
     (task,) = look_ups.tasks("orders")
-    asked = Asked(keys=(0,))
+    asked = StoreQuery(keys=(0,))
     assert [found.value for found in task.find("counts", StoreKind.KEY_VALUE, asked) or ()] == [7]
     assert len(world.staged()) == 10
     world.writer.lost([FIRST])
