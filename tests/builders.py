@@ -1,22 +1,18 @@
-"""What tests say in one line: settings and streams of which only what matters is written, and values that are there."""
+"""What tests say in one line: settings of which only what matters is written, and values that are there."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
-from common.settings import Settings, Stream
+from common.settings import Settings
 
 T = TypeVar("T")
 
 
-def settings_of(*streams: dict[str, object], folder: str = "memory://lake", **sections: object) -> Settings:
+def settings_of(*streams: Mapping[str, object], folder: str = "memory://lake", **sections: object) -> Settings:
     """Settings of these streams, or of one like any other, over a stage in a folder."""
     usual = {"app_id": "orders", "topics": ["orders"], "table": f"{folder}/table", "columns": "id BIGINT"}
     content = {"kafka": {"bootstrap.servers": "nowhere:1"}, "stage": {"url": f"{folder}/stage"}, **sections}
-    return Settings.model_validate({**content, "streams": [usual | stream for stream in streams or ({},)]})
-
-
-def stream_of(**stream: object) -> Stream:
-    """A stream with these settings, and what else it needs."""
-    return settings_of(stream).streams[0]
+    return Settings.model_validate({**content, "streams": [{**usual, **stream} for stream in streams or ({},)]})
 
 
 def required(value: T | None) -> T:

@@ -1,7 +1,5 @@
 """No module imports, even for a type only, a module that imports it in turn."""
 
-from __future__ import annotations
-
 from graphlib import CycleError, TopologicalSorter
 
 import grimp

@@ -1,6 +1,6 @@
 """Delta tables in memory: the port's contract without a JVM. The contract suite runs over this and over Spark."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from common.errors import TableError
@@ -41,7 +41,9 @@ class MemoryTable:
 class MemoryDeltaTables:
     """`delta_loader.ports.DeltaTables` in a dictionary."""
 
-    def __init__(self) -> None:
+    def __init__(self, meanwhile: Callable[[TableCommit], CommitOutcome | None] = lambda _: None) -> None:
+        """``meanwhile`` is what happens before a commit; its outcome, if any, stands for the commit's own."""
+        self.meanwhile = meanwhile
         self.tables: dict[str, MemoryTable] = {}
         self._made = 0
 
@@ -92,7 +94,7 @@ class MemoryDeltaTables:
         table.schema = schema_to_json(StructType(tuple(fields)))
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
-        return self.changed(commit) or self._done(commit)
+        return self.meanwhile(commit) or self.changed(commit) or self._done(commit)
 
     def changed(self, commit: TableCommit) -> CommitOutcome | None:
         """Why nothing is written; None when the table is what the commit stands on."""

@@ -1,7 +1,7 @@
 """A loader over real stores, for tests: everything that `delta_loader.__main__` wires, in one object."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import structlog
@@ -10,15 +10,17 @@ from common.clock import SystemClock
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings, Stream
-from common.spans import MAX_POSITION
+from common.spans import MAX_POSITION, Position, TopicPartition
 from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.catalog.registering import Registering
+from delta_loader.core.status import StreamStatus
 from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports, Refusing
 from delta_loader.stage.reading import Stage
+from delta_loader.status import stream_status
 from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")
@@ -53,6 +55,14 @@ def as_staged(staging: Staging, stream: Stream) -> StreamFact:
     return StreamFact(
         stream.app_id, MAX_POSITION, {source.topic: int(source.partition) + 1 for source in sorted(sources)}
     )
+
+
+def status_of(
+    staging: Staging, ends: Mapping[TopicPartition, Position] | None = None, stream: Stream | None = None
+) -> StreamStatus:
+    """What `delta-loader status` finds of a stream, where Kafka tells of these ends."""
+    stage = Stage(staging.store(staging.stage_url), in_turn)
+    return stream_status(stream or settings_for(staging).streams[0], stage, staging.store, lambda _: ends or {})
 
 
 def loader_for(

@@ -14,7 +14,7 @@ from common.clock import SystemClock
 from common.metrics import Metrics
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
 from common.schema.evolution import additions, joined, joined_columns, with_additions
-from common.settings import Settings, Stream
+from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
@@ -30,7 +30,7 @@ from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
 from stage_writer.core.parquet.buffer import StagedRows
-from tests.builders import required
+from tests.builders import required, settings_of
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
 
@@ -108,9 +108,7 @@ def stream_of(limit: int = 1000) -> Stream:
         "unknown_fields": "evolve",
         "evolve_limit": limit,
     }
-    return Settings.model_validate(
-        {"kafka": {"bootstrap.servers": "x"}, "stage": {"url": "memory://stage"}, "streams": [stream]}
-    ).streams[0]
+    return settings_of(stream).streams[0]
 
 
 CONVERTER = StreamConverter(stream_of())

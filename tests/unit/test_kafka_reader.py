@@ -15,6 +15,7 @@ from common.kafka.errors import LastWord
 from common.settings import Settings
 from delta_loader.shell.kafka_offsets import KafkaOffsets
 from stage_writer.shell.replay_kafka import ReplayKafka
+from tests.builders import settings_of
 
 READERS: list[Callable[[Settings], object]] = [
     KafkaOffsets,
@@ -24,12 +25,8 @@ READERS: list[Callable[[Settings], object]] = [
 
 @pytest.mark.parametrize("made", READERS, ids=["verify", "replay"])
 def test_a_property_that_is_refused_is_the_config_s_fault(made: Callable[[Settings], object]) -> None:
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:1", "fetch.min.byts": 7},
-            "stage": {"url": "/s"},
-            "streams": [{"app_id": "orders", "topics": ["orders"], "table": "/t", "columns": "id BIGINT"}],
-        }
+    settings = settings_of(
+        {"table": "/t"}, stage={"url": "/s"}, kafka={"bootstrap.servers": "127.0.0.1:1", "fetch.min.byts": 7}
     )
     with pytest.raises(ConfigError, match=r"fetch\.min\.byts") as error:
         made(settings)

@@ -1,7 +1,5 @@
 """`load: merge` as a user meets it: what is refused, with the key and the remedy."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

@@ -38,11 +38,6 @@ from tests.unit.delta_loader.test_service import Later
 from tests.unit.test_generations import begin_again, stage_again
 
 
-@pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
-
-
 class Restorable(MemoryDeltaTables):
     """Tables that can be put back. Their rows are not modelled; their histories are."""
 

@@ -1,11 +1,9 @@
 """What is looked at before the loader starts."""
 
-from __future__ import annotations
-
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -34,11 +32,9 @@ from delta_loader.core.status import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
+from tests.builders import settings_of
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -243,13 +239,7 @@ def stream(app_id: str, topic: str) -> dict[str, object]:
 
 
 def test_streams_that_share_a_table_are_told() -> None:
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": "memory://s"},
-            "streams": [stream("orders", "a"), stream("returns", "b")],
-        }
-    )
+    settings = settings_of(stream("orders", "a"), stream("returns", "b"), stage={"url": "memory://s"})
     (found,) = shared_tables(settings.streams)
     assert found.level is Level.WARNING
     assert "orders, returns" in found.message

@@ -56,11 +56,6 @@ class Broken(MemoryDeltaTables):
 
 
 @pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
-
-
-@pytest.fixture
 def tables() -> Broken:
     return Broken()
 

@@ -1,12 +1,9 @@
 """The loop over real markers and files in memory, and tables in memory: what happens when others interfere."""
 
-from __future__ import annotations
-
 import json
-import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -14,45 +11,28 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from common.clock import SystemClock
 from common.errors import ExitCode, StoreError, TableError
+from common.settings import Stream
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
 from common.stage.markers import MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.storage.store import FsspecStore
 from common.tables.urls import comparable
-from delta_loader.core.commits import Committed, Conflicted, Unknown
+from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Unknown
 from delta_loader.core.held import held as held_by_plan
 from delta_loader.core.held import missing_file
 from delta_loader.core.plan import Rootless
 from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
 from delta_loader.streams.failures import FailureNotes
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.staging import Staging
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from common.settings import Stream
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.status import StreamStatus
-
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
-
-
-@pytest.fixture
-def tables() -> MemoryDeltaTables:
-    return MemoryDeltaTables()
 
 
 class Later(SystemClock):
@@ -153,13 +133,9 @@ def test_a_plan_made_anew_after_a_conflict_loads_the_rest(staging: Staging) -> N
 
 
 def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
-    class Stubborn(MemoryDeltaTables):
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            return Conflicted(f"as ever, {commit.app_id}")
-
     staging.flush(0, 0, 10)
-    clock = IdleClock()
-    (report,) = loader_for(staging, Stubborn(), clock=clock).run_pass()
+    clock, tables = IdleClock(), MemoryDeltaTables(lambda _: Conflicted("as ever"))
+    (report,) = loader_for(staging, tables, clock=clock).run_pass()
     assert "other writers' commits" in str(report.failure)
     assert clock.monotonic_s() >= 60
 
@@ -167,11 +143,6 @@ def test_endless_conflicts_are_a_failure(staging: Staging) -> None:
 def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_succeeds(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     tables = MemoryDeltaTables()
-    stage = Stage(staging.store(staging.stage_url), in_turn)
-    stream = settings_for(staging).streams[0]
-
-    def status() -> StreamStatus:
-        return stream_status(stream, stage, staging.store, lambda _: {})
 
     class Broken(MemoryDeltaTables):
         def commit(self, commit: TableCommit) -> CommitOutcome:
@@ -179,7 +150,7 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
 
     (report,) = loader_for(staging, Broken()).run_pass()
     assert report.exit_code == ExitCode.FAILED
-    found = status()
+    found = status_of(staging)
     assert found.last_failure is not None
     assert "is torn" in found.last_failure.problem
     assert (found.partitions[0].held, exit_code([found])) == (None, ExitCode.FAILED)
@@ -188,26 +159,26 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     assert "is torn" in told["last_failure"]["problem"]
     following = loader_for(staging, tables)
     following.recall()
-    entry = following.book.entries[stream.app_id]
+    entry = following.book.entries["orders"]
     assert entry.failure is not None
     assert "is torn" in entry.failure.problem
     assert "before this loader started" in entry.failure.problem
     following.run_pass()
-    assert following.book.entries[stream.app_id].failure is None
-    assert (status().last_failure, exit_code([status()])) == (None, ExitCode.DONE)
+    assert following.book.entries["orders"].failure is None
+    assert (status_of(staging).last_failure, exit_code([status_of(staging)])) == (None, ExitCode.DONE)
 
 
 def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(
     staging: Staging,
 ) -> None:
-    stage, stream = Stage(staging.store(staging.stage_url), in_turn), settings_for(staging).streams[0]
+    stream = settings_for(staging).streams[0]
     staging.undeclared = UndeclaredFields(20, {"sku": 20, "\x1b[2J\n": 1}, 2)
     staging.flush(0, 0, 10)
     staging.undeclared = UndeclaredFields(1, {"sku": 1})
     staging.flush(1, 0, 10)
     staging.undeclared = None
     staging.flush(1, 10, 20)
-    found = stream_status(stream, stage, staging.store, lambda _: {})
+    found = status_of(staging)
     text = to_text([found])
     assert (
         "  dropped: of 21 sampled records, fields that no column takes: sku (21), \\x1b[2J\\n (1), and others (2)\n"
@@ -218,17 +189,15 @@ def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_th
     assert told["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
     meant = stream.model_copy(update={"unknown_fields": stream.unknown_fields})
     assert meant.drops_on_purpose
-    shown = stream_status(meant, stage, staging.store, lambda _: {})
+    shown = status_of(staging, stream=meant)
     assert shown.undeclared == found.undeclared
     assert "dropped" not in to_text([shown])
 
 
 def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(staging: Staging) -> None:
-    stage = Stage(staging.store(staging.stage_url), in_turn)
-    stream = settings_for(staging).streams[0]
     marker = staging.flush(0, 0, 10)
     staging.store(staging.table).delete([file.path for file in marker.tables[0].files])
-    (shown,) = stream_status(stream, stage, staging.store, lambda _: {}).partitions
+    (shown,) = status_of(staging).partitions
     (report,) = loader_for(staging, MemoryDeltaTables()).run_pass()
     for held in (shown.held, report.held[staging.source(0)]):
         assert held is not None
@@ -253,30 +222,24 @@ def test_a_stage_that_takes_no_note_of_a_failure_changes_nothing() -> None:
 
 
 def test_a_stop_ends_the_wait_for_a_table_that_others_change(staging: Staging) -> None:
-    class Stubborn(MemoryDeltaTables):
-        commits = 0
-
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            self.commits += 1
-            return Conflicted(f"as ever, {commit.app_id}")
-
     staging.flush(0, 0, 10)
-    clock, tables = IdleClock(), Stubborn()
-    (report,) = loader_for(staging, tables, clock=clock).run_pass(lambda: tables.commits >= 5)
-    assert (report.failure, tables.commits) == (None, 5)
+    clock, tried = IdleClock(), list[TableCommit]()
+
+    def conflict(commit: TableCommit) -> CommitOutcome:
+        tried.append(commit)
+        return Conflicted("as ever")
+
+    service = loader_for(staging, MemoryDeltaTables(conflict), clock=clock)
+    (report,) = service.run_pass(lambda: len(tried) >= 5)
+    assert (report.failure, len(tried)) == (None, 5)
     assert clock.monotonic_s() < 5
 
 
 def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fail(staging: Staging) -> None:
-    class Busy(MemoryDeltaTables):
-        won = 0
-
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            self.won += 1
-            return Conflicted("its properties were changed") if self.won <= 14 else super().commit(commit)
-
     staging.flush(0, 0, 10)
-    (report,) = loader_for(staging, Busy(), clock=IdleClock()).run_pass()
+    wins = iter([Conflicted("its properties were changed")] * 14)
+    tables = MemoryDeltaTables(lambda _: next(wins, None))
+    (report,) = loader_for(staging, tables, clock=IdleClock()).run_pass()
     assert (report.failure, report.commits) == (None, 1)
 
 
@@ -324,29 +287,29 @@ def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: Memor
     assert tables.tables[staging.table].transactions == {"orders-0": 49}
 
 
-def test_a_corrupt_marker_holds_its_partition_after_what_is_before_it(
-    staging: Staging, tables: MemoryDeltaTables
+@pytest.mark.parametrize(
+    ("content", "reason", "says"),
+    [
+        (b"{not json", "unreadable_marker", ("", "bootstrap rewind")),
+        (
+            b'{"version": 7}',
+            "newer_marker",
+            ("has format version 7; this program reads up to 6", "upgrade this service"),
+        ),
+    ],
+    ids=["corrupt", "of a newer release"],
+)
+def test_a_marker_that_is_not_understood_holds_its_partition_after_what_is_before_it(
+    staging: Staging, tables: MemoryDeltaTables, content: bytes, reason: str, says: tuple[str, str]
 ) -> None:
     staging.flush(0, 0, 10)
-    staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", b"{not json")
-    staging.flush(1, 0, 10)
-    (report,) = loader_for(staging, tables).run_pass()
-    assert report.held[staging.source(0)].reason == "unreadable_marker"
-    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
-
-
-def test_a_marker_of_a_newer_release_waits_for_the_upgrade_and_nothing_is_to_be_staged_again(
-    staging: Staging, tables: MemoryDeltaTables
-) -> None:
-    staging.flush(0, 0, 10)
-    staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", b'{"version": 7}')
+    staging.store(staging.stage_url).write("done/orders/0/00000000000000000010.done", content)
     staging.flush(1, 0, 10)
     (report,) = loader_for(staging, tables).run_pass()
     held = report.held[staging.source(0)]
-    assert held.reason == "newer_marker"
-    assert "has format version 7; this program reads up to 6" in held.problem
-    assert held.remedy.startswith("upgrade this service")
-    assert "rewind" not in held.remedy
+    assert held.reason == reason
+    assert [words in text for words, text in zip(says, (held.problem, held.remedy), strict=True)] == [True, True]
+    assert ("rewind" in held.remedy) == (reason == "unreadable_marker"), "what an upgrade reads is not staged again"
     assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 9}
 
 
@@ -474,10 +437,8 @@ def test_a_partition_that_there_is_not_is_held_when_a_person_named_it(
     assert f"done/orders/{partition}/0.done was made by hand" in held.problem
     assert f"delete done/orders/{partition}/0.done" in held.remedy
     assert sorted(tables.tables[staging.table].transactions) == ["orders-0", "orders-5"]
-    stage = Stage(staging.store(staging.stage_url), in_turn)
     ends = {staging.source(number): Position(10) for number in range(2)}
-    status = stream_status(settings_for(staging).streams[0], stage, staging.store, lambda _: ends)
-    assert f"delete done/orders/{partition}/0.done" in to_text([status])
+    assert f"delete done/orders/{partition}/0.done" in to_text([status_of(staging, ends)])
     service = loader_for(staging, tables, partitions=lambda stream: StreamFact(stream.app_id, MAX_POSITION, {topic: 1}))
     staging.flush(0, 10, 20)
     service.run_pass()
@@ -503,12 +464,11 @@ def test_status_offers_one_repair_for_several_held_partitions(staging: Staging, 
     for partition in (0, 1):
         staging.flush(partition, 0, 10)
         staging.flush(partition, 20, 30)
-    stage = Stage(staging.store(staging.stage_url), in_turn)
     (report,) = loader_for(staging, tables).run_pass()
     assert len(report.held) == 2
     for partition in (0, 1):  # tables in memory have no log, so that status begins at the first markers
         staging.store(staging.stage_url).write(f"done/orders/{partition}/{0:020d}.done", b"{torn")
-    text = to_text([stream_status(settings_for(staging).streams[0], stage, staging.store, lambda _: {})])
+    text = to_text([status_of(staging)])
     assert text.count("`bootstrap rewind ⟨config⟩ --all-held`") == 1
 
 

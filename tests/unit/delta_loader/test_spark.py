@@ -13,6 +13,7 @@ from delta_loader.shell.log_store import CLASS, LOCAL_CLASS, is_ours
 from delta_loader.shell.session_conf import spark_url
 from delta_loader.shell.spark import jar_groups, s3_options, session_options
 from delta_loader.shell.trust import authorities_of
+from tests.builders import settings_of
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 S3A = "spark.hadoop.fs.s3a."
@@ -20,13 +21,10 @@ LOG_STORE = "spark.delta.logStore."
 
 
 def settings(spark: dict[str, object] | None = None, table: str = "/lake/t") -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "k:9092"},
-            "stage": {"url": "/lake/stage"},
-            "loader": {"spark": spark or {}},
-            "streams": [{"app_id": "a", "topics": ["t"], "table": table, "columns": "a INT"}],
-        }
+    return settings_of(
+        {"app_id": "a", "topics": ["t"], "table": table, "columns": "a INT"},
+        folder="/lake",
+        loader={"spark": spark or {}},
     )
 
 

@@ -1,6 +1,5 @@
 """Late claims beside a running loader, each a named history: put aside, counted, told, and nothing lost by it."""
 
-import uuid
 from collections.abc import Iterable
 
 import pytest
@@ -10,24 +9,11 @@ from common.spans import Position
 from common.stage.markers import Marker, MarkerName
 from delta_loader.core.status import to_json, to_text
 from delta_loader.core.strays import SKEW_MS, LowEnd, NoStray, StrayBranch, UnreadMarkers, lowest_branch
-from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, status_of
 from tests.fakes.markers import flush
 from tests.fakes.staging import Staging
-
-
-@pytest.fixture
-def staging() -> Staging:
-    return Staging(f"memory://{uuid.uuid4().hex}")
-
-
-@pytest.fixture
-def tables() -> MemoryDeltaTables:
-    return MemoryDeltaTables()
 
 
 @pytest.fixture
@@ -189,8 +175,7 @@ def test_status_tells_what_was_put_aside(staging: Staging, loader: LoaderService
     loader.run_pass()
     store = staging.store(staging.stage_url)
     store.write(f"stray/{name(staging, 70)}", b"by a rewind")
-    (stream,) = settings_for(staging).streams
-    status = stream_status(stream, Stage(store, in_turn), staging.store, lambda _: {})
+    status = status_of(staging)
     assert "put aside below stray/: 1 late claims, 1 rewound markers" in to_text([status])
     assert '"put_aside": {"late_claims": 1, "rewound": 1}' in str(to_json([status])).replace("'", '"')
 

@@ -27,6 +27,7 @@ from delta_loader.stage.reading import Stage
 from delta_loader.streams.pools import OwnPools
 from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.tables.valid_through import ValidThrough
+from tests import builders
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany
 
@@ -186,9 +187,7 @@ def settings_of(stagings: Mapping[str, OneOfMany], **stream: object) -> Settings
         {"app_id": name, "topics": [name], "table": staging.table, "columns": "id BIGINT", **stream}
         for name, staging in stagings.items()
     ]
-    return Settings.model_validate(
-        {"kafka": {"bootstrap.servers": "127.0.0.1:1"}, "stage": {"url": stage_url}, "streams": streams}
-    )
+    return builders.settings_of(*streams, stage={"url": stage_url})
 
 
 def ports_of(staging: OneOfMany, tables: MemoryDeltaTables, parallel: ParallelMap) -> Ports:

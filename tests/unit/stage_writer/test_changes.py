@@ -18,6 +18,7 @@ from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.reading import STRICT
 from stage_writer.core.parquet.buffer import Buffer, StagedRows
 from stage_writer.replay.records import replayable
+from tests.builders import settings_of
 from tests.fakes.streams import batch_of, stream_of
 
 BY_OP = {"keys": ["id"], "operation": "op", "deletes": ["d"]}
@@ -165,14 +166,7 @@ def test_a_derived_key_of_a_type_that_tells_nothing_apart_is_refused() -> None:
 
 
 def test_a_range_of_events_cannot_be_replayed() -> None:
-    from common.settings import Settings
 
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "x"},
-            "stage": {"url": "memory://stage"},
-            "streams": [merging().model_dump(exclude_defaults=True)],
-        }
-    )
+    settings = settings_of(merging().model_dump(exclude_defaults=True))
     with pytest.raises(UsageError, match="the last of many events"):
         replayable(settings, "orders")

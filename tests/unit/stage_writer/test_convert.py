@@ -7,33 +7,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch, Messages
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.parquet.buffer import Buffer, StagedRows
+from tests.builders import settings_of
 from tests.fakes.streams import batch_of, stream_of
 
 
 def converter() -> StreamConverter:
-    settings = Settings.model_validate(
+    settings = settings_of(
         {
-            "kafka": {"bootstrap.servers": "localhost:9092"},
-            "stage": {"url": "/stage"},
-            "streams": [
-                {
-                    "app_id": "orders",
-                    "topics": ["orders", "returns"],
-                    "table": "/orders",
-                    "columns": "id INT",
-                    "derive": {
-                        "place": "kafka.topic || '/' || kafka.partition || '/' || kafka.offset",
-                        "tenth": "CAST(CASE WHEN id = 10 THEN 'ten' ELSE '1' END AS INT)",
-                        "key": "kafka.key_text",
-                    },
-                }
-            ],
-        }
+            "topics": ["orders", "returns"],
+            "table": "/orders",
+            "columns": "id INT",
+            "derive": {
+                "place": "kafka.topic || '/' || kafka.partition || '/' || kafka.offset",
+                "tenth": "CAST(CASE WHEN id = 10 THEN 'ten' ELSE '1' END AS INT)",
+                "key": "kafka.key_text",
+            },
+        },
     )
     return StreamConverter(settings.streams[0])
 

@@ -1,10 +1,7 @@
 """`explode`, `drop`, `rename` and `field_names`: the table's columns and rows out of the record's."""
 
-from __future__ import annotations
-
 import json
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +10,8 @@ from common.schema import to_arrow_schema, to_ddl
 from common.schema.naming import snake_case
 from common.settings.columns import declared_columns_of_table
 from stage_writer.core.convert import StreamConverter
+from stage_writer.core.parquet.buffer import StagedRows
 from tests.fakes.streams import batch_of, stream_of
-
-if TYPE_CHECKING:
-    from stage_writer.core.parquet.buffer import StagedRows
 
 
 def staged_of(*records: object, **settings: object) -> StagedRows:

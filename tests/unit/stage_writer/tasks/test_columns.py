@@ -20,6 +20,7 @@ from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.together import together
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Select, Topology, Where
+from tests import builders
 
 VALUES = (b'{"n": 1}', b'{"n": 2, "text": "12"}', b'{"n": 7, "text": "x"}', b'{"n": 1.5}', b"{", b"{}", None)
 COLUMNS = "n INT, text STRING"
@@ -48,13 +49,7 @@ def several_sinks(topology: Topology) -> None:
 def settings_of(routes: dict[str, str], *, kafka_columns: bool, **given: object) -> Settings:
     stream = {"app_id": "orders", "topics": list(TOPICS), "table": "memory://t", "topology": "any:build"}
     more = {"columns": "n INT NOT NULL, text STRING", "routes": routes, "kafka_columns": kafka_columns}
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": "memory://columns"},
-            "streams": [stream | more | given],
-        }
-    )
+    return builders.settings_of(stream | more | given)
 
 
 def batch_of(dice: random.Random, source: TopicPartition, start: int) -> MessageBatch:

@@ -5,7 +5,6 @@ import pyarrow as pa
 import pytest
 
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.sample import StreamSample
@@ -13,6 +12,7 @@ from stage_writer.tasks.sampling import SampledTasks
 from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import KTable, StreamsBuilder, TopologyError
+from tests.builders import settings_of
 
 
 def build() -> StreamsBuilder:
@@ -26,13 +26,7 @@ def build() -> StreamsBuilder:
 
 def sampled(columns: str) -> tuple[SampledTasks, StreamSample]:
     stream = {"app_id": "o", "topics": ["customers", "orders"], "table": "memory://t", "topology": "any:build"}
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": "memory://sampling"},
-            "streams": [{**stream, "columns": columns}],
-        }
-    )
+    settings = settings_of({**stream, "columns": columns})
     parent = TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
     return SampledTasks(parent), StreamSample(settings.streams[0], None)
 

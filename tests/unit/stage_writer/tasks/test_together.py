@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 
 from common.metrics import Metrics
-from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE
 from common.storage.store import FsspecStore
@@ -24,7 +23,7 @@ from stage_writer.topologies import Processor, ProcessorContext, Record, Topolog
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.task import Task
-from tests.builders import instance
+from tests.builders import instance, settings_of
 
 VALUES = (b'{"n": 1}', b'{"n": 2}', b'{"n": 7}', b'{"n": 1.5}', b"{", None)
 
@@ -57,12 +56,8 @@ def build() -> Topology:
 
 def converter() -> TopologyConverter:
     stream = {"app_id": "orders", "topics": ["orders"], "table": "memory://t", "topology": "any:build"}
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "nowhere:1"},
-            "stage": {"url": "memory://together"},
-            "streams": [{**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}}],
-        }
+    settings = settings_of(
+        {**stream, "columns": "n BIGINT, seen BIGINT", "routes": {"ones": "memory://ones"}},
     )
     return TopologyConverter(settings.streams[0], build().check(), Surroundings(lambda: 0, Metrics()))
 

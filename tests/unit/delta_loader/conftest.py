@@ -1,0 +1,20 @@
+"""What tests of the loader stage by hand, and tables in memory to load it into."""
+
+import uuid
+
+import pytest
+
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.staging import Staging
+
+
+@pytest.fixture
+def staging() -> Staging:
+    """The stage of a stream, and its tables' files, in memory."""
+    return Staging(f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def tables() -> MemoryDeltaTables:
+    """Tables to which nobody else commits."""
+    return MemoryDeltaTables()
