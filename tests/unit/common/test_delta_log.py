@@ -223,22 +223,21 @@ def test_a_checkpoint_of_the_second_version_is_read(store: FsspecStore, suffix: 
     assert state.transactions == {"a-0": 4, "b-0": 1}
 
 
-def test_a_log_with_a_hole_is_an_error_that_names_the_version(store: FsspecStore) -> None:
-    commit(store, 0, PROTOCOL, METADATA)
-    commit(store, 2, txn("a-0", 5))
-    with pytest.raises(TableError, match="lacks version 1"):
-        read_table_state(store)
-
-
-def test_a_log_that_begins_in_the_middle_is_an_error(store: FsspecStore) -> None:
-    commit(store, 5, txn("a-0", 5))
-    with pytest.raises(TableError, match="lacks version 0"):
-        read_table_state(store)
-
-
-def test_a_log_without_a_schema_is_an_error(store: FsspecStore) -> None:
-    commit(store, 0, txn("a-0", 5))
-    with pytest.raises(TableError, match="no schema or no protocol"):
+@pytest.mark.parametrize(
+    ("commits", "said"),
+    [
+        ({0: (PROTOCOL, METADATA), 2: (txn("a-0", 5),)}, "lacks version 1"),
+        ({5: (txn("a-0", 5),)}, "lacks version 0"),
+        ({0: (txn("a-0", 5),)}, "no schema or no protocol"),
+    ],
+    ids=["a hole", "a beginning in the middle", "no schema"],
+)
+def test_a_log_that_says_not_everything_is_an_error(
+    store: FsspecStore, commits: dict[int, tuple[object, ...]], said: str
+) -> None:
+    for version, actions in commits.items():
+        commit(store, version, *actions)
+    with pytest.raises(TableError, match=said):
         read_table_state(store)
 
 

@@ -15,10 +15,21 @@ def test_a_topology_names_a_function() -> None:
     assert stream.row_tables == ("/data/orders", "/data/late")
 
 
-@pytest.mark.parametrize("name", ["shop.sessions", "shop/sessions.py:build", "shop:build()", ":build", ""])
-def test_what_is_no_function_s_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="names no function"):
-        parse(with_stream(topology=name))
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        *(
+            ({"topology": name}, "names no function")
+            for name in ("shop.sessions", "shop/sessions.py:build", "shop:build()", ":build", "")
+        ),
+        ({"route": "city", "routes": {"a": "/data/a"}}, r"name the route in add_sink\(table="),
+        ({"topics": ["^orders"]}, "reads topics by their names"),
+    ],
+    ids=str,
+)
+def test_what_is_no_topology_s_is_refused(settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse(with_stream(**{"topology": "shop:build", **settings}))
 
 
 @pytest.mark.parametrize(
@@ -39,16 +50,6 @@ def test_what_makes_rows_of_a_record_is_refused_beside_it(key: str, value: objec
     columns = "id ARRAY<INT>, city STRING" if key == "explode" else "id BIGINT, city STRING"
     with pytest.raises(ConfigError, match=rf"{key} cannot be set; leave {key} out, and .*{instead}"):
         parse(with_stream(topology="shop:build", columns=columns, **{key: value}))
-
-
-def test_a_route_is_named_by_its_sink() -> None:
-    with pytest.raises(ConfigError, match=r"name the route in add_sink\(table="):
-        parse(with_stream(topology="shop:build", route="city", routes={"a": "/data/a"}))
-
-
-def test_topics_are_named() -> None:
-    with pytest.raises(ConfigError, match="reads topics by their names"):
-        parse(with_stream(topology="shop:build", topics=["^orders"]))
 
 
 def test_rows_that_depend_on_all_before_them_are_not_replayed() -> None:

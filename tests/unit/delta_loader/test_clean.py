@@ -139,27 +139,18 @@ def test_a_log_with_a_hole_keeps_everything_and_says_so(staging: Staging) -> Non
     assert "lacks version 1" in tally.failure
 
 
-def test_a_marker_that_cannot_be_read_keeps_its_partition(staging: Staging) -> None:
-    orphan(staging, 0, 10)
-    staging.store(staging.stage_url).write("done/orders/0/00000000000000000050.done", b"{torn")
-    grow_old(staging)
-    clean(staging)
-    assert len(files(staging)) == 1
-
-
-def test_a_marker_of_a_later_format_is_understood(staging: Staging) -> None:
+@pytest.mark.parametrize(
+    ("names_it", "content"),
+    [
+        ("done/orders/0/00000000000000000050.done", "{torn"),
+        ("done/orders/0/00000000000000000000.done", '{"version": 9, "tables": [{"new": [{"path": "PATH"}]}]}'),
+        ("replace/orders/0/00000000000000000000-x.replace", '{"tables": [{"files": [{"path": "PATH"}]}]}'),
+    ],
+    ids=["its partition's marker cannot be read", "a marker of a later format", "a staged replacement"],
+)
+def test_what_may_be_referred_to_is_kept(staging: Staging, names_it: str, content: str) -> None:
     (path,) = orphan(staging, 0, 10)
-    content = json.dumps({"version": 9, "tables": [{"new": [{"path": path}]}]})
-    staging.store(staging.stage_url).write("done/orders/0/00000000000000000000.done", content.encode())
-    grow_old(staging)
-    clean(staging)
-    assert files(staging) == {path}
-
-
-def test_a_staged_replacement_keeps_its_files(staging: Staging) -> None:
-    (path,) = orphan(staging, 0, 10)
-    content = json.dumps({"tables": [{"files": [{"path": path}]}]})
-    staging.store(staging.stage_url).write("replace/orders/0/00000000000000000000-x.replace", content.encode())
+    staging.store(staging.stage_url).write(names_it, content.replace("PATH", path).encode())
     grow_old(staging)
     clean(staging)
     assert files(staging) == {path}

@@ -61,9 +61,11 @@ def shaped(start: int, end: int, counts: dict[TopicPartition, Counts], generatio
 class History:
     """Puts a ledger together."""
 
-    def __init__(self) -> None:
+    def __init__(self, *loads: tuple[int, int, int | None]) -> None:
         self.ledger = Ledger("t", IDS, ("orders",))
         self.version = 0
+        for load in loads:
+            self.load(*load)
 
     def commit(self, *actions: dict[str, object], operation: str = "WRITE", ours: CommitMetadata | None = None) -> None:
         information = {"operation": operation, "userMetadata": None if ours is None else ours.to_json()}
@@ -111,9 +113,7 @@ def kinds(findings: Iterable[Finding]) -> list[tuple[str, str, int | None]]:
 
 
 def test_spans_follow_one_another() -> None:
-    history = History()
-    history.load(0, 10, 10)
-    history.load(10, 15, 5)
+    history = History((0, 10, 10), (10, 15, 5))
     assert history.faults() == []
     assert judged(history, range(15)) == []
     history.load(17, 20, 3)
@@ -122,8 +122,7 @@ def test_spans_follow_one_another() -> None:
 
 
 def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_not() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     history.commit(add("ingested", 10, 19, 10), txn(19))
     history.commit(txn(29))
     history.commit(txn(5))
@@ -153,9 +152,7 @@ def test_a_commit_that_counts_otherwise_than_its_files_is_a_fault() -> None:
 
 
 def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
-    history = History()
-    history.load(0, 10, 10)
-    history.load(10, 20, 10)
+    history = History((0, 10, 10), (10, 20, 10))
     actions = (remove("f0"), remove("f10"), add("o", 0, 19, 19))
     quiet = [quietly(action) for action in actions]
     history.commit(*quiet, operation="OPTIMIZE")
@@ -164,26 +161,21 @@ def test_optimize_keeps_the_rows_or_is_a_fault() -> None:
 
 def test_what_is_missing_is_told_apart_by_who_took_it() -> None:
     for operation, verdict in (("DELETE", ("noted", "deleted", 1)), ("WRITE", ("fault", "rows_removed", 1))):
-        history = History()
-        history.load(0, 10, 10)
+        history = History((0, 10, 10))
         history.commit(remove("f0"), add("rest", 0, 7, 8), operation=operation)
         assert kinds(judged(history, range(8))) == [verdict]
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     assert kinds(judged(history, range(8))) == [("fault", "rows_missing", 0)]
 
 
 def test_a_delete_excuses_no_more_than_it_took() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     history.commit(remove("f0"), add("rest", 0, 8, 9), operation="DELETE")
     assert [kind for _, kind, _ in kinds(judged(history, range(8)))] == ["deleted", "more_missing_than_deleted"]
 
 
 def test_a_replaced_range_is_no_overlap_and_is_counted() -> None:
-    history = History()
-    history.load(0, 10, 10)
-    history.load(10, 20, 10)
+    history = History((0, 10, 10), (10, 20, 10))
     replaced = Replaced(span(5, 15), "r", Counts(10, 8, 2, 0))
     metadata = CommitMetadata("c", "app", {}, None, {}, {SOURCE: replaced})
     actions = [remove("f0"), remove("f10"), add("n", 5, 14, 8), add("c0", 0, 4, 5), add("c1", 15, 19, 5)]
@@ -206,27 +198,23 @@ def test_single_offsets_that_were_replaced_are_no_whole_range() -> None:
 
 
 def test_spans_that_nobody_counted_are_not_proved() -> None:
-    history = History()
-    history.load(0, 10, None)
+    history = History((0, 10, None))
     assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
 
 
 def test_rows_that_nobody_brought_are_a_fault() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
 
 
 def test_a_topic_that_was_made_anew_starts_over() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
 
 
 def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
     history.load(10, 20, 10)
     history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=brought(5, 9, 4, generation=1))
@@ -236,17 +224,14 @@ def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
 
 
 def test_a_span_of_one_topic_under_the_txn_action_of_another_is_a_fault() -> None:
-    history = History()
-    history.load(0, 10, 10)
+    history = History((0, 10, 10))
     history.commit(add("n", 10, 14, 5), txn(14), ours=brought(10, 15, 5, generation=1))
     assert ("no_txn_action", 1) in history.faults()
 
 
 def test_an_answer_of_an_operator_makes_it_right() -> None:
     for decision, position in ((Decision.REPLAY, 10), (Decision.GO_ON, 20)):
-        history = History()
-        history.load(0, 10, 10)
-        history.load(10, 20, 10)
+        history = History((0, 10, 10), (10, 20, 10))
         history.commit(remove("f10"), operation="RESTORE")
         assert ("fault", "rows_removed", 2) in kinds(judged(history, range(10)))
         answers = Answered(2, decision, {SOURCE: Position(position)})
@@ -258,8 +243,7 @@ def test_an_answer_of_an_operator_makes_it_right() -> None:
 
 
 def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
-    history = History()
-    history.load(0, 10, None)
+    history = History((0, 10, None))
     found = judged(history, [0, 1, 2, 6, 7, 8, 9], kafka=range(12))
     (fault,) = [one for one in found if one.verdict is Verdict.FAULT]
     assert (fault.kind, fault.spans, fault.version) == ("missing_from_tables", (span(3, 6),), 0)
@@ -271,8 +255,7 @@ def test_what_kafka_has_and_the_tables_have_not_is_named() -> None:
 
 
 def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
-    history = History()
-    history.load(5, 10, 5)
+    history = History((5, 10, 5))
     older, compared = judged(history, range(5, 10), kafka=range(10))
     assert kinds([older]) == [("noted", "before_the_chain", None)]
     assert compared.text.startswith("the offsets of all 5 records of orders/0 that Kafka has from 5 on below"), (
@@ -285,8 +268,7 @@ def test_what_kafka_has_from_before_the_history_is_not_claimed() -> None:
     history.version = 3
     history.load(5, 10, 5)
     assert kinds(judged(history, range(5, 10), kafka=range(10)))[0] == ("not proved", "missing_before_history", None)
-    history = History()
-    history.load(0, 10, None)
+    history = History((0, 10, None))
     history.commit(remove("f0"), add("rest", 0, 7, 8), operation="DELETE")
     found = [kind for _, kind, _ in kinds(judged(history, range(8), kafka=range(10)))]
     assert found == ["not_counted", "may_be_deleted", "all_in_tables"]

@@ -31,9 +31,8 @@ from delta_loader.core.preflight import (
 from delta_loader.core.status import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
 from tests.builders import settings_of
-from tests.fakes.loading import settings_for
+from tests.fakes.loading import settings_for, status_of
 from tests.fakes.staging import Staging
 
 HOUR_MS = 3_600_000
@@ -64,11 +63,8 @@ def levels(checks: list[Check]) -> dict[str, Level]:
     return {check.name: check.level for check in checks}
 
 
-def test_a_table_to_be_made_is_fine() -> None:
+def test_a_table_to_be_made_is_fine_and_one_that_takes_what_is_declared() -> None:
     assert levels(list(table_checks(STREAM, None))) == {"table": Level.OK}
-
-
-def test_a_table_that_takes_what_is_declared_is_fine() -> None:
     assert levels(list(table_checks(STREAM, table()))) == {"table": Level.OK, "columns": Level.OK}
 
 
@@ -173,11 +169,9 @@ def test_what_is_away_does_not_refuse_the_start_and_check_tells_it_from_what_is_
     assert checks_as_text([stage, one]).endswith("not ready to load")
 
 
-def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
-    (declared,) = settings_for(staging).streams
-    status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
+    status = status_of(staging)
     text, found = to_text([status]), to_json([status])
     assert "not ready to load: orders:" in text
     assert "the column id is STRING, staged as BIGINT" in text
@@ -188,12 +182,9 @@ def test_status_tells_a_table_that_does_not_fit_also_while_nothing_is_staged() -
 @pytest.mark.parametrize("mixed", [False, True])
 def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool) -> None:  # noqa: FBT001 - a parameter
     staging = Staging(f"memory://{uuid.uuid4().hex}")
-    (declared,) = settings_for(staging).streams
-    stage = Stage(staging.store(staging.stage_url), in_turn)
 
     def held() -> list[str | None]:
-        status = stream_status(declared, stage, staging.store, lambda _: {})
-        return [None if found.held is None else found.held.reason for found in status.partitions]
+        return [found.held.reason if found.held else None for found in status_of(staging).partitions]
 
     first, later = staging.flush(0, 0, 3, mixed=mixed), staging.flush(0, 3, 5, mixed=mixed)
     letters = staging.flush(1, 0, 3, mixed=mixed, dead=[1]).tables[1]
@@ -204,13 +195,12 @@ def test_status_holds_a_partition_whose_next_marker_has_lost_a_file(mixed: bool)
     path = first.tables[0].files[0].path
     place.delete([path])
     assert held() == ["missing_file", None]
-    text = to_text([stream_status(declared, stage, staging.store, lambda _: {})])
+    text = to_text([status_of(staging)])
     assert f"held (missing_file): the data file {path} of the marker at 0 of orders/0 is gone" in text
     assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 0 --yes" in text
 
 
-def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit(staging: Staging) -> None:
     url = staging.route("alerts")
     staging.store(url).write(f"_delta_log/{0:020d}.json", "\n".join(map(json.dumps, LOG)).encode())
     more = {
@@ -221,12 +211,11 @@ def test_status_tells_a_table_of_a_shape_of_its_own_that_does_not_fit() -> None:
     declared = Stream.model_validate(
         {**settings_for(staging).streams[0].model_dump(by_alias=True, exclude_unset=True), **more}
     )
-    status = stream_status(declared, Stage(staging.store(staging.stage_url), in_turn), staging.store, lambda _: {})
+    status = status_of(staging, stream=declared)
     assert f"orders: {url} does not fit what the stream declares: the column share is not in it" in to_text([status])
 
 
-def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_a_log_that_cannot_be_read_has_to_be_mended_and_stops_no_other_stream(staging: Staging) -> None:
     staging.store(staging.table).write(f"_delta_log/{0:020d}.json", b'{"protocol":{"minReaderVersion":99}}')
     found = preflight(staging, {})
     assert [(check.name, check.away) for check in found if check.level is Level.ERROR] == [("table", False)]
@@ -280,8 +269,7 @@ def preflight(
     )
 
 
-def test_all_is_well_and_nothing_is_left_behind() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_all_is_well_and_nothing_is_left_behind(staging: Staging) -> None:
     staging.flush(0, 0, 10)
     before = sorted(found.path for found in staging.store(staging.root).list(""))
     found = preflight(staging, {TopicPartition(Topic("orders"), Partition(0)): Position(5)})
@@ -316,8 +304,7 @@ def test_a_stage_that_fails_is_everybodys_error_and_a_silent_kafka_a_warning(
     assert by_name["kafka"].level is Level.WARNING
 
 
-def test_a_control_topic_that_cannot_be_read_keeps_no_loader_from_starting() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_a_control_topic_that_cannot_be_read_keeps_no_loader_from_starting(staging: Staging) -> None:
     loader = {"schedule": "on-marker", "control_topic": "control"}
     settings = Settings.model_validate({**settings_for(staging).model_dump(exclude={"loader"}), "loader": loader})
     store = staging.store(staging.stage_url)

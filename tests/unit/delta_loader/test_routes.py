@@ -235,8 +235,7 @@ def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partitio
     assert tables.tables == {}
 
 
-def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position() -> None:
-    staging = Staging(f"memory://{uuid.uuid4().hex}")
+def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(staging: Staging) -> None:
     marker = staging.flush(0, 5, 20)
     source = marker.name.topic_partition
     load = Load({source: Straddle(Position(12), marker)})

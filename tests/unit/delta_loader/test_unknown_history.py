@@ -82,6 +82,10 @@ class World:
         self.report: StreamReport = report
         return {str(source): held.reason for source, held in report.held.items()}
 
+    def loads(self, partition: int, start: int, end: int) -> None:
+        self.staging.flush(partition, start, end)
+        self.load()
+
     def forget(self) -> None:
         """Commits of a release that did not name all chains."""
         table = self.tables.tables[self.url]
@@ -106,10 +110,8 @@ def world() -> World:
 
 @pytest.mark.parametrize("others", [0, MOST_COMMITS - 1, MOST_COMMITS + 1])
 def test_a_restore_is_found_behind_any_number_of_commits(world: World, others: int) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
-    world.staging.flush(0, 10, 20)
-    world.load()
+    world.loads(0, 0, 10)
+    world.loads(0, 10, 20)
     world.tables.others(world.url, restores=1)
     world.tables.others(world.url, others)
     world.staging.flush(0, 20, 30)
@@ -118,8 +120,7 @@ def test_a_restore_is_found_behind_any_number_of_commits(world: World, others: i
 
 
 def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     world.tables.others(world.url, 10, restores=0)
     world.tables.others(world.url, 10)
     world.tables.begins = 15
@@ -142,8 +143,7 @@ def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world:
 
 
 def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     world.tables.others(world.url, 10)
     world.load(again=False)
     world.tables.others(world.url, 10)
@@ -155,8 +155,7 @@ def test_a_loader_that_saw_it_all_goes_on_after_the_log_was_cleaned_up(world: Wo
 
 def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
     for start in range(0, 100, 10):
-        world.staging.flush(0, start, start + 10)
-        world.load()
+        world.loads(0, start, start + 10)
     world.tables.others(world.url, 30)
     world.tables.begins = 10
     world.staging.flush(0, 100, 110)
@@ -164,8 +163,7 @@ def test_a_log_that_has_the_last_load_is_enough(world: World) -> None:
 
 
 def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     world.tables.tables[world.url].commits.clear()
     world.tables.others(world.url, 20)
     world.tables.begins = 15
@@ -178,8 +176,7 @@ def test_a_table_of_another_program_goes_on_although_its_log_was_cleaned_up(worl
 
 
 def test_an_idle_stream_reads_only_what_others_have_committed_since(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     for _ in range(50):
         world.tables.others(world.url, 3)
         world.load(again=False)
@@ -204,8 +201,7 @@ def test_an_expired_position_is_known_however_many_commits_lie_above_it(
     world: World, others: int, release: str
 ) -> None:
     world.staging.flush(1, 0, 10)
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     if release == "the last":
         world.forget()
     world.tables.others(world.url, others)
@@ -219,10 +215,8 @@ def test_an_expired_position_is_known_however_many_commits_lie_above_it(
 
 
 def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world: World) -> None:
-    world.staging.flush(1, 0, 10)
-    world.load()
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(1, 0, 10)
+    world.loads(0, 0, 10)
     world.forget()
     world.tables.others(world.url, 3)
     world.tables.begins = 2  # partition 1's own commit is gone, partition 0's is there
@@ -245,31 +239,21 @@ def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world
     assert world.begun(1) == [0, 10]
 
 
-def test_a_first_marker_that_is_younger_than_the_log_is_new(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
-    world.forget()
+@pytest.mark.parametrize("known_by", ["being younger than the log", "what the last commit says"])
+def test_a_first_marker_is_new_where_that_is_known(world: World, known_by: str) -> None:
+    world.loads(0, 0, 10)
+    if known_by == "being younger than the log":
+        world.forget()
+        world.staging.created_ms += 30 * DAY_MS
     world.tables.others(world.url, 3)
-    world.tables.begins = 2
-    world.staging.created_ms += 30 * DAY_MS
-    world.staging.flush(1, 0, 10)
-    assert world.load() == {}
-    assert world.begun(1) == [0]
-
-
-def test_a_partition_that_is_added_is_new_by_what_the_last_commit_says(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
-    world.tables.others(world.url, 3)
-    world.tables.begins = 1
+    world.tables.begins = 2 if known_by == "being younger than the log" else 1
     world.staging.flush(1, 0, 10)
     assert world.load() == {}
     assert world.begun(1) == [0]
 
 
 def test_records_that_were_loaded_out_of_another_stage_are_known_after_their_position_expired(world: World) -> None:
-    world.staging.flush(0, 0, 10)
-    world.load()
+    world.loads(0, 0, 10)
     world.tables.others(world.url, 30)
     world.expire(0)
     world.staging.store(world.staging.stage_url).delete(world.staging.markers())  # as an empty stage is
