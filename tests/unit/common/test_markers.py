@@ -96,10 +96,6 @@ def test_a_marker_is_named_by_its_start_in_twenty_digits() -> None:
     assert stray_path(NAME.path) == "stray/done/orders/0/00000000000000000041.done"
 
 
-def test_a_name_typed_by_hand_needs_no_padding() -> None:
-    assert MarkerName.parse("done/orders/0/41.done") == NAME
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -127,10 +123,6 @@ def test_an_empty_marker_was_made_by_hand_and_covers_one_position() -> None:
     assert marker.span == Span(Position(41), Position(42))
     assert marker.previous is None
     assert marker.tables == ()
-
-
-def test_a_manifest_is_read_as_it_was_written() -> None:
-    assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, MANIFEST)) == MANIFEST
 
 
 def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:

@@ -4,12 +4,11 @@ import re
 
 import fsspec
 import pytest
-import yaml
 
 from common.errors import ConfigError
-from common.settings.load import parse_settings
 from common.storage.store import normalised
 from common.tables.urls import require_url
+from tests.unit.common.test_settings import parse, with_section, with_stream
 
 GOOD = [
     "/data/orders",
@@ -72,34 +71,22 @@ def test_what_is_taken_never_depends_on_the_folder_that_a_program_starts_in(url:
     assert root.startswith("/")
 
 
-KEYS: dict[str, dict[str, object]] = {
-    "stage.url": {"stage": {"url": "s3:/lake/x"}},
-    "table": {"table": "s3:/lake/x"},
-    "dead_letters": {"dead_letters": "s3:/lake/x"},
-    "routes.a": {"route": "city", "routes": {"a": "s3:/lake/x"}},
-    "template": {"template": "s3:/lake/x"},
+KEYS = {
+    "stage.url": with_section(stage={"url": "s3:/lake/x"}),
+    "table": with_stream(table="s3:/lake/x"),
+    "dead_letters": with_stream(dead_letters="s3:/lake/x"),
+    "routes.a": with_stream(route="city", routes={"a": "s3:/lake/x"}),
+    "template": with_stream(template="s3:/lake/x"),
 }
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_setting_that_is_a_place_follows_the_rule(key: str) -> None:
-    stream = {"app_id": "a", "topics": ["a"], "table": "/lake/a", "columns": "id BIGINT, city STRING"}
-    said = dict(KEYS[key])
-    stage = said.pop("stage", {"url": "/lake/stage"})
-    config = {"kafka": {"bootstrap.servers": "x"}, "stage": stage, "streams": [stream | said]}
-    with pytest.raises(ConfigError) as caught:
-        parse_settings(yaml.safe_dump(config), {}, "pipeline.yaml")
-    assert key in caught.value.problem
-    assert "did you mean s3://lake/x?" in caught.value.problem
+    with pytest.raises(ConfigError, match=rf"{re.escape(key)}.*did you mean s3://lake/x\?") as caught:
+        parse(KEYS[key])
     assert caught.value.exit_code == 2
 
 
 def test_what_is_meant_is_told_without_its_password() -> None:
-    config = {
-        "kafka": {"bootstrap.servers": "x"},
-        "stage": {"url": "sftp:/me:pass-of-mine@host/stage"},
-        "streams": [{"app_id": "a", "topics": ["a"], "table": "/lake/a", "columns": "id BIGINT"}],
-    }
-    with pytest.raises(ConfigError) as caught:
-        parse_settings(yaml.safe_dump(config), {}, "pipeline.yaml")
-    assert "did you mean sftp://me:********@host/stage?" in caught.value.problem
+    with pytest.raises(ConfigError, match=r"did you mean sftp://me:\*{8}@host/stage\?"):
+        parse(with_section(stage={"url": "sftp:/me:pass-of-mine@host/stage"}))

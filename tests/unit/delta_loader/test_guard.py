@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.clock import SystemClock
 from common.stage.data_files import DataFileName
 from delta_loader.core.commits import CommitOutcome, Conflicted, TableCommit
-from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s, vacuum_problem
+from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -30,7 +30,10 @@ PROPERTY = "delta.deletedFileRetentionDuration"
         ("interval 1 day 12 hours", 1.5 * DAY_S),
         ("interval 0 seconds", 0.0),
         ("30 days", 30 * DAY_S),
+        ("1 week 2 hours", 7 * DAY_S + 7200),
         ("interval", None),
+        ("", None),
+        ("interval soon", None),
         ("interval 1 month", None),
         ("forever", None),
     ],
@@ -60,13 +63,6 @@ def test_what_is_added_as_it_is_is_a_day_away_from_any_list(retention: float) ->
     assert age_s == 0 or (age_s + DAY_S <= int(retention) and age_s <= retention / 2)
 
 
-def test_problems_are_told() -> None:
-    assert vacuum_problem({}, DAY_S) is None
-    assert "staged files cannot be protected" in str(vacuum_problem({PROPERTY: "interval 0 hours"}, 0))
-    assert "cannot be read" in str(vacuum_problem({PROPERTY: "soon"}, 0))
-    assert "is 12h, and files may be staged for 1d" in str(vacuum_problem({PROPERTY: "interval 12 hours"}, DAY_S))
-
-
 def test_a_fresh_name_is_in_the_same_folder_and_says_the_same() -> None:
     path = "day=a%2Fb/orders-0-00000000000000000041-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.snappy.parquet"
     fresh = fresh_path(path, "load-1")
@@ -93,16 +89,16 @@ def staged(staging: Staging) -> set[str]:
     return {found.path for found in staging.store(staging.table).list("") if found.path.endswith(".parquet")}
 
 
-def test_young_files_are_added_as_they_are(staging: Staging) -> None:
-    tables = MemoryDeltaTables()
+def test_young_files_are_added_as_they_are(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     grow_old(staging, days=3)
     loader_for(staging, tables).run_pass()
     assert set(tables.tables[staging.table].paths) == staged(staging)
 
 
-def test_old_files_are_copied_and_a_vacuum_that_has_listed_them_does_no_harm(staging: Staging) -> None:
-    tables = MemoryDeltaTables()
+def test_old_files_are_copied_and_a_vacuum_that_has_listed_them_does_no_harm(
+    staging: Staging, tables: MemoryDeltaTables
+) -> None:
     staging.flush(0, 0, 10, days=["2026-01-01", "a/b=c %ü"], dead=[3])
     grow_old(staging, days=4)
     staging.flush(0, 10, 20)
@@ -124,8 +120,7 @@ class Behind(SystemClock):
         return super().wall_ms() - int(30 * DAY_S * 1000)
 
 
-def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging) -> None:
-    tables = MemoryDeltaTables()
+def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     grow_old(staging, days=4)
     old = staged(staging)
@@ -135,16 +130,8 @@ def test_a_clock_that_is_behind_makes_no_old_file_young(staging: Staging) -> Non
 
 
 def test_a_plan_made_anew_after_a_conflict_uses_the_same_copies(staging: Staging) -> None:
-    class Raced(MemoryDeltaTables):
-        raced = False
-
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            if not self.raced:
-                self.raced = True
-                return Conflicted("a foreign commit")
-            return super().commit(commit)
-
-    tables = Raced()
+    conflicts = iter([Conflicted("a foreign commit")])
+    tables = MemoryDeltaTables(lambda _: next(conflicts, None))
     staging.flush(0, 0, 10)
     grow_old(staging, days=4)
     loader_for(staging, tables).run_pass()

@@ -15,7 +15,6 @@ from common.settings import Settings, Stream
 from common.settings.loading import Evolution
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
-from common.tables.properties import retention_ms
 from common.tables.state import TableState
 from delta_loader.checks.preflight import Preflight
 from delta_loader.core.preflight import (
@@ -141,13 +140,6 @@ def test_vacuum_is_held_against_what_waits(
     found = vacuum_check("orders", "/t", state, waiting_ms, retention_ms)
     assert found.level is level
     assert says in found.message + found.remedy
-
-
-def test_an_interval_is_read_as_delta_writes_it() -> None:
-    assert retention_ms("interval 30 days") == 30 * DAY_MS
-    assert retention_ms("1 week 2 hours") == 7 * DAY_MS + 2 * HOUR_MS
-    assert retention_ms("interval soon") is None
-    assert retention_ms("") is None
 
 
 def test_the_start_is_refused_for_what_concerns_all_streams_only() -> None:

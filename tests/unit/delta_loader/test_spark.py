@@ -28,31 +28,32 @@ def settings(spark: dict[str, object] | None = None, table: str = "/lake/t") -> 
     )
 
 
-def test_what_the_user_says_wins() -> None:
-    options = session_options(settings({"spark.sql.session.timeZone": "CET", "spark.ui.enabled": True}), [], {})
-    assert options["spark.sql.session.timeZone"] == "CET"
-    assert options["spark.ui.enabled"] == "true"
+CLUSTER: dict[str, object] = {"spark.master": "spark://m:7077"}
+HEARTBEAT = "spark.executor.heartbeatInterval"
 
 
-def test_no_text_of_a_table_or_a_record_is_taken_for_a_template() -> None:
-    assert session_options(settings(), [], {})["spark.sql.variable.substitute"] == "false"
+@pytest.mark.parametrize(
+    ("says", "key", "value"),
+    [
+        ({"spark.sql.session.timeZone": "CET"}, "spark.sql.session.timeZone", "CET"),
+        ({"spark.ui.enabled": True}, "spark.ui.enabled", "true"),
+        ({}, "spark.sql.variable.substitute", "false"),  # no text of a table or a record is taken for a template
+        ({}, "spark.driver.bindAddress", "127.0.0.1"),
+        (CLUSTER, "spark.driver.bindAddress", None),
+        ({}, HEARTBEAT, "100s"),  # within one process they wait for a slow start
+        ({"spark.network.timeout": "60s"}, HEARTBEAT, None),  # Spark refuses a longer one
+        (CLUSTER, HEARTBEAT, None),
+    ],
+)
+def test_a_session_is_as_the_user_says_and_else_as_it_has_to_be(
+    says: dict[str, object], key: str, value: str | None
+) -> None:
+    assert session_options(settings(says), [], {}).get(key) == value
 
 
 def test_the_users_jars_come_beside_ours() -> None:
     options = session_options(settings({"spark.jars": "/opt/mine.jar"}), [Path("/cache/delta.jar")], {})
     assert options["spark.jars"] == "file:///cache/delta.jar,/opt/mine.jar"
-
-
-def test_a_local_session_listens_on_the_loopback_address_only() -> None:
-    assert session_options(settings(), [], {})["spark.driver.bindAddress"] == "127.0.0.1"
-    assert "spark.driver.bindAddress" not in session_options(settings({"spark.master": "spark://m:7077"}), [], {})
-
-
-def test_heartbeats_within_one_process_wait_for_a_slow_start_and_fit_what_the_user_says_of_timeouts() -> None:
-    key = "spark.executor.heartbeatInterval"
-    assert session_options(settings(), [], {})[key] == "100s"
-    assert key not in session_options(settings({"spark.network.timeout": "60s"}), [], {})  # Spark refuses a longer one
-    assert key not in session_options(settings({"spark.master": "spark://m:7077"}), [], {})
 
 
 def test_s3_jars_are_fetched_for_s3_only() -> None:

@@ -22,6 +22,7 @@ from delta_loader.jobs import Jobs
 from delta_loader.streams.scheduler import StreamScheduler
 from delta_loader.table_services.runs import TableServices, look_at
 from delta_loader.table_services.thread import ScheduledServices
+from tests.builders import settings_of
 
 NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)
 HOUR_MS = 3_600_000
@@ -83,19 +84,17 @@ class World:
 
 def settings(*tables: str, **services: object) -> Settings:
     columns = {"columns": "day STRING, id INT", "partition_by": ["day"]}
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-            "stage": {"url": "memory://stage"},
-            "streams": [{"app_id": name, "topics": [name], "table": f"memory://{name}", **columns} for name in tables],
-            "table_services": {"vacuum": {"enabled": False}, **services},
-        }
-    )
+    streams = ({"app_id": name, "topics": [name], "table": f"memory://{name}", **columns} for name in tables)
+    return settings_of(*streams, table_services={"vacuum": {"enabled": False}, **services})
+
+
+def services_of(world: World, wanted: Settings, metrics: Metrics | None = None) -> TableServices:
+    metrics = metrics or Metrics()
+    return TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=metrics)
 
 
 def run(world: World, wanted: Settings, may_begin: Callable[[], bool] = lambda: True) -> RunReport:
-    services = TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
-    return services.run(may_begin)
+    return services_of(world, wanted).run(may_begin)
 
 
 def test_the_table_served_longest_ago_comes_first_and_a_budget_ends_the_run() -> None:
@@ -154,7 +153,7 @@ def test_a_table_that_fails_costs_the_others_nothing_and_comes_last_the_next_tim
         broken={"memory://a": TaskFailed("no room"), "memory://b": GivenUp("a MERGE")}, unreadable={"memory://d"}
     )
     wanted, metrics = settings("a", "b", "c", "d"), Metrics()
-    services = TableServices(wanted, world, world, world.clock, log=structlog.get_logger(), metrics=metrics)
+    services = services_of(world, wanted, metrics)
     report = services.run()
     assert world.done == ["memory://a", "memory://b", "memory://c"]
     assert [look.failure for look in report.looks if look.failure] == ["its log is torn"]
@@ -211,7 +210,7 @@ def test_what_cannot_be_is_refused(given: dict[str, object], sentence: str) -> N
 def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     world = World()
     wanted = settings("a", schedule="1h").table_services
-    services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
+    services = services_of(world, settings("a"))
     scheduled = ScheduledServices(services, wanted, lambda: True)
     jobs = Jobs(SystemClock(), structlog.get_logger())
     jobs.add("maintenance", scheduled.look, every_s=0.01)
@@ -243,7 +242,7 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
             return 0
 
     world, turns = World(), StreamScheduler(1, patience_s=0.01)
-    services = TableServices(settings("a"), world, world, world.clock, log=structlog.get_logger(), metrics=Metrics())
+    services = services_of(world, settings("a"))
     wanted, asked = settings("a", schedule="1h").table_services, Event()
 
     def is_loading() -> bool:
