@@ -42,6 +42,7 @@ from stage_writer.core.memory import MemoryShares
 from stage_writer.core.parquet.buffer import Filing
 from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.loop import StageWriter
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.notifications.notifier import LoaderNotifier
@@ -53,8 +54,8 @@ from stage_writer.replay.letters import Letters, unfit_of
 from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
+from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.sample import Sampler
-from stage_writer.service import StageWriter
 from stage_writer.shell.kafka import session_s
 from stage_writer.shell.memory import keep_memory, rarely_collect
 from stage_writer.shell.replay_kafka import ReplayKafka
@@ -160,25 +161,22 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
     groups, unread, alarm = _groups(converters), UnreadTopics(), settings.writer.dead_letter_alarm
     source = source_of(settings, groups, clock, log, with_headers=with_headers, native=reader.library, unread=unread)
+    telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread)
+    options = WriterOptions(
+        limits_of(settings),
+        settings.writer.revoke_timeout_s,
+        settings.writer.report_positions,
+        session_s(settings.kafka),
+        Filing(shares.row_group, settings.writer.max_partition_values),
+    )
     service = StageWriter(
-        converters=converters,
-        limits=limits_of(settings),
-        revoke_timeout_s=settings.writer.revoke_timeout_s,
-        report_positions=settings.writer.report_positions,
+        converters,
+        options,
         source=source,
         stage=stage,
         workers=workers,
-        clock=clock,
-        log=log,
-        metrics=metrics,
-        session_s=session_s(settings.kafka),
-        filing=Filing(shares.row_group, settings.writer.max_partition_values),
-        pausing=pausing,
-        news=_news(settings, stage, clock, log, metrics),
-        outlets=outlets,
-        changelogs=changelogs,
-        stopping=stopping,
-        teller=WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread),
+        runtime=Runtime(clock, log, metrics, telemetry, stopping),
+        attachments=Attachments(pausing, _news(settings, stage, clock, log, metrics), outlets, changelogs),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
     serving = WriterServing(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)

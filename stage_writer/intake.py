@@ -3,7 +3,7 @@
 Rules:
 
 1. A poll's batches are converted by their converter in slices (`Converter.slices`), usually one. The remaining slices
-   wait here while flushes start and finish, and nothing more is read (stage_writer/service.py, `_relieve`).
+   wait here while flushes start and finish, and nothing more is read (stage_writer/backpressure.py).
 2. Rows go to the partition as it was when they were read. If it was revoked meanwhile, or restarted at its chain's end,
    it gets none of them: they are read again.
 3. All pieces of one record go into the same buffer, without a flush between them.
@@ -18,16 +18,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from common.ports import Clock
-    from common.spans import TopicPartition
+    from common.spans import Position, TopicPartition
+    from stage_writer.assignment import Assignment
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import Owned
     from stage_writer.ports import Converter, Converts
-    from stage_writer.stopping import Stopping
-    from stage_writer.telemetry import WriterTelemetry
+    from stage_writer.runtime import Runtime
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
 
@@ -38,70 +38,90 @@ SLICES_A_STEP = 4
 class Intake:
     """What was polled and is not in the buffers yet."""
 
-    def __init__(
-        self, teller: WriterTelemetry, clock: Clock, stopping: Stopping, failed: Callable[[Owned, Exception], None]
-    ) -> None:
-        """``failed`` is called with the partitions of an unexpected exception (rule 5)."""
-        self._stopping = stopping
-        self._teller = teller
-        self._clock = clock
-        self._failed = failed
+    def __init__(self, assignment: Assignment, waits: DependencyWaits, runtime: Runtime) -> None:
+        self._assignment = assignment
+        self._waits = waits
+        self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
         self._waiting: deque[tuple[Converts, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
+        self._ends: dict[TopicPartition, tuple[Owned, Position]] = {}
+        """Kafka's reported ends that reading has not reached yet, for the partition as it was then."""
 
     @property
     def is_busy(self) -> bool:
         """Whether anything waits."""
         return bool(self._waiting)
 
-    def add(self, converter: Converts, batches: Sequence[MessageBatch], owners: Mapping[TopicPartition, Owned]) -> None:
-        """Queue these for conversion; ``owners`` are the partitions that they were read for."""
-        self._waiting.append((converter, owners, converter.slices(batches)))
+    def take(self, batches: Iterable[MessageBatch]) -> None:
+        """Queue what is new and ours for conversion, all of a stream together."""
+        fresh: dict[Converter, list[MessageBatch]] = {}
+        tasks = False
+        for batch in batches:
+            owned = self._assignment.owned.get(batch.source)
+            if owned is None or owned.wait is not None:
+                continue  # revoked or held since it was fetched, or due to be read again
+            new = batch.after(max(owned.taken, owned.buffer.end))
+            if (wait := owned.converter.waits(new)) is not None:
+                self._waits.begin(owned, wait)
+                continue
+            self._telemetry.polled(batch, new)
+            if len(new):
+                owned.taken = new.end
+                fresh.setdefault(owned.converter, []).append(new)
+                tasks = tasks or owned.task is not None
+        for converter, together in _by_converter(fresh, tasks=tasks):
+            owners = {batch.source: self._assignment.owned[batch.source] for batch in together}
+            self._waiting.append((converter, owners, converter.slices(together)))
 
-    def work(self, owned: Mapping[TopicPartition, Owned]) -> None:
+    def convert(self) -> None:
         """Convert some slices, and buffer the rows of partitions that have not changed since (rule 2)."""
         while self._waiting:
             converter, owners, slices = self._waiting[0]
             left = SLICES_A_STEP
             try:
-                while left and (found := self._next(slices)) is not None:
-                    self._buffer(converter, found, owners, owned)
-                    if not found[-1][1].is_piece:
+                while left and (rows := self._next(slices)) is not None:
+                    self._buffer(converter, rows, owners)
+                    if not rows[-1][1].is_piece:
                         left = 0 if self._stopping.is_on else left - 1
             except Exception as error:  # noqa: BLE001 - rule 5
                 left = 1
-                for ours in owners.values():
-                    if owned.get(ours.source) is ours:
-                        self._failed(ours, error)
+                for owned in owners.values():
+                    if self._assignment.owned.get(owned.source) is owned:
+                        self._assignment.unexpected(owned, error)
             if not left:
                 return  # the rest waits, and so does what came after it: a partition's rows stay in order
             self._waiting.popleft()
+
+    def reached(self, ends: Mapping[TopicPartition, Position]) -> None:
+        """Kafka's reported ends count only once everything before them is buffered."""
+        owned = self._assignment.owned
+        self._ends |= {partition: (owned[partition], end) for partition, end in ends.items() if partition in owned}
+        for partition, (reader, end) in list(self._ends.items()):
+            if owned.get(partition) is not reader:
+                del self._ends[partition]
+            elif reader.taken <= reader.buffer.end:
+                del self._ends[partition]
+                reader.reach_end(end)
 
     def _next(self, slices: Iterator[Slice]) -> Slice | None:
         began_s = self._clock.monotonic_s()
         found = next(slices, None)
         if found is not None:
-            self._teller.took(sum(len(batch) for batch, _ in found), self._clock.monotonic_s() - began_s)
+            self._telemetry.took(sum(len(batch) for batch, _ in found), self._clock.monotonic_s() - began_s)
         return found
 
-    def _buffer(
-        self,
-        converter: Converts,
-        found: Slice,
-        owners: Mapping[TopicPartition, Owned],
-        owned: Mapping[TopicPartition, Owned],
-    ) -> None:
-        for batch, staged in found:
-            ours = owners[batch.source]
-            if owned.get(batch.source) is ours:
-                begins_flush = ours.buffer.is_empty
-                ours.buffer.add(staged, self._clock.monotonic_s())
-                ours.buffer.last_record = batch.record_at(-1)
-                self._teller.converted(batch, converter.stream, staged)
+    def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, Owned]) -> None:
+        for batch, staged in rows:
+            owned = owners[batch.source]
+            if self._assignment.owned.get(batch.source) is owned:
+                begins_flush = owned.buffer.is_empty
+                owned.buffer.add(staged, self._clock.monotonic_s())
+                owned.buffer.last_record = batch.record_at(-1)
                 stream = converter.stream
-                ours.buffer.add_sample(self._teller.sampled(batch, stream, staged, begins_flush=begins_flush))
+                self._telemetry.converted(batch, stream, staged)
+                owned.buffer.add_sample(self._telemetry.sampled(batch, stream, staged, begins_flush=begins_flush))
 
 
-def together_by_converter(
+def _by_converter(
     fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
 ) -> Iterable[tuple[Converts, list[MessageBatch]]]:
     """Batches grouped by their converter; what ``tasks`` need is imported with the first of them."""

@@ -58,6 +58,8 @@ class Owned:
     """When its chain was last read, or claimed from."""
     age_share: float = 1.0
     flight: Flight | None = None
+    paused: bool = False
+    """Whether it is not read now, because of its memory or the operator's request."""
     caught_up: bool = False
     read_to: Position = Position(0)  # noqa: RUF009 - a number
     """The last end that reading has reached; records need not lie right before it."""

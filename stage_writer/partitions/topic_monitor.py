@@ -1,8 +1,8 @@
 """The ids of topics, looked up after a given moment.
 
-A flush needs its topic's id as of after its last record was read (stage_writer/service.py, rule 6). Of a thousand
-flushes that start together, the first one's answer serves them all: an id that was looked up after a record was read is
-that record's topic's, or a different one, because ids are never reused.
+A flush needs its topic's id as of after its last record was read (claim_guards.py, rule 1). Of a thousand flushes that
+start together, the first one's answer serves them all: an id that was looked up after a record was read is that
+record's topic's, or a different one, because ids are never reused.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Rules:
 3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and refreshed
    periodically; librdkafka gets names only. The writer waits for a named topic that does not exist, and reports it.
 4. librdkafka continues to read a topic that was deleted and recreated, from the old one's position, as if nothing had
-   happened. So the service checks the topics' ids (stage_writer/service.py, rule 6).
+   happened. So the service checks the topics' ids (stage_writer/partitions/claim_guards.py).
 5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because the
    processing of a poll has a fixed cost. A batch that was taken before a rebalance moved its partition, in the same
    poll, is dropped: its next owner reads from the chain's end.

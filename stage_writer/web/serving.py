@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from stage_writer.service import StageWriter
+    from stage_writer.loop import StageWriter
     from stage_writer.tasks.look_ups import LookUps
 
 

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import structlog
 
 from common.metrics import Metrics
 from common.settings import Settings
@@ -14,8 +13,7 @@ from common.stage.markers import Manifest
 from common.stage.state_files import MarkedState
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.core.flushing import FlushLimits
-from stage_writer.service import StageWriter
+from stage_writer.loop import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.tasks.look_ups import LookUps
@@ -24,7 +22,8 @@ from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, ProcessorContext, Record, Topology
 from stage_writer.topologies.stores import Stores
 from tests.fakes.changelog import MemoryTopics
-from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 
 ORDERS = Topic("orders")
@@ -114,18 +113,11 @@ class World:
             stopping=self.stopping,
         )
         topology = build(persistent=disk is not None).check()
-        self.writer = StageWriter(
-            converters=[TopologyConverter(stream, topology, around)],
-            limits=FlushLimits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
-            revoke_timeout_s=5.0,
-            report_positions=False,
+        self.writer = new_writer(
+            TopologyConverter(stream, topology, around),
             source=self.group,
             stage=stage,
-            workers=InTurn(),
-            clock=self.clock,
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-            stopping=self.stopping,
+            runtime=runtime_of(self.clock, stopping=self.stopping),
         )
         self.group.subscribe(self.settings.streams, self.writer)
         return self.writer

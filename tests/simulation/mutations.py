@@ -39,7 +39,7 @@ from delta_loader.streams.refusals import Refusals
 from delta_loader.tables import evolving
 from delta_loader.tables.catch_up import CatchUp
 from delta_loader.tables.stream_tables import StreamTables
-from stage_writer import service as writer_service
+from stage_writer import assignment, background, flushes
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.ports import Appended
 from stage_writer.core.batch import MessageBatch
@@ -165,10 +165,10 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
 
 
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
-    def begin_again(_self: writer_service.StageWriter, owned: Owned) -> None:
+    def restart(_self: assignment.Assignment, owned: Owned) -> None:
         owned.flight = None
 
-    return patch.object(writer_service.StageWriter, "_begin_again", begin_again)
+    return patch.object(assignment.Assignment, "restart", restart)
 
 
 def _repeated_records_are_taken() -> AbstractContextManager[object]:
@@ -176,13 +176,13 @@ def _repeated_records_are_taken() -> AbstractContextManager[object]:
 
 
 def _two_flushes_at_once() -> AbstractContextManager[object]:
-    begin = writer_service.StageWriter._begin
+    start = flushes.Flushes.start
 
-    def begin_regardless(self: writer_service.StageWriter, owned: Owned, reason: FlushReason) -> None:
+    def start_regardless(self: flushes.Flushes, owned: Owned, reason: FlushReason) -> None:
         owned.flight = None
-        begin(self, owned, reason)
+        start(self, owned, reason)
 
-    return patch.object(writer_service.StageWriter, "_begin", begin_regardless)
+    return patch.object(flushes.Flushes, "start", start_regardless)
 
 
 def _the_next_buffer_begins_after_its_first_record() -> AbstractContextManager[object]:
@@ -236,7 +236,7 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
     def broken() -> Iterator[None]:
         with (
             patch.object(settling, "settle_candidates", everything),
-            patch.object(writer_service.StageWriter, "_look_at_quiet", lambda _self: None),
+            patch.object(background.Background, "_look_at_quiet", lambda _self: None),
         ):
             yield
 
@@ -401,7 +401,8 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
     @contextmanager
     def broken() -> Iterator[None]:
         with (
-            patch.object(writer_service, "is_other", lambda _lineage, _topic_id: False),
+            patch.object(assignment, "is_other", lambda _lineage, _topic_id: False),
+            patch.object(background, "is_other", lambda _lineage, _topic_id: False),
             patch.object(topic_monitor, "is_other", lambda _lineage, _topic_id: False),
         ):
             yield

@@ -15,9 +15,12 @@ from delta_loader.service import LoaderService
 from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.flushing import FlushLimits
+from stage_writer.loop import StageWriter
 from stage_writer.ports import Result
-from stage_writer.service import StageWriter
+from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.shell.staging import ObjectStage
+from stage_writer.stopping import Stopping
+from stage_writer.telemetry import WriterTelemetry
 from tests.simulation.delta_log import SimulatedTables
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.store import Bucket, SimulatedStore
@@ -159,21 +162,16 @@ class Services:
             changelog=kind.changelog(process),
         )
         stage.watch(member, self.stale_claims)
+        metrics = Unmeasured()
+        telemetry = WriterTelemetry(clock, SILENT, metrics)
         service = self.writers[process.name] = StageWriter(
-            converters=[kind.converter(process)],
-            filing=kind.filing,
-            outlets=kind.outlets(process, self.store(stage_url)),
-            news=kind.news(stage),
-            limits=self.limits,
-            revoke_timeout_s=20.0,
-            report_positions=False,
+            [kind.converter(process)],
+            WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, filing=kind.filing),
             source=kind.source(member),
             stage=stage,
             workers=Strands(self.world, process),
-            clock=clock,
-            log=SILENT,
-            metrics=Unmeasured(),
-            session_s=SESSION_MS / 1000,
+            runtime=Runtime(clock, SILENT, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
+            attachments=Attachments(notifier=kind.news(stage), outlets=kind.outlets(process, self.store(stage_url))),
         )
         try:
             service.run(until_caught_up=False)

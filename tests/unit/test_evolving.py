@@ -24,12 +24,12 @@ from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import FlushLimits
+from stage_writer.loop import StageWriter
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
-from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
@@ -95,18 +95,7 @@ class World:
         stage = ObjectStage(
             self.store, lambda _: self.table, self.clock, lambda: f"{source.partition}{next(names):031x}", "w"
         )
-        writer = StageWriter(
-            converters=[StreamConverter(self.stream)],
-            limits=FlushLimits(flush_after_s=1, flush_bytes=10**9, flush_records=10**9, memory_bytes=10**9),
-            revoke_timeout_s=5.0,
-            report_positions=False,
-            source=group,
-            stage=stage,
-            workers=InTurn(),
-            clock=self.clock,
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-        )
+        writer = new_writer(StreamConverter(self.stream), source=group, stage=stage, runtime=runtime_of(self.clock))
         group.subscribe([self.stream], writer)
         VALUES[source] = []
         return writer, group

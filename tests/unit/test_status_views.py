@@ -145,11 +145,16 @@ def test_a_writer_tells_why_a_partition_is_held_and_what_mends_it(tmp_path: Path
     assert gauges(page.metrics, "stage_writer_held_partitions") == {"newer_marker": 1}
 
 
+def attach(page: WriterPage, **parts: object) -> None:
+    writer = page.world.writer
+    writer._attachments = replace(writer._attachments, **parts)  # type: ignore[arg-type]
+
+
 def test_records_for_topics_that_do_not_get_there_are_told_on_the_page_too(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
     page.world.steps()
     error = KafkaDeltaExpressError("orders/0: records for Kafka topics wait: no right", "allow it")
-    page.world.writer._outlets = cast("Outlets", SimpleNamespace(problems=lambda: (error,)))
+    attach(page, outlets=cast("Outlets", SimpleNamespace(problems=lambda: (error,))))
     [problem] = page.look().problems
     assert (problem.level, problem.problem, problem.remedy) == (ProblemLevel.ERROR, error.problem, "allow it")
     assert page.world.writer.health().problems == (f"{error.problem} → allow it",)
@@ -167,9 +172,8 @@ def test_a_paused_writer_says_so_and_how_it_goes_on(tmp_path: Path) -> None:
 
 def test_a_writer_whom_the_control_topic_does_not_take_says_so(tmp_path: Path) -> None:
     page = WriterPage(tmp_path, {FIRST: 10})
-    page.world.writer._news = LoaderNotifier(
-        cast("WriterStage", None), page.world.clock, structlog.get_logger(), page.metrics, Unreached()
-    )
+    log = structlog.get_logger()
+    attach(page, notifier=LoaderNotifier(cast("WriterStage", None), page.world.clock, log, page.metrics, Unreached()))
     page.world.steps(1)
     [problem] = page.look().problems
     assert (problem.level, problem.title) == (ProblemLevel.WARNING, "Notifications go to the stage")
@@ -197,7 +201,7 @@ class Unreached:
 def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_path: Path) -> None:
     for samples in (None, Samples(1)):
         page = WriterPage(tmp_path / str(samples is None), {FIRST: 0})
-        teller = page.world.writer._teller
+        teller = page.world.writer._runtime.telemetry
         teller.samples = samples
         page.world.group.ends[FIRST] = 2
         teller.dead_letters["orders", "wrong_type"] += 2

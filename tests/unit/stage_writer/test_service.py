@@ -8,7 +8,6 @@ import structlog
 
 from common.errors import BrokerError, ConfigError, StoreError
 from common.http.pausing import Pausing
-from common.metrics import Metrics
 from common.ports import CreateOutcome
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -16,17 +15,19 @@ from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
+from stage_writer.assignment import LOOK_AT_HELD_S
+from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import FlushLimits
+from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
 from stage_writer.partitions.idle_reports import TELL_EVERY_S
-from stage_writer.service import LOOK_AT_HELD_S, LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S, StageWriter
+from stage_writer.runtime import Attachments
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.shell.table_compatibility import TableCompatibility
-from stage_writer.telemetry import WriterTelemetry
-from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
+from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.staged import manifests
 
 ORDERS = Topic("orders")
@@ -85,26 +86,19 @@ class World:
             "w",
             compatibility=tables if self.looks_at_tables else None,
         )
-        bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
-        metrics, log = Metrics(), structlog.get_logger()
+        runtime = runtime_of(self.clock, dead_letter_alarm=self.alarm)
         self.group.joined = False
         self.group.positions.clear()
         self.group.paused.clear()
-        writer = StageWriter(
-            converters=[StreamConverter(self.settings.streams[0])],
-            limits=FlushLimits(**bounds),
-            revoke_timeout_s=5.0,
-            report_positions=False,
+        notifier = LoaderNotifier(stage, self.clock, runtime.log, runtime.metrics, self.control)
+        writer = new_writer(
+            StreamConverter(self.settings.streams[0]),
             source=self.group,
             stage=stage,
-            workers=InTurn(),
-            clock=self.clock,
-            log=log,
-            metrics=metrics,
+            runtime=runtime,
+            limits=limits_with(**limits),
             session_s=SESSION_S,
-            pausing=self.pausing,
-            teller=WriterTelemetry(self.clock, log, metrics, dead_letter_alarm=self.alarm),
-            news=LoaderNotifier(stage, self.clock, log, metrics, self.control) if self.tells_news else NO_NOTIFIER,
+            attachments=Attachments(self.pausing, notifier if self.tells_news else NO_NOTIFIER),
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from stage_writer.service import StageWriter
+from stage_writer.loop import StageWriter
 from stage_writer.stopping import end_when_stuck
 from stage_writer.tasks import together
 from stage_writer.topologies import Record
@@ -71,7 +71,7 @@ def test_the_loop_is_in_a_step_only_while_it_is(tmp_path: Path, monkeypatch: pyt
     real = StageWriter._flush_rest
 
     def flush_rest(self: StageWriter) -> None:
-        told.append(self._stopping.is_stepping)
+        told.append(self._runtime.stopping.is_stepping)
         real(self)
 
     monkeypatch.setattr(StageWriter, "_flush_rest", flush_rest)

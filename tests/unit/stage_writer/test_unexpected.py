@@ -6,25 +6,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import structlog
 
-from common.metrics import Metrics
 from common.schema import parse_ddl, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
+from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter, table_format
-from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.parquet.buffer import TableRows
 from stage_writer.core.steps.slicing import ExplodeLimits
 from stage_writer.ports import Converter, FlushJob
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
-from stage_writer.service import LOOK_AT_HELD_S, StageWriter
 from stage_writer.shell.staging import ObjectStage
-from tests.fakes.group import HandClock, InTurn, LonelyMember
+from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.writers import new_writer, runtime_of
 
 BOMBS, ORDERS = (TopicPartition(Topic(name), Partition(0)) for name in ("bombs", "orders"))
 
@@ -83,18 +81,7 @@ class World:
             StreamConverter(bombs, limits=ExplodeLimits(slice_bytes=64)),
             StreamConverter(orders),
         ]
-        self.writer = StageWriter(
-            converters=converters,
-            limits=FlushLimits(1, 10**9, 10**9, 10**9),
-            revoke_timeout_s=5.0,
-            report_positions=False,
-            source=self.group,
-            stage=self.stage,
-            workers=InTurn(),
-            clock=self.clock,
-            log=structlog.get_logger(),
-            metrics=Metrics(),
-        )
+        self.writer = new_writer(*converters, source=self.group, stage=self.stage, runtime=runtime_of(self.clock))
         self.group.subscribe(self.settings.streams, self.writer)
 
     def steps(self, number: int = 8, timeout_s: float = 0.5) -> None:
@@ -154,7 +141,7 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
         return job
 
     world.steps(3, 0.1)
-    orders = world.writer._owned[ORDERS]
+    orders = world.writer.assignment.owned[ORDERS]
     with monkeypatch.context() as patched:
         if where in {"flush", "seal"}:
             patched.setattr(world.stage, "flush_job", flush_job)

@@ -5,21 +5,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-import structlog
 
 from common.errors import RegistryError
-from common.metrics import Metrics
 from common.settings import Stream
 from common.spans import Partition, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.loop import StageWriter
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
 from stage_writer.ports import Dependency
-from stage_writer.service import StageWriter
 from stage_writer.shell.staging import ObjectStage
-from tests.fakes.group import InTurn
+from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 
 
@@ -61,18 +58,12 @@ class Waits(World):
 
     def new_writer(self, **limits: int) -> StageWriter:
         names = iter(range(1_000))
-        bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9, **limits}
-        writer = StageWriter(
-            converters=[Gated(self.settings.streams[0], self.missing, self.first)],
-            limits=FlushLimits(**bounds),
-            revoke_timeout_s=5.0,
-            report_positions=False,
+        writer = new_writer(
+            Gated(self.settings.streams[0], self.missing, self.first),
             source=self.group,
             stage=ObjectStage(self.store, lambda _: self.table, self.clock, lambda: f"{next(names):032x}", "w"),
-            workers=InTurn(),
-            clock=self.clock,
-            log=structlog.get_logger(),
-            metrics=Metrics(),
+            runtime=runtime_of(self.clock),
+            limits=limits_with(**limits),
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer

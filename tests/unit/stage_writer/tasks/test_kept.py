@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stage_writer.service import LOOK_AT_HELD_S
+from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.tasks.look_ups import LookUps, StoreQuery
 from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind

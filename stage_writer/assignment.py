@@ -1,0 +1,214 @@
+"""The partitions of this group member: those that start, those that are read, and those that are held.
+
+Rules:
+
+1. The chain decides. On assignment it is read, and reading starts at its end; after a lost claim the partition is
+   dropped with everything it holds until the chain was read again. Kafka's group offsets are never used.
+2. Dropping loses nothing: the next owner reads from the chain's end.
+3. A partition that cannot continue (its marker is unreadable, Kafka no longer has its position, its topic was recreated
+   or has lost records) is held and reported; the others continue. Its chain is checked periodically: when it ends
+   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position.
+4. An unexpected exception in a flush or a conversion holds its partitions and does not end the service.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from common import metrics as catalogue
+from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
+from stage_writer.core.flushing import age_share_of
+from stage_writer.partitions.outage import Outage
+from stage_writer.partitions.partition import HeldPartition, Owned
+from stage_writer.partitions.resume_points import ResumePoint, ResumePoints, is_other, of_chain, other_topic, unexpected
+from stage_writer.partitions.startup import TakenUp, TakingUp, Unfit, topic_ids
+from stage_writer.ports import OUT_OF_RANGE, UNEXPECTED
+from stage_writer.stopping import ConversionInterruptedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import LastRecord
+    from stage_writer.outbox.ports import Outlets
+    from stage_writer.partitions.buffers import Buffers
+    from stage_writer.ports import Converter, Incompatible, PartitionFault, RecordSource, Workers, WriterStage
+    from stage_writer.runtime import Runtime
+    from stage_writer.schemas import Schemas
+
+LOOK_AT_HELD_S = 30.0
+
+
+class Assignment:
+    """Called from the loop's thread only; other threads read copies of its dictionaries."""
+
+    def __init__(
+        self,
+        converters: Collection[Converter],
+        *,
+        source: RecordSource,
+        stage: WriterStage,
+        workers: Workers,
+        schemas: Schemas,
+        buffers: Buffers,
+        outlets: Outlets,
+        runtime: Runtime,
+    ) -> None:
+        self._converters = tuple(converters)
+        self._source = source
+        self._stage = stage
+        self._buffers = buffers
+        self._outlets = outlets
+        self._clock, self._log, self._metrics = runtime.clock, runtime.log, runtime.metrics
+        self._places = ResumePoints(source, stage)
+        self._startup = TakingUp(source, self._places, schemas, stage, workers, clock=runtime.clock, log=runtime.log)
+        self.outage = Outage(runtime.clock)
+        self.owned: dict[TopicPartition, Owned] = {}
+        self.held: dict[TopicPartition, HeldPartition] = {}
+        self.starting = self._startup.waiting
+        self.joined = False
+        """Whether this writer is a member of its group."""
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Read the chain of each new partition; those whose chain cannot be read now wait, or are held."""
+        self.joined = True
+        for partition in partitions:
+            self.held.pop(partition, None)
+            converter = next((each for each in self._converters if each.stream.takes(partition.topic)), None)
+            if converter is not None:
+                self._startup.add(partition, converter)
+        return self._start(partitions)
+
+    def resume(self) -> None:
+        """Start the partitions that wait, each from its chain's end, and the held ones that were fixed."""
+        self._look_at_held()
+        for partition, position in self._start().items():
+            self._source.seek(partition, position)
+            self._source.resume([partition])
+
+    def _start(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position]:
+        """Own the partitions that can be read now, each from its chain's end."""
+        positions: dict[TopicPartition, Position] = {}
+        expected: dict[TopicPartition, LastRecord] = {}
+        for partition, outcome in self._startup.look(among).items():
+            match outcome:
+                case StoreError() | BrokerError():
+                    self.outage.failed(outcome)
+                    continue
+                case Unfit(fault, converter, place):
+                    self.hold(fault, converter, place)
+                case TakenUp(place, converter, task):
+                    positions[partition] = place.position
+                    if place.tail is not None and place.tail.last_record is not None:
+                        expected[partition] = place.tail.last_record
+                    buffer, now_s = self._buffers.new(place.position, converter), self._clock.monotonic_s()
+                    share = age_share_of(partition)
+                    owned = Owned(partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task)
+                    owned.outlet = self._outlets.open(partition, converter.stream, place.tail)
+                    self.owned[partition] = owned
+                case _:
+                    assert_never(outcome)
+            self.outage.ended()
+        self._source.expect(expected)
+        return positions
+
+    def restart(self, owned: Owned) -> None:
+        """Drop the partition with everything it holds; `resume` starts it again from its chain's end (rule 1)."""
+        self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
+        self.drop([owned.source], "chain")
+        self._source.pause([owned.source])
+        self._startup.add(owned.source, owned.converter)
+
+    def drop(self, partitions: Collection[TopicPartition], reason: str) -> None:
+        """Forget these, with what their buffers hold (rule 2)."""
+        for partition in partitions:
+            self.held.pop(partition, None)
+            self._startup.drop(partition)
+            owned = self.owned.pop(partition, None)
+            if owned is not None and owned.task is not None:
+                owned.task.close()
+            if owned is not None and owned.outlet is not None:
+                owned.outlet.leave()
+            if owned is not None and (owned.flight is not None or not owned.buffer.is_empty):
+                self._metrics.add(catalogue.WRITER_DROPPED, reason=reason)
+                self._log.warning("buffer dropped", partition=str(partition), reason=reason)
+
+    def drop_all(self, reason: str) -> None:
+        """Forget all partitions, so that leaving the group seals nothing."""
+        self.drop([*self.owned, *self.starting], reason)
+
+    def fault(self, fault: PartitionFault) -> None:
+        """Kafka cannot serve a partition; check whether that is because its topic was recreated."""
+        owned = self.owned.get(fault.source)
+        if owned is None:
+            return
+        topic_id = topic_ids(self._source, [fault.source.topic], self._log).get(fault.source.topic)
+        if is_other(owned.lineage, topic_id):
+            self.topic_recreated(owned)
+        else:
+            place = ResumePoint(owned.tail, owned.buffer.end, owned.lineage)
+            self.hold(of_chain(fault, place), owned.converter, place)
+
+    def topic_recreated(self, owned: Owned) -> None:
+        """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""
+        if owned.tail is None and owned.lineage.generation == 0:
+            self.restart(owned)
+            return
+        self.hold(other_topic(owned.source), owned.converter, owned.place)
+
+    def incompatible(self, owned: Owned, outcome: Incompatible) -> None:
+        """Hold a partition whose table can never accept the rows of a flush."""
+        place = ResumePoint(owned.tail, outcome.start, owned.lineage)
+        self.hold(outcome.fault(owned.source), owned.converter, place, outcome)
+
+    def unexpected(self, owned: Owned, error: Exception) -> None:
+        """Hold a partition for an unexpected exception (rule 4); re-raises an expected one."""
+        if isinstance(error, ConversionInterruptedError):
+            self._log.warning("conversion interrupted", partition=str(owned.source))
+            self.drop([owned.source], "stopped")
+            return
+        if isinstance(error, KafkaDeltaExpressError):
+            raise error
+        self._log.error("unexpected exception", partition=str(owned.source), exc_info=error)
+        self.hold(unexpected(owned.source, error), owned.converter, owned.place)
+
+    def hold(
+        self,
+        fault: PartitionFault,
+        converter: Converter,
+        place: ResumePoint | None,
+        incompatible: Incompatible | None = None,
+    ) -> None:
+        """Leave a partition where it is (rule 3); ``place`` is the unreadable one, None if unknown."""
+        partition = fault.source
+        self._log.error("partition held", partition=str(partition), problem=fault.problem, remedy=fault.remedy)
+        if partition in self.owned:
+            self.drop([partition], "held")
+            self._source.pause([partition])
+        look_at_s = self._clock.monotonic_s() + LOOK_AT_HELD_S
+        self.held[partition] = HeldPartition(
+            fault.problem, converter, place, look_at_s, fault.remedy, fault.reason, incompatible
+        )
+
+    def _look_at_held(self) -> None:
+        """Resume held partitions whose chain is readable and ends elsewhere, or that Kafka has reached."""
+        now_s = self._clock.monotonic_s()
+        for partition in [partition for partition, held in self.held.items() if now_s >= held.look_at_s]:
+            held = self.held[partition]
+            held.look_at_s = now_s + LOOK_AT_HELD_S
+            try:
+                place = self._places.of(partition, held.converter.stream)
+                reached = held.reason == OUT_OF_RANGE and self._places.is_reached(partition, place)
+                fixed = held.takes_rows_now(self._stage)
+            except (MarkerError, StoreError, BrokerError):
+                continue
+            if held.place is None or place.differs(held.place) or reached or fixed or held.reason == UNEXPECTED:
+                self._log.info("partition resumed", partition=str(partition), position=place.position)
+                del self.held[partition]
+                self._startup.add(partition, held.converter)
+
+    def report(self, event: str, partitions: Collection[TopicPartition]) -> None:
+        """Log a change of the group's assignment, and set its gauge."""
+        self._metrics.set(catalogue.WRITER_PARTITIONS, len(self.owned))
+        if partitions:
+            self._log.info(event, partitions=[str(each) for each in sorted(partitions)], owned=len(self.owned))

@@ -1,0 +1,99 @@
+"""What the loop checks and reports periodically, next to reading and flushing.
+
+Rules:
+
+1. Topics are checked periodically, so that status and health report a recreated one before anything is flushed.
+2. A rewind is noticed at the next claim. A partition without new records makes none, so the marker that it continues
+   from is checked periodically; at most one partition per round, because the store may be slow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from stage_writer.partitions.idle_reports import Idling
+from stage_writer.partitions.resume_points import is_other
+from stage_writer.partitions.startup import topic_ids
+from stage_writer.partitions.state_renewal import Renewing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.settings import Stream
+    from stage_writer.assignment import Assignment
+    from stage_writer.changelog.ports import WatchesTopics
+    from stage_writer.ports import RecordSource, Workers, WriterStage
+    from stage_writer.runtime import Runtime
+    from stage_writer.schemas import Schemas
+
+LOOK_AT_TOPICS_S = 30.0
+LOOK_AT_QUIET_S = 60.0
+
+
+class Background:
+    """One writer's periodic work."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        streams: Collection[Stream],
+        *,
+        source: RecordSource,
+        stage: WriterStage,
+        workers: Workers,
+        schemas: Schemas,
+        changelogs: WatchesTopics,
+        runtime: Runtime,
+    ) -> None:
+        self._assignment = assignment
+        self._source = source
+        self._stage = stage
+        self._schemas = schemas
+        self._changelogs = changelogs
+        self._clock, self._log = runtime.clock, runtime.log
+        self._idling = Idling(source, stage, runtime.clock, runtime.log, streams)
+        self._renewing = Renewing(stage, workers, runtime.clock, runtime.log)
+        self._topics_looked_at_s = runtime.clock.monotonic_s()
+
+    def run(self) -> None:
+        """Do what is due."""
+        self._look_at_topics()
+        self._look_at_quiet()
+        self._idling.tell(self._assignment.owned.values())
+        self._changelogs.look()
+        self._renewing.look(self._assignment.owned.values())
+        self._schemas.look()
+
+    def report_idle(self) -> None:
+        """Report idle partitions now."""
+        self._idling.tell(self._assignment.owned.values(), now=True)
+
+    def _look_at_topics(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._topics_looked_at_s < LOOK_AT_TOPICS_S:
+            return
+        self._topics_looked_at_s = now_s
+        owned = list(self._assignment.owned.values())
+        ids = topic_ids(self._source, {each.source.topic for each in owned}, self._log)
+        for each in owned:
+            if is_other(each.lineage, ids.get(each.source.topic)):
+                self._assignment.topic_recreated(each)
+
+    def _look_at_quiet(self) -> None:
+        """Check whether the chain of a partition with nothing to claim was rewound (rule 2)."""
+        now_s = self._clock.monotonic_s()
+        owned = self._assignment.owned.values()
+        quiet = [each for each in owned if each.tail and each.flight is None and each.buffer.is_empty]
+        oldest = min(quiet, key=lambda each: each.looked_at_s, default=None)
+        if oldest is None or oldest.tail is None or now_s - oldest.looked_at_s < LOOK_AT_QUIET_S:
+            return
+        oldest.looked_at_s = now_s
+        try:
+            moved = not self._stage.is_there(oldest.tail)
+        except StoreError as error:
+            self._log.warning("chain not looked at", partition=str(oldest.source), problem=error.problem)
+            return
+        if moved:
+            self._log.warning("chain moved", partition=str(oldest.source))
+            self._assignment.restart(oldest)

@@ -1,0 +1,74 @@
+"""Starts the flushes that are due, and pauses the partitions that must not be read now (core/flushing.py decides)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from stage_writer.core.flushing import Pressure, decide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.http.pausing import Pausing
+    from stage_writer.assignment import Assignment
+    from stage_writer.core.flushing import FlushLimits, FlushReason
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import RecordSource
+    from stage_writer.runtime import Runtime
+
+
+class Backpressure:
+    """One writer's, over all of its partitions."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        limits: FlushLimits,
+        source: RecordSource,
+        pausing: Pausing | None,
+        runtime: Runtime,
+    ) -> None:
+        self.limits = limits
+        self._assignment = assignment
+        self._source = source
+        self._pausing = pausing
+        self._metrics, self._clock, self._log = runtime.metrics, runtime.clock, runtime.log
+        self.is_full = False
+        """Whether nothing is read at all, because the bound on memory is exceeded."""
+
+    @property
+    def current(self) -> Pressure:
+        """What is not read now. Safe to read from any thread."""
+        owned = list(self._assignment.owned.values())
+        return Pressure(frozenset(each.source for each in owned if each.paused), self.is_full)
+
+    def apply(self, start_flush: Callable[[Owned, FlushReason], None], *, conversion_waits: bool) -> None:
+        """Start due flushes, pause and resume; with ``conversion_waits`` nothing more is read."""
+        owned = self._assignment.owned
+        stats = [each.filling() for each in owned.values()]
+        decision = decide(stats, self.limits, self._clock.monotonic_s(), self.current)
+        for flush in decision.flushes:
+            start_flush(owned[flush.source], flush.reason)
+        pressure = decision.pressure
+        if conversion_waits or (self._pausing is not None and self._pausing.is_on):
+            pressure = replace(pressure, paused=frozenset(owned))  # what was read is flushed on time
+        self._pause(pressure, sum(each.memory_bytes + each.flushing_bytes for each in stats))
+
+    def _pause(self, pressure: Pressure, used_bytes: int) -> None:
+        """Pause the partitions that must wait, and resume the others."""
+        self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
+        self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))
+        if pressure.is_full != self.is_full:
+            self._log.info("reading pauses" if pressure.is_full else "reading resumed", buffered_bytes=used_bytes)
+        self.is_full = pressure.is_full
+        before = self.current.paused
+        for partition, owned in self._assignment.owned.items():
+            owned.paused = partition in pressure.paused
+        if paused := pressure.paused - before:
+            self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
+            self._source.pause(paused)
+        freed = [self._assignment.owned[partition] for partition in before - pressure.paused]
+        if resumed := {owned.source for owned in freed if owned.wait is None}:
+            self._source.resume(resumed)

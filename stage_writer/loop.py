@@ -1,0 +1,242 @@
+"""The stage writer: poll, convert, flush, finish.
+
+    poll Kafka ─► intake: convert, buffer ─► flushes: start what is due ─► finish: sealed, lost, or failed
+
+The parts, in the order of a round:
+
+- intake.py: converts what was polled, and buffers the rows.
+- background.py: what is checked and reported periodically.
+- assignment.py: partitions start at their chain's end, and are held when they cannot continue.
+- flushes.py: seals buffers, and acts on the outcome.
+- backpressure.py: what to flush, and what not to read now.
+
+On revoke a partition's buffer is flushed within a bounded time and dropped otherwise; on loss it is dropped. Nothing is
+lost by that: the next owner reads from the chain's end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.http.pages import Health, with_remedy
+from stage_writer.assignment import Assignment
+from stage_writer.background import Background
+from stage_writer.backpressure import Backpressure
+from stage_writer.core.flushing import FlushReason
+from stage_writer.flushes import Flushes
+from stage_writer.intake import Intake
+from stage_writer.partitions.buffers import Buffers
+from stage_writer.partitions.catching_up import CatchingUp, require_all
+from stage_writer.partitions.claim_guards import ClaimGuards
+from stage_writer.partitions.dependency_wait import DependencyWaits
+from stage_writer.partitions.dependency_wait import problems as waited_for
+from stage_writer.partitions.topic_monitor import TopicLook
+from stage_writer.runtime import POLL_S, Attachments
+from stage_writer.schemas import Schemas
+from stage_writer.web.view import FAILING_REMEDY, LoopSnapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from common.spans import Position, TopicPartition
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import Converter, RecordSource, Sealed, Workers, WriterStage
+    from stage_writer.runtime import Runtime, WriterOptions
+
+
+class StageWriter:
+    """The service. All of its methods are called from one thread; only flush jobs run elsewhere."""
+
+    def __init__(
+        self,
+        converters: Collection[Converter],
+        options: WriterOptions,
+        *,
+        source: RecordSource,
+        stage: WriterStage,
+        workers: Workers,
+        runtime: Runtime,
+        attachments: Attachments = Attachments(),  # noqa: B008 - frozen
+    ) -> None:
+        self._options = options
+        self._source = source
+        self._runtime = runtime
+        self._attachments = attachments
+        self._streams = [converter.stream for converter in converters]
+        schemas = Schemas(converters, stage, runtime.clock, runtime.log)
+        buffers = Buffers(options.filing, schemas)
+        self.assignment = Assignment(
+            converters,
+            source=source,
+            stage=stage,
+            workers=workers,
+            schemas=schemas,
+            buffers=buffers,
+            outlets=attachments.outlets,
+            runtime=runtime,
+        )
+        topics = TopicLook(source, runtime.clock)
+        self._guards = ClaimGuards(self.assignment.owned, topics, runtime.clock, options.session_s)
+        self._flushes = Flushes(
+            self.assignment,
+            stage=stage,
+            workers=workers,
+            buffers=buffers,
+            guards=self._guards,
+            sealed=self._sealed,
+            runtime=runtime,
+        )
+        self._background = Background(
+            self.assignment,
+            self._streams,
+            source=source,
+            stage=stage,
+            workers=workers,
+            schemas=schemas,
+            changelogs=attachments.changelogs,
+            runtime=runtime,
+        )
+        self._waiting = DependencyWaits(source, runtime.clock, runtime.log)
+        self._intake = Intake(self.assignment, self._waiting, runtime)
+        self._backpressure = Backpressure(self.assignment, options.limits, source, attachments.pausing, runtime)
+        self._catching_up: CatchingUp | None = None
+        self._schemas = schemas
+
+    def run(self, *, until_caught_up: bool) -> None:
+        """Stage until `stop`, or until everything now in Kafka is staged. Raises the error that ends the service."""
+        if until_caught_up:
+            self._catching_up = CatchingUp(self._source, self._runtime.clock, self._streams)
+        self._schemas.look()
+        self._source.subscribe(self._streams, self)
+        try:
+            done = False
+            while not done:
+                with self._runtime.stopping.step():
+                    self.step(POLL_S)
+                if self._is_done():
+                    self._flush_rest()
+                    done = self._is_done()  # not if a claim was lost: there may be more to stage
+            self._background.report_idle()
+            held = [each.line for each in self.assignment.held.values()]  # closing revokes them
+        except BaseException:
+            self.assignment.drop_all("failed")  # seal nothing on the way out
+            raise
+        finally:
+            self._source.close()
+        self._attachments.notifier.end()
+        if self._catching_up is not None:
+            require_all(held, stopped=self._runtime.stopping.is_on)
+
+    def step(self, timeout_s: float) -> None:
+        """One round, which waits up to ``timeout_s`` for messages."""
+        began_s = self._runtime.clock.monotonic_s()
+        is_full = self._backpressure.is_full
+        polled = self._source.poll(0.0 if self._intake.is_busy and not is_full else timeout_s)
+        self._guards.polled(began_s)
+        self._intake.take(polled.batches)
+        if not is_full and not self._runtime.stopping.is_on:
+            self._intake.convert()
+        self._intake.reached(polled.ends)
+        for fault in polled.faults:
+            self.assignment.fault(fault)
+        self._background.run()
+        self.assignment.resume()
+        paused = self._backpressure.current.paused
+        owned = self.assignment.owned.values()
+        self._waiting.look(owned, paused, is_patient=self._catching_up is None)
+        self._flushes.finish()
+        self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)
+        self._flushes.retry()
+        self._attachments.notifier.tell()
+
+    def stop(self) -> None:
+        """Ask the loop to flush, leave the group and end. Safe to call from a signal handler."""
+        self._runtime.stopping.begin()
+
+    # The consumer group's callbacks. The source calls these from poll and close.
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Returns where each partition that can be read now starts; the others wait, or are held."""
+        positions = self.assignment.assigned(sources)
+        self.assignment.report("partitions assigned", sources)
+        return positions
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        """Flush what these hold, within the time limit, and release them."""
+        owned = self.assignment.owned
+        leaving = [owned[partition] for partition in sources if partition in owned]
+        self._flushes.flush_within(leaving, FlushReason.REVOKED, self._options.revoke_timeout_s)
+        self.assignment.drop(sources, "revoked")
+        self.assignment.report("partitions revoked", sources)
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        """Drop what these hold: another member has them already."""
+        self.assignment.drop(sources, "lost")
+        self.assignment.report("partitions lost", sources)
+
+    def _sealed(self, owned: Owned, sealed: Sealed) -> None:
+        self._attachments.notifier.sealed(owned.converter.stream.app_id)
+        if self._options.report_positions and not sealed.chain_moved:
+            self._source.report({owned.source: sealed.tail.end})
+
+    def _flush_rest(self) -> None:
+        """Seal everything at the end of the service."""
+        reason = FlushReason.STOPPING if self._runtime.stopping.is_on else FlushReason.CAUGHT_UP
+        owned = self.assignment.owned
+        while True:
+            self._flushes.flush_within(list(owned.values()), reason, self._options.revoke_timeout_s)
+            unsealed = [each.source for each in owned.values() if each.flight or not each.buffer.is_empty]
+            if not unsealed:
+                return
+            if self._runtime.stopping.is_on:
+                self.assignment.drop(unsealed, "stopped")
+                seconds = self._options.revoke_timeout_s
+                msg = f"{len(unsealed)} partitions could not be flushed within {seconds:g} s"
+                raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
+
+    def _is_done(self) -> bool:
+        return self._runtime.stopping.is_on or self._all_caught_up()
+
+    def _all_caught_up(self) -> bool:
+        """Whether what was in Kafka at startup is staged, as far as it is ours; the rest has other owners."""
+        goal = self._catching_up
+        if goal is None or goal.is_nothing:
+            return goal is not None
+        is_busy = not self.assignment.joined or bool(self.assignment.starting) or self._intake.is_busy
+        return not is_busy and goal.is_done(self.assignment.owned.values())
+
+    def health(self) -> Health:
+        """Current problems, for ``/healthcheck``."""
+        assignment, more = self.assignment, self._attachments
+        problems = [
+            *(each.line for each in assignment.held.values()),
+            *waited_for(list(assignment.owned.values())),
+            *(with_remedy(each.problem, each.remedy) for each in more.outlets.problems()),
+        ]
+        if assignment.outage.is_on:
+            problems.append(with_remedy("the store or Kafka fails", FAILING_REMEDY))
+        notes = () if more.pausing is None else more.pausing.notes
+        return Health(
+            tuple(problems), (*notes, *more.notifier.notes, *more.changelogs.notes, *self._runtime.telemetry.notes)
+        )
+
+    def ready(self) -> Health:
+        """Whether this writer is a member of its group."""
+        return Health() if self.assignment.joined else Health(("not yet a member of the group",))
+
+    def snapshot(self) -> LoopSnapshot:
+        """The current state, for the status page and the gauges. Safe to call from any thread."""
+        assignment, more = self.assignment, self._attachments
+        return LoopSnapshot(
+            owned=list(assignment.owned.values()),
+            unread=dict(assignment.starting),
+            held=dict(assignment.held),
+            pressure=self._backpressure.current,
+            joined=assignment.joined,
+            is_failing=assignment.outage.is_on,
+            memory_bytes=self._options.limits.memory_bytes,
+            teller=self._runtime.telemetry,
+            notes=more.notifier.notes,
+            changelogs=more.changelogs.notes,
+            undelivered=more.outlets.problems(),
+        )

@@ -1,0 +1,40 @@
+"""New buffers: the columns that they get, and the size that their rows are expected to have as Parquet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer
+
+if TYPE_CHECKING:
+    from common.spans import Position
+    from stage_writer.core.parquet.buffer import Filing
+    from stage_writer.partitions.partition import Owned
+    from stage_writer.ports import Converter
+    from stage_writer.schemas import Schemas
+
+
+class Buffers:
+    """Makes a writer's buffers."""
+
+    def __init__(self, filing: Filing, schemas: Schemas) -> None:
+        self._filing = filing
+        self._schemas = schemas
+        self._compression: dict[str, float] = {}
+        """By stream, Parquet bytes per byte in Arrow, as of its last flush."""
+
+    def new(self, start: Position, converter: Converter) -> Buffer:
+        """An empty buffer for rows of this converter."""
+        ratio = self._compression.get(converter.stream.app_id, FIRST_GUESS)
+        return Buffer.begin(start, converter.formats, self._filing, ratio)
+
+    def begin_next(self, owned: Owned) -> None:
+        """Give a partition whose buffer is being flushed the next one, with the newest columns if possible."""
+        if owned.taken <= owned.buffer.end:  # otherwise rows with the old columns are on their way into the next buffer
+            owned.converter = self._schemas.newest(owned.converter)
+        owned.buffer = self.new(owned.buffer.end, owned.converter)
+
+    def flushed(self, app_id: str, arrow_bytes: int, parquet_bytes: int) -> None:
+        """A flush of the stream had these sizes."""
+        if arrow_bytes:
+            self._compression[app_id] = parquet_bytes / arrow_bytes

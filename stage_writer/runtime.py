@@ -1,0 +1,62 @@
+"""What all parts of one writer share, and the options that they run with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stage_writer.changelog.ports import NO_WATCH
+from stage_writer.core.parquet.buffer import Filing
+from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.outbox.ports import NO_OUTLETS
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from common.http.pausing import Pausing
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from stage_writer.changelog.ports import WatchesTopics
+    from stage_writer.core.flushing import FlushLimits
+    from stage_writer.notifications.ports import Notifier
+    from stage_writer.outbox.ports import Outlets
+    from stage_writer.stopping import Stopping
+    from stage_writer.telemetry import WriterTelemetry
+
+POLL_S = 0.2
+SESSION_S = 45.0
+"""librdkafka's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """The settings that the loop needs."""
+
+    limits: FlushLimits
+    revoke_timeout_s: float
+    report_positions: bool = False
+    session_s: float = SESSION_S
+    """The group's session timeout."""
+    filing: Filing = Filing()  # noqa: RUF009 - frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """Of one process."""
+
+    clock: Clock
+    log: FilteringBoundLogger
+    metrics: Metrics
+    telemetry: WriterTelemetry
+    stopping: Stopping
+    """The one that the converters use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """What some writers have in addition."""
+
+    pausing: Pausing | None = None
+    notifier: Notifier = NO_NOTIFIER
+    outlets: Outlets = NO_OUTLETS
+    changelogs: WatchesTopics = NO_WATCH

@@ -1,0 +1,56 @@
+"""WriterStage writers for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common.metrics import Metrics
+from stage_writer.core.flushing import FlushLimits
+from stage_writer.loop import StageWriter
+from stage_writer.runtime import SESSION_S, Attachments, Runtime, WriterOptions
+from stage_writer.stopping import Stopping
+from stage_writer.telemetry import WriterTelemetry
+from tests.fakes.group import InTurn
+
+if TYPE_CHECKING:
+    from common.ports import Clock
+    from stage_writer.ports import Converter, RecordSource, WriterStage
+
+REVOKE_TIMEOUT_S = 5.0
+
+
+def limits_with(**changed: int) -> FlushLimits:
+    """FlushLimits that nothing reaches but an age of one second, unless changed."""
+    bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9}
+    return FlushLimits(**{**bounds, **changed})
+
+
+def runtime_of(clock: Clock, *, stopping: Stopping | None = None, dead_letter_alarm: float | None = None) -> Runtime:
+    """A process with metrics of its own."""
+    log, metrics = structlog.get_logger(), Metrics()
+    telemetry = WriterTelemetry(clock, log, metrics, dead_letter_alarm=dead_letter_alarm)
+    return Runtime(clock, log, metrics, telemetry, stopping or Stopping(clock.monotonic_s, REVOKE_TIMEOUT_S))
+
+
+def new_writer(
+    *converters: Converter,
+    source: RecordSource,
+    stage: WriterStage,
+    runtime: Runtime,
+    limits: FlushLimits | None = None,
+    session_s: float = SESSION_S,
+    attachments: Attachments = Attachments(),  # noqa: B008 - frozen
+) -> StageWriter:
+    """A writer whose jobs run at once, in the loop's thread."""
+    options = WriterOptions(limits or limits_with(), REVOKE_TIMEOUT_S, session_s=session_s)
+    return StageWriter(
+        converters,
+        options,
+        source=source,
+        stage=stage,
+        workers=InTurn(),
+        runtime=runtime,
+        attachments=attachments,
+    )
