@@ -3,7 +3,7 @@
 Rules:
 
 1. The loader has no state of its own: each pass over a stream starts from the stage and the tables
-   (delta_loader/streams/load.py).
+   (delta_loader/streams/stream_load.py).
 2. A stream that fails, or a Kafka partition that is held, never stops the others. A failure is never silent: it is
    logged and counted, and after `FAILURES_TO_RED` passes in a row the service's health reports it.
 3. Streams take turns, several at a time (delta_loader/streams/scheduler.py). A stream still running when a pass ends,
@@ -25,9 +25,9 @@ from common.remedies import CONFIG
 from delta_loader.core.valid_through import moment_text
 from delta_loader.ports import never
 from delta_loader.streams.failures import FailureNotes
-from delta_loader.streams.load import StreamLoad
 from delta_loader.streams.load_stats import LoadStats
 from delta_loader.streams.report import StreamReport
+from delta_loader.streams.stream_load import StreamLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -187,7 +187,7 @@ class LoaderService:
         report = self._begin(app_id)
         report.is_look = True
         try:
-            self._new_load(self._streams[app_id], report).look()
+            self._new_load(self._streams[app_id], report).inspect()
         except KafkaDeltaExpressError as error:
             report.failure = error
             self._ports.log.warning(

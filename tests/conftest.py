@@ -19,6 +19,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, Phase, settings
 
+from common.remedies import show_config
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
@@ -126,6 +128,13 @@ def _logs_are_nobodys() -> Iterator[None]:
     """A program that a test runs in this process sets up logs, into a standard error that ends with the test."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _no_config_is_named() -> Iterator[None]:
+    """What a command of an earlier test named, by `common.remedies.show_config`, does not reach later ones."""
+    yield
+    show_config(None)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from delta_loader.core.load_modes.refused import (
     without_refused,
 )
 from delta_loader.core.plan import TableShape
+from delta_loader.streams.committer import After
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from delta_loader.core.held import Held
     from delta_loader.ports import DeltaTables, NewId
     from delta_loader.service_ports import Original, Refusing
+    from delta_loader.streams.committer import Committer
+    from delta_loader.streams.context import LoadContext
     from delta_loader.tables.stream_tables import StreamTables
 
 
@@ -50,9 +53,17 @@ class Refusals:
     delta: DeltaTables
     new_id: NewId
     refusing: Refusing
-    commit: Callable[[TableCommit], bool]
-    """Carries out one commit; False when the plan has to be made again."""
+    committer: Committer
     hold: Callable[[TopicPartition, Held], None]
+
+    @classmethod
+    def of(cls, context: LoadContext, committer: Committer) -> Refusals | None:
+        """None where no table refuses rows."""
+        ports = context.ports
+        if ports.refusing is None:
+            return None
+        hold = context.reporter.held
+        return cls(context.stream, context.tables, ports.tables, ports.new_id, ports.refusing, committer, hold)
 
     def without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
         """The commit without the records that its table refuses, once their dead letters are committed.
@@ -81,7 +92,7 @@ class Refusals:
                 self.hold(source, too_many(source, commit.metadata.spans[source].start, found, commit.target.url))
             return None
         fresh = sorted(record for record in found if record.place not in have)
-        if fresh and not self._bury(fresh, commit, ids):
+        if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
             return None
         seen = {record.place: record for record in (*known, *found)}
         return without_refused(commit, seen.values(), counted=alone)
@@ -99,24 +110,26 @@ class Refusals:
                 found += [record for record in dead if record.offset < ends.get(record.source, span.end)]
         return list({record.place: record for record in found}.values())
 
-    def _bury(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> bool:
-        """Make dead letters of them; False when the plan has to be made again."""
+    def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
+        """Commit the dead letters of these records."""
         url = self.stream.dead_letters
         letters = self._letters(fresh, commit)
         if letters is None:
-            return False
+            return After.PLAN_AGAIN
         with self.tables.tried(url):
             if url not in self.tables.targets and url not in self.tables.failed:
                 self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
                 self.tables.look()
-        target, done = self.tables.targets.get(url), False
+        target, after = self.tables.targets.get(url), After.PLAN_AGAIN
         if target is not None:
             with self.tables.tried(url):
-                done = self.commit(letters_commit(target, ids, letters, commit.metadata.spans, self.new_id()))
+                after = self.committer.commit(
+                    letters_commit(target, ids, letters, commit.metadata.spans, self.new_id())
+                )
         if url in self.tables.failed:
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
             self._hold_all(fresh, commit, why)
-        return done
+        return after
 
     def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[Letter] | None:
         """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""

@@ -47,8 +47,8 @@ class CatchUp:
     tables: StreamTables
     ports: Ports
     limits: Limits
-    commit: Callable[[TableCommit], bool]
-    """False when the tables were read again."""
+    commit: Callable[[TableCommit], object]
+    """Carries out one commit; what is left is planned again here."""
     identity: StreamIdentity
     must_end: Callable[[TopicPartition], bool]
     """Whether nothing more of a Kafka partition may be committed in this pass."""

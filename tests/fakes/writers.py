@@ -1,4 +1,4 @@
-"""WriterStage writers for tests."""
+"""Stage writers for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REVOKE_TIMEOUT_S = 5.0
 
 
 def limits_with(**changed: int) -> FlushLimits:
-    """FlushLimits that nothing reaches but an age of one second, unless changed."""
+    """Limits that nothing reaches but an age of one second, unless changed."""
     bounds = {"flush_after_s": 1, "flush_bytes": 10**9, "flush_records": 10**9, "memory_bytes": 10**9}
     return FlushLimits(**{**bounds, **changed})
 

@@ -33,8 +33,8 @@ from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.core.merging.unmatched_deletes import UnmatchedDeletes
 from delta_loader.lease import LoaderLease
 from delta_loader.schedule import Schedule
-from delta_loader.streams import load as stream_load
-from delta_loader.streams import settling
+from delta_loader.streams import commit_load, committer, fence, planning, settling
+from delta_loader.streams.committer import After
 from delta_loader.streams.refusals import Refusals
 from delta_loader.tables import evolving
 from delta_loader.tables.catch_up import CatchUp
@@ -208,7 +208,8 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
     @contextmanager
     def broken() -> Iterator[None]:
         with (
-            patch.object(stream_load, "next_run", next_run),
+            patch.object(planning, "next_run", next_run),
+            patch.object(fence, "next_run", next_run),
             patch.object(staging.ObjectStage, "tail", claims_the_last_only),
         ):
             yield
@@ -244,16 +245,17 @@ def _the_last_marker_is_settled() -> AbstractContextManager[object]:
 
 
 def _dead_letters_come_after_the_rows() -> AbstractContextManager[object]:
-    def carry_out(self: stream_load.StreamLoad, planned: plan.Load, _listing: object) -> None:
-        self._tables.ensure(planned)
-        naming = CommitNaming(self._ids, self._ports.new_id())
-        self._commit(rows_commit(self._tables.targets[self._stream.table], naming, planned, None))
-        dead_letters = self._tables.targets.get(self._stream.dead_letters)
+    def carry_out(self: commit_load.LoadCommits, planned: plan.Load) -> None:
+        context, tables = self._context, self._context.tables
+        tables.ensure(planned)
+        naming = CommitNaming(context.ids, context.ports.new_id())
+        self.commit(rows_commit(tables.targets[context.stream.table], naming, planned, None))
+        dead_letters = tables.targets.get(context.stream.dead_letters)
         late = None if dead_letters is None else side_commit(dead_letters, naming, planned)
         if late is not None:
-            self._commit(late)
+            self.commit(late)
 
-    return patch.object(stream_load.StreamLoad, "_carry_out", carry_out)
+    return patch.object(commit_load.LoadCommits, "carry_out", carry_out)
 
 
 def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
@@ -280,13 +282,13 @@ def _a_loser_deletes_its_files() -> AbstractContextManager[object]:
 
 
 def _a_conflict_is_taken_for_done() -> AbstractContextManager[object]:
-    commit = stream_load.StreamLoad._commit
+    commit = committer.Committer.commit
 
-    def go_on(self: stream_load.StreamLoad, planned: TableCommit) -> bool:
+    def go_on(self: committer.Committer, planned: TableCommit) -> After:
         commit(self, planned)
-        return True
+        return After.GO_ON
 
-    return patch.object(stream_load.StreamLoad, "_commit", go_on)
+    return patch.object(committer.Committer, "commit", go_on)
 
 
 def _nobody_takes_a_lease_over() -> AbstractContextManager[object]:
@@ -319,7 +321,7 @@ def _a_position_is_one_too_far() -> AbstractContextManager[object]:
         commit = rows_commit(*arguments)  # type: ignore[arg-type]
         return replace(commit, advances={app_id: last + 1 for app_id, last in commit.advances.items()})
 
-    return patch.object(stream_load, "rows_commit", further)
+    return patch.object(commit_load, "rows_commit", further)
 
 
 def _positions_move_without_their_rows() -> AbstractContextManager[object]:
@@ -547,19 +549,19 @@ def _what_is_refused_is_left_to_delta() -> AbstractContextManager[object]:
 
 def _rows_come_before_what_was_refused_of_them() -> AbstractContextManager[object]:
     """And its dead letters with the next load that has some: a loader that dies does not make them."""
-    bury = Refusals._bury
+    write = Refusals._write_dead_letters
 
     @contextmanager
     def broken() -> Iterator[None]:
-        later: list[Callable[[], bool]] = []
+        later: list[Callable[[], After]] = []
 
-        def put_off(self: Refusals, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> bool:
-            waiting, later[:] = list(later), [lambda: bury(self, fresh, commit, ids)]
+        def put_off(self: Refusals, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
+            waiting, later[:] = list(later), [lambda: write(self, fresh, commit, ids)]
             for one in waiting:
                 one()
-            return True
+            return After.GO_ON
 
-        with patch.object(Refusals, "_bury", put_off):
+        with patch.object(Refusals, "_write_dead_letters", put_off):
             yield
 
     return broken()

@@ -159,7 +159,7 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
                 world.stage.create(ended_path(world.source, 1), b"{}")
             return super().begin(load)
 
-    monkeypatch.setattr("delta_loader.streams.load.MergedLoads", Interrupted)
+    monkeypatch.setattr("delta_loader.streams.stream_load.MergedLoads", Interrupted)
     assert world.load().held[world.source].reason == ("repaired" if ends else "under_repair")
     assert (world.loaded, world.notes) == (4, [])
 
@@ -196,7 +196,7 @@ def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.Monke
             msg = "no answer"
             raise StoreError(msg, "")
 
-    monkeypatch.setattr("delta_loader.streams.load.MergedLoads", Unanswered)
+    monkeypatch.setattr("delta_loader.streams.stream_load.MergedLoads", Unanswered)
     assert world.load().failure is not None
     assert world.notes == []
 
