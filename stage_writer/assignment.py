@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 LOOK_AT_HELD_S = 30.0
 
 
-class Assignment:
+class AssignedPartitions:
     """Called from the loop's thread only; other threads read copies of its dictionaries."""
 
     def __init__(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from common.settings import Stream
-    from stage_writer.assignment import Assignment
+    from stage_writer.assignment import AssignedPartitions
     from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.ports import RecordSource, Workers, WriterStage
     from stage_writer.runtime import Runtime
@@ -36,7 +36,7 @@ class Background:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: AssignedPartitions,
         streams: Collection[Stream],
         *,
         source: RecordSource,

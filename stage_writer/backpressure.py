@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.http.pausing import Pausing
-    from stage_writer.assignment import Assignment
+    from stage_writer.assignment import AssignedPartitions
     from stage_writer.core.flushing import FlushLimits, FlushReason
     from stage_writer.partitions.partition import Owned
     from stage_writer.ports import RecordSource
@@ -24,7 +24,7 @@ class Backpressure:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: AssignedPartitions,
         limits: FlushLimits,
         source: RecordSource,
         pausing: Pausing | None,

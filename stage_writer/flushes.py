@@ -21,7 +21,7 @@ from stage_writer.runtime import POLL_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from stage_writer.assignment import Assignment
+    from stage_writer.assignment import AssignedPartitions
     from stage_writer.core.flushing import FlushReason
     from stage_writer.partitions.buffers import Buffers
     from stage_writer.partitions.claim_guards import ClaimGuards
@@ -35,7 +35,7 @@ class Flushes:
 
     def __init__(
         self,
-        assignment: Assignment,
+        assignment: AssignedPartitions,
         *,
         stage: WriterStage,
         workers: Workers,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.spans import Position, TopicPartition
-    from stage_writer.assignment import Assignment
+    from stage_writer.assignment import AssignedPartitions
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions.dependency_wait import DependencyWaits
@@ -38,7 +38,7 @@ SLICES_A_STEP = 4
 class Intake:
     """What was polled and is not in the buffers yet."""
 
-    def __init__(self, assignment: Assignment, waits: DependencyWaits, runtime: Runtime) -> None:
+    def __init__(self, assignment: AssignedPartitions, waits: DependencyWaits, runtime: Runtime) -> None:
         self._assignment = assignment
         self._waits = waits
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.http.pages import Health, with_remedy
-from stage_writer.assignment import Assignment
+from stage_writer.assignment import AssignedPartitions
 from stage_writer.background import Background
 from stage_writer.backpressure import Backpressure
 from stage_writer.core.flushing import FlushReason
@@ -66,7 +66,7 @@ class StageWriter:
         self._streams = [converter.stream for converter in converters]
         schemas = Schemas(converters, stage, runtime.clock, runtime.log)
         buffers = Buffers(options.filing, schemas)
-        self.assignment = Assignment(
+        self.assignment = AssignedPartitions(
             converters,
             source=source,
             stage=stage,

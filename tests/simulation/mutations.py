@@ -165,10 +165,10 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
 
 
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
-    def restart(_self: assignment.Assignment, owned: Owned) -> None:
+    def restart(_self: assignment.AssignedPartitions, owned: Owned) -> None:
         owned.flight = None
 
-    return patch.object(assignment.Assignment, "restart", restart)
+    return patch.object(assignment.AssignedPartitions, "restart", restart)
 
 
 def _repeated_records_are_taken() -> AbstractContextManager[object]:
