@@ -1,7 +1,5 @@
 """A class's name has one meaning in all packages."""
 
-from __future__ import annotations
-
 import ast
 from collections import defaultdict
 from pathlib import Path

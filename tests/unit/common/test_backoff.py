@@ -1,7 +1,5 @@
 """Pauses between attempts."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 from common.backoff import Backoff

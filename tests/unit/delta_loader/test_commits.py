@@ -22,6 +22,7 @@ from delta_loader.core.commits import (
 )
 from delta_loader.core.file_split import SparkWrite
 from delta_loader.core.plan import Load, Run, TableShape
+from tests.builders import required
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
 
 IDS = TxnIds("app", several_topics=False)
@@ -63,8 +64,7 @@ def test_every_marker_moves_the_tables_own_txn() -> None:
 
 def test_dead_letters_are_committed_for_markers_that_have_some() -> None:
     load = Load({SOURCE: Run((marker(0, 10), with_dead_letters(marker(10, 20)), marker(20, 30)))})
-    commit = side_commit(DEAD, NAMING, load)
-    assert commit is not None
+    commit = required(side_commit(DEAD, NAMING, load))
     assert (commit.advances, [file.path for file in commit.files]) == ({"app-0": 19}, ["d10"])
     assert side_commit(DEAD.after(commit, 1), NAMING, load) is None
     assert side_commit(DEAD, NAMING, Load({SOURCE: Run((marker(0, 10),))})) is None
@@ -74,8 +74,7 @@ def test_a_dead_letter_table_ahead_of_its_stream_gets_only_what_it_lacks() -> No
     """The loader died between the two commits, and the next plan brings more."""
     first, second = with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))
     ahead = replace(DEAD, transactions={"app-0": 9})
-    commit = side_commit(ahead, NAMING, Load({SOURCE: Run((first, second))}))
-    assert commit is not None
+    commit = required(side_commit(ahead, NAMING, Load({SOURCE: Run((first, second))})))
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.expected["app-0"] == 9
     assert needed(ahead, IDS, Load({SOURCE: Run((first, second))}), first).files == ()
@@ -88,8 +87,7 @@ def test_a_dead_letter_table_ahead_whose_txn_action_expired_is_known_by_its_comm
     """A position of another generation says nothing of this chain."""
     identity = TableIdentity("t", {SOURCE: KnownChain(generation, Position(10))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load)
-    assert commit is not None
+    commit = required(side_commit(replace(DEAD, transactions={}, identity=identity), NAMING, load))
     assert [file.path for file in commit.files] == added
 
 
@@ -97,8 +95,7 @@ def test_a_txn_action_is_believed_before_what_older_commits_say() -> None:
     """A tool that knows only txn actions has moved it on."""
     identity = TableIdentity("orders", {SOURCE: KnownChain(0, Position(5))})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load)
-    assert commit is not None
+    commit = required(side_commit(replace(DEAD, transactions={"app-0": 9}, identity=identity), NAMING, load))
     assert commit.metadata.spans == {SOURCE: Span(Position(10), Position(20))}
 
 
@@ -106,8 +103,7 @@ def test_a_dead_letter_table_within_a_marker_gets_what_lies_beyond() -> None:
     """The same, and the chain was rebuilt: the marker's other table takes all of it."""
     straddled = replace(DEAD, transactions={"app-0": 4})
     load = Load({SOURCE: Run((with_dead_letters(marker(0, 10)), with_dead_letters(marker(10, 20))))})
-    commit = side_commit(straddled, NAMING, load)
-    assert commit is not None
+    commit = required(side_commit(straddled, NAMING, load))
     assert [(write.start, [file.path for file in write.files]) for write in commit.written] == [(5, ["d0"])]
     assert [file.path for file in commit.files] == ["d10"]
     assert commit.metadata.spans == {SOURCE: Span(Position(5), Position(20))}

@@ -1,7 +1,5 @@
 """Every transition of the lease, and its formats."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -25,6 +23,7 @@ from delta_loader.core.lease import (
     stale,
 )
 from delta_loader.core.status import LeaseStatus, StreamStatus, to_json, to_text
+from tests.builders import settings_of
 
 LEASE_S = 15.0
 ORDERS, RETURNS = frozenset({"orders"}), frozenset({"returns"})
@@ -286,13 +285,10 @@ def test_status_says_who_loads() -> None:
 
 
 def settings(lease: str) -> Settings:
-    return Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "k:1"},
-            "stage": {"url": "memory://stage"},
-            "loader": {"lease": lease},
-            "streams": [{"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "a INT"}],
-        }
+    return settings_of(
+        {"app_id": "a", "topics": ["t"], "table": "memory://t", "columns": "a INT"},
+        folder="memory:/",
+        loader={"lease": lease},
     )
 
 

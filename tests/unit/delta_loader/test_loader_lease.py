@@ -1,10 +1,9 @@
 """A loader's lease over a stage on a disk, step by step and as a thread: what it does, logs and reports."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -12,17 +11,13 @@ from structlog.testing import capture_logs
 
 from common.errors import StoreError
 from common.metrics import Metrics
+from common.ports import CreateOutcome, StoredObject
 from common.storage.store import FsspecStore
 from delta_loader.core.lease import FOLDER, Epoch, Grant, LeaseRecord, epoch_path
 from delta_loader.lease import LeaseThread, LoaderLease, lease_status
+from tests.builders import required
 from tests.fakes.group import HandClock
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from common.ports import CreateOutcome, StoredObject
 
 LEASE_S = 15.0
 ORDERS, RETURNS = frozenset({"orders"}), frozenset({"returns"})
@@ -286,8 +281,7 @@ def test_a_thread_takes_the_lease_when_it_may_and_releases_it_before_it_is_close
     assert store.calls["list"] <= 3, "it waits until the next step is due"
     store.before_create = lambda _: threading.Event().wait(0.1)
     thread.close()
-    status = lease_status(store)
-    assert status is not None
+    status = required(lease_status(store))
     assert status.released
     assert not running.is_alive()
 

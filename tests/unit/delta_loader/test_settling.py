@@ -1,9 +1,7 @@
 """Which markers may be deleted, and through what time a table is complete: as values, and over a stage."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,7 @@ from common.ports import StoredObject
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import waiting_folder
 from common.stage.idle import MAX_PARTITION, StreamFact
-from common.stage.markers import MarkerName
+from common.stage.markers import Marker, MarkerName
 from common.storage.store import FsspecStore
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -32,11 +30,6 @@ from delta_loader.streams.settling import Settling
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.stage.markers import Marker
 
 UNREADABLE = UnreadableMarker(MarkerName(SOURCE, Position(0)), "cut short")
 

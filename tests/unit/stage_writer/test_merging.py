@@ -22,6 +22,7 @@ from stage_writer.merging.converting import decoded_by_topic, messages_of
 from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.shell.kafka import consumer_properties
 from stage_writer.topologies.task.inputs import Input
+from tests.builders import settings_of
 
 CHAIN = TopicPartition(Topic("a+b"), Partition(0))
 A, B = inputs_of(CHAIN)
@@ -33,9 +34,7 @@ def place(a: int, b: int) -> Position:
 
 def settings(**kafka: str) -> Settings:
     stream = {"app_id": "x", "topics": ["a", "b"], "table": "file:///t", "columns": "id INT", "topology": "shop:build"}
-    return Settings.model_validate(
-        {"kafka": {"bootstrap.servers": "h:1", **kafka}, "stage": {"url": "file:///s"}, "streams": [stream]}
-    )
+    return settings_of(stream, stage={"url": "file:///s"}, kafka={"bootstrap.servers": "h:1", **kafka})
 
 
 def state() -> PartitionState:

@@ -1,21 +1,14 @@
 """Windows of event time, and the stores of windows at the ends of their times."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import ConfigError
 from stage_writer.topologies.dsl.windows import JoinWindows, SessionWindows, TimeWindows, milliseconds
-from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed
+from stage_writer.topologies.stores import MemoryBackend, Stores, Windowed, WindowStore
 from stage_writer.topologies.stores.keys import FOREVER_MS, NEVER_MS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from stage_writer.topologies.stores import WindowStore
 
 RETENTION_MS, SIZE_MS = 40, 10
 BUILDERS = (
