@@ -29,6 +29,7 @@ from common.stage.chain import read_chain
 from common.stage.chain_origins import Beginning
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
+from tests.builders import span
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 
 AUTHOR = Author("test", 1_000)
@@ -269,10 +270,6 @@ def skipped(found: PartitionState, to: int) -> tuple[Span, Position | None]:
     assert plan.marker.manifest is not None
     assert plan.marker.manifest.origin is Origin.SKIP
     return plan.marker.span, plan.marker.previous
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
 
 
 def test_a_skip_goes_on_from_the_chain_s_end() -> None:

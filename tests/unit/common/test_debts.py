@@ -1,17 +1,14 @@
 """Debts: what a table lacks, written in the own table's txn actions."""
 
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.debts import Debt, DebtIds, DeferredRanges, debts_of
 from common.tables.transactions import TxnIds
+from tests.builders import span
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))
 OTHER = TopicPartition(Topic("orders"), Partition(1))
 IDS = TxnIds("orders", several_topics=False)
 A, B = "s3://lake/a", "s3://lake/b"
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
 
 
 def test_a_debt_is_read_as_it_was_written_and_is_none_once_it_is_paid() -> None:

@@ -1,10 +1,7 @@
 import pytest
 
-from common.spans import MAX_POSITION, Offset, Partition, Position, Span, Topic, TopicPartition, position_after
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
+from common.spans import MAX_POSITION, Offset, Partition, Position, Topic, TopicPartition, position_after
+from tests.builders import span
 
 
 def test_a_span_covers_its_start_and_not_its_end() -> None:

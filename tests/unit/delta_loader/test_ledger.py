@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import Answered, CommitMetadata, Decision
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
@@ -15,13 +15,10 @@ from delta_loader.core.offsets import BUCKET, Bucket
 from delta_loader.core.reconcile import kafka_findings, reconcile, walk
 from delta_loader.core.reconcile_facts import Explained, LeftOut, Shape, Tables
 from delta_loader.core.shaped import exploded_findings
+from tests.builders import span
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 IDS = TxnIds("app", several_topics=False)
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
 
 
 def add(name: str, low: int, high: int, rows: int) -> dict[str, object]:

@@ -8,6 +8,7 @@ import pytest
 
 from common import cli
 from stage_writer.__main__ import app
+from tests.builders import config_file
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -20,12 +21,7 @@ def test_a_kafka_that_is_away_is_a_failure_and_no_wrong_config(
     monkeypatch.setattr("stage_writer.shell.kafka.TIMEOUT_S", 0.1)
     with socket.socket() as closed:  # bound and not listening: every connection is refused
         closed.bind(("127.0.0.1", 0))
-        config = tmp_path / "pipeline.yaml"
-        config.write_text(
-            f"kafka: {{bootstrap.servers: '127.0.0.1:{closed.getsockname()[1]}'}}\n"
-            f"stage: {{url: {tmp_path}/stage}}\n"
-            f"streams: [{{app_id: a, topics: [a], table: {tmp_path}/a, columns: a INT}}]\n"
-        )
+        config = config_file(tmp_path, kafka={"bootstrap.servers": f"127.0.0.1:{closed.getsockname()[1]}"})
         code = cli.run(app, ["check", str(config), *(["--json"] if as_json else [])])
     shown = capsys.readouterr()
     assert code == 1

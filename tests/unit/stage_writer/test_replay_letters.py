@@ -5,15 +5,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from common.cli import run
 from common.errors import UsageError
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
 from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.replay.letters import MOST_OFFSETS, MOST_REQUESTS, Letters
 from stage_writer.replay.records import Range
+from tests.builders import config_file, span
 
 Place = tuple[str, int, int]
 
@@ -35,10 +35,6 @@ def export(folder: Path, places: list[Place]) -> Path:
 
 def source(partition: int) -> TopicPartition:
     return TopicPartition(Topic("orders"), Partition(partition))
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
 
 
 def test_a_request_covers_offsets_of_the_export_and_nothing_else(tmp_path: Path) -> None:
@@ -92,11 +88,7 @@ def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
 
 
 def test_letters_and_a_range_exclude_each_other(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    config = tmp_path / "pipeline.yaml"
-    config.write_text(
-        f"kafka: {{bootstrap.servers: 'localhost:1'}}\nstage: {{url: {tmp_path}/stage}}\n"
-        f"streams: [{{app_id: orders, topics: [orders], table: {tmp_path}/table, columns: 'id BIGINT'}}]\n"
-    )
+    config = config_file(tmp_path)
     letters = str(export(tmp_path, [("orders", 0, 6)]))
     assert run(app, ["replay", str(config), "--letters", letters, "--topic", "orders"]) == 2
     assert run(app, ["replay", str(config)]) == 2
@@ -111,11 +103,7 @@ def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capf
     letters = export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)])
     table = pq.read_table(letters).drop_columns(["value"])
     pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
-    config = tmp_path / "config.yaml"
-    stream = {"app_id": "orders", "topics": ["orders"], "table": f"{tmp_path}/table", "columns": "id BIGINT"}
-    whole = {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": f"{tmp_path}/stage"}, "streams": [stream]}
-    config.write_text(yaml.safe_dump(whole), "utf-8")
-    assert run(app, ["replay", str(config), "--letters", str(letters), "--yes"]) == 0
+    assert run(app, ["replay", str(config_file(tmp_path)), "--letters", str(letters), "--yes"]) == 0
     told = capfd.readouterr().out
     assert "none of them fits: they stay as they are" in told
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")

@@ -1,56 +1,50 @@
 """A writer proves before it starts that it can write below every table that its data files go to."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from common.cli import run
 from common.errors import StoreRefusedError
-from common.settings.load import parse_settings
 from common.storage.store import stores_of
 from stage_writer.__main__ import app
 from stage_writer.shell.table_probe import prove_tables
+from tests.builders import config_file, settings_of
 
 
-def config(folder: Path, **says: object) -> str:
-    stream = {"app_id": "orders", "topics": ["orders"], "table": f"{folder}/lake/orders", "columns": "id BIGINT, k INT"}
-    return yaml.safe_dump(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-            "stage": {"url": f"{folder}/stage"},
-            "writer": {"http": None},
-            "streams": [stream | says],
-        }
-    )
+def prove(folder: Path, **says: object) -> int:
+    stream = {"table": f"{folder}/lake/orders", "columns": "id BIGINT, k INT", **says}
+    return prove_tables(settings_of(stream, folder=str(folder)), stores_of({}))
 
 
 def test_every_table_of_data_files_is_written_to_and_nothing_is_left(tmp_path: Path) -> None:
-    text = config(tmp_path, route="k", routes={"1": f"{tmp_path}/lake/one", "2": f"file://{tmp_path}/lake/one/"})
-    assert prove_tables(parse_settings(text, {}, ""), stores_of({})) == 3
+    routes = {"1": f"{tmp_path}/lake/one", "2": f"file://{tmp_path}/lake/one/"}
+    assert prove(tmp_path, route="k", routes=routes) == 3
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(
     ("key", "says"),
     [
-        ("streams[0].table", {"table": "/blocked/orders"}),
-        ("streams[0].dead_letters", {"dead_letters": "/blocked/dead"}),
-        ("streams[0].routes.1", {"route": "k", "routes": {"1": "/blocked/one"}}),
+        ("streams[0].table", lambda blocked: {"table": blocked}),
+        ("streams[0].dead_letters", lambda blocked: {"dead_letters": blocked}),
+        ("streams[0].routes.1", lambda blocked: {"route": "k", "routes": {"1": blocked}}),
     ],
 )
-def test_a_table_that_cannot_be_written_to_is_named(tmp_path: Path, key: str, says: dict[str, object]) -> None:
+def test_a_table_that_cannot_be_written_to_is_named(
+    tmp_path: Path, key: str, says: Callable[[str], dict[str, object]]
+) -> None:
     (tmp_path / "blocked").write_text("a file where the folder of tables should be", "utf-8")
-    text = config(tmp_path, **says).replace("/blocked", f"{tmp_path}/blocked")
     with pytest.raises(StoreRefusedError) as caught:
-        prove_tables(parse_settings(text, {}, ""), stores_of({}))
+        prove(tmp_path, **says(f"{tmp_path}/blocked/orders"))
     assert caught.value.problem.startswith(f"{key}: a writer cannot put data files below {tmp_path}/blocked/")
 
 
 def test_a_table_that_only_spark_writes_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
     says = {"load": "append", "table": f"{tmp_path}/blocked/orders", "dead_letters": f"{tmp_path}/lake/dead"}
-    assert prove_tables(parse_settings(config(tmp_path, **says), {}, ""), stores_of({})) == 1
+    assert prove(tmp_path, **says) == 1
 
 
 @pytest.mark.parametrize("command", [["check"], ["run", "--until-caught-up"]])
@@ -58,7 +52,6 @@ def test_neither_check_nor_run_goes_on_without_a_table(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "blocked").write_text("", "utf-8")
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(config(tmp_path, table=f"{tmp_path}/blocked/orders"), "utf-8")
+    path = config_file(tmp_path, {"table": f"{tmp_path}/blocked/orders"}, writer={"http": None})
     assert run(app, [command[0], str(path), *command[1:]]) != 0
     assert "streams[0].table: a writer cannot put data files below" in capsys.readouterr().err

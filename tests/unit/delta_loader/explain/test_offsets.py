@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
+from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
@@ -14,13 +14,10 @@ from delta_loader.core.explain.loaded import Asked, LoadedRange, find_loading_co
 from delta_loader.core.explain.offsets import Holder, OffsetPlace, OffsetStory
 from delta_loader.core.explain.view import offset_to_json, offset_to_text
 from delta_loader.core.held import Held
+from tests.builders import span
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 NOTHING: Mapping[TopicPartition, int] = {}
-
-
-def span(start: int, end: int) -> Span:
-    return Span(Position(start), Position(end))
 
 
 def load(
