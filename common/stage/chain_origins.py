@@ -17,16 +17,16 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
-from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import CHAIN_TOPIC, StoredInput, inputs_to_stored, position_from_stored
-from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.spans import Position, TopicPartition
+from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
+from common.stage.paths import ChainPaths
+from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
 
 BEGIN = "begin"
-_PATH = re.compile(rf"begin/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/0{{20}}\.begin", re.ASCII)
+_PATHS = ChainPaths(BEGIN, r"0{20}\.begin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,18 @@ class Beginning:
 
 def begin_path(source: TopicPartition) -> str:
     """The path of an origin below the stage's root."""
-    return f"{BEGIN}/{source.topic}/{source.partition}/{0:020d}.begin"
+    return f"{_PATHS.folder(source)}{0:020d}.begin"
 
 
 def source_of(path: str) -> TopicPartition | None:
     """The Kafka partition of an origin's path; None for any other path."""
-    match = _PATH.fullmatch(path)
-    return None if match is None else TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+    parsed = _PATHS.parse(path)
+    return None if parsed is None else parsed[0]
 
 
-class _StoredBeginning(Stored):
+class _StoredBeginning(Lean):
+    OMITTED = ("inputs",)
+
     version: Literal[1]
     position: StoredOffset = 0
     generation: Count = 0
@@ -68,7 +70,7 @@ def beginning_to_bytes(beginning: Beginning) -> bytes:
         topic_id=beginning.topic_id,
         inputs=inputs_to_stored(beginning.position),
     )
-    return stored.model_dump_json(exclude={"inputs"} if stored.inputs is None else None).encode()
+    return stored.model_dump_json().encode()
 
 
 def beginning_from_bytes(path: str, data: bytes) -> Beginning:

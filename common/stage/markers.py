@@ -39,12 +39,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
-from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_file, require_own_waiting_file
 from common.stage.merged import (
-    CHAIN_TOPIC,
     InputEnd,
     StoredInput,
     inputs_at,
@@ -53,8 +52,9 @@ from common.stage.merged import (
     start_from_stored,
 )
 from common.stage.outboxes import checked_outboxes
+from common.stage.paths import ChainPaths
 from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
-from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.stage.stored import Count, Lean, Stored, StoredOffset, reading, require_known_version
 from common.stage.undeclared import UndeclaredFields
 from common.tables.changes import MergeBy
 
@@ -68,7 +68,7 @@ STRAY = "stray"
 VERSION = 6
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_NAME = re.compile(rf"done/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/(?P<start>\d{{1,20}})\.done", re.ASCII)
+_PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,16 +86,13 @@ class MarkerName:
     @classmethod
     def parse(cls, path: str) -> MarkerName | None:
         """The name of a marker's path, padded or not; None for any other path."""
-        match = _NAME.fullmatch(path)
-        if match is None or int(match["start"]) >= MAX_POSITION:
-            return None
-        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
-        return cls(source, Position(int(match["start"])))
+        parsed = _PATHS.parse(path)
+        return None if parsed is None else cls(parsed[0], Position(int(parsed[1]["start"])))
 
 
 def folder_of(source: TopicPartition) -> str:
     """The folder of a Kafka partition's markers, with the closing slash."""
-    return f"{DONE}/{source.topic}/{source.partition}/"
+    return _PATHS.folder(source)
 
 
 def stray_path(path: str, number: int = 1) -> str:
@@ -294,7 +291,9 @@ class _StoredMerge(Stored):
     soft_delete: str | None
 
 
-class _StoredTable(Stored):
+class _StoredTable(Lean):
+    OMITTED = ("merge", "place")
+
     url: str = Field(min_length=1)
     kind: Literal["rows", "dead_letters"]
     # ``schema`` is a method of pydantic's models, hence the alias.
@@ -303,16 +302,6 @@ class _StoredTable(Stored):
     files: list[_StoredFile]
     merge: _StoredMerge | None = None
     place: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
-
-    @model_serializer(mode="wrap")
-    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Leave out empty fields, so they cost no bytes."""
-        stored: dict[str, object] = serialize(self)
-        if self.merge is None:
-            del stored["merge"]
-        if self.place is None:
-            del stored["place"]
-        return stored
 
 
 class _StoredLastRecord(Stored):
@@ -327,7 +316,9 @@ class _StoredUndeclared(Stored):
     others: Count = 0
 
 
-class _StoredManifest(Stored):
+class _StoredManifest(Lean):
+    OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared")
+
     version: Literal[1, 2, 3, 4, 5, 6]
     topic: str
     partition: Count
@@ -354,22 +345,6 @@ class _StoredManifest(Stored):
     outboxes: list[str] | None = None
     last_record: _StoredLastRecord | None = None
     undeclared: _StoredUndeclared | None = None
-
-    @model_serializer(mode="wrap")
-    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Leave out empty fields, so they cost no bytes."""
-        stored: dict[str, object] = serialize(self)
-        if self.inputs is None:
-            del stored["inputs"]
-        if self.state is None:
-            del stored["state"]
-        if self.outboxes is None:
-            del stored["outboxes"]
-        if self.last_record is None:
-            del stored["last_record"]
-        if self.undeclared is None:
-            del stored["undeclared"]
-        return stored
 
 
 def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:

@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from common.errors import MarkerError
 from common.remedies import repair
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.stored import Count, Stored, StoredOffset
+from common.stage.stored import Count, Lean, StoredOffset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -131,20 +131,15 @@ def id_of_input(chain: Topic, topic: Topic, ids: str | None) -> str | None:
     return None if ids is None else dict(zip(topics_of(chain), ids.split(","), strict=False)).get(topic)
 
 
-class StoredInput(Stored):
+class StoredInput(Lean):
     """How a marker, or a chain origin, stores an `InputEnd`; a marker also stores where its span starts."""
+
+    OMITTED = ("start",)
 
     topic: Annotated[str, Field(min_length=1)]
     partition: Count
     end: StoredOffset
     start: StoredOffset | None = None
-
-    @model_serializer(mode="wrap")
-    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        stored: dict[str, object] = serialize(self)
-        if self.start is None:
-            del stored["start"]
-        return stored
 
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:

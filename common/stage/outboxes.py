@@ -10,22 +10,17 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
-from common.stage.merged import CHAIN_TOPIC
+from common.spans import Position, TopicPartition
+from common.stage.paths import ChainPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OUTBOX = "outbox"
-_NAME = re.compile(
-    rf"outbox/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/"
-    r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.records",
-    re.ASCII,
-)
+_PATHS = ChainPaths(OUTBOX, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +37,22 @@ class OutboxName:
     @property
     def path(self) -> str:
         """The object's path below the stage's root."""
-        source = self.source
-        return f"{outbox_folder(source)}{self.start:020d}-{self.generation}-{self.unique}.records"
+        return f"{outbox_folder(self.source)}{self.start:020d}-{self.generation}-{self.unique}.records"
 
     @classmethod
     def parse(cls, path: str) -> OutboxName | None:
         """The inverse of `path`; None for any other path."""
-        match = _NAME.fullmatch(path)
-        if match is None or int(match["start"]) > MAX_POSITION:
+        parsed = _PATHS.parse(path)
+        if parsed is None:
             return None
-        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        source, match = parsed
         found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"])
         return found if found.path == path else None
 
 
 def outbox_folder(source: TopicPartition) -> str:
     """The folder of a chain's outboxes, with the closing slash."""
-    return f"{OUTBOX}/{source.topic}/{source.partition}/"
+    return _PATHS.folder(source)
 
 
 def checked_outboxes(source: TopicPartition, paths: Iterable[str]) -> tuple[str, ...]:

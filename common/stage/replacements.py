@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -22,9 +21,11 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from common.remedies import replay
-from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_replay_file
 from common.stage.markers import TableKind
+from common.stage.merged import is_merged
+from common.stage.paths import ChainPaths
 from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
 from common.tables.urls import comparable
 
@@ -33,11 +34,7 @@ if TYPE_CHECKING:
 
 REPLACE = "replace"
 VERSION = 3
-_NAME = re.compile(
-    r"replace/(?P<topic>[A-Za-z0-9._-]{1,249})/(?P<partition>\d{1,10})/(?P<start>\d{20})-(?P<request>[0-9a-f]{32})"
-    r"\.replace",
-    re.ASCII,
-)
+_PATHS = ChainPaths(REPLACE, r"(?P<start>\d{20})-(?P<request>[0-9a-f]{32})\.replace")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,17 +49,15 @@ class ReplacementName:
     @property
     def path(self) -> str:
         """The object's path below the stage's root."""
-        source = self.topic_partition
-        return f"{REPLACE}/{source.topic}/{source.partition}/{self.start:020d}-{self.request}.replace"
+        return f"{_PATHS.folder(self.topic_partition)}{self.start:020d}-{self.request}.replace"
 
     @classmethod
     def parse(cls, path: str) -> ReplacementName | None:
         """The inverse of `path`; None for any other path."""
-        match = _NAME.fullmatch(path)
-        if match is None or int(match["start"]) >= MAX_POSITION:
+        parsed = _PATHS.parse(path)
+        if parsed is None or is_merged(parsed[0].topic):  # a chain of several topics is not replayed
             return None
-        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
-        return cls(source, Position(int(match["start"])), match["request"])
+        return cls(parsed[0], Position(int(parsed[1]["start"])), parsed[1]["request"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,24 +15,21 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
+from common.spans import Position, TopicPartition
 from common.stage.changelogs import StoredTopicChanges, TopicChanges, changes_from_stored, changes_to_stored
-from common.stage.merged import CHAIN_TOPIC
+from common.stage.paths import ChainPaths
 from common.stage.stored import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 STATE = "state"
-_NAME = re.compile(
-    rf"state/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/"
-    r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.(?P<kind>changes|snapshot)",
-    re.ASCII,
+_PATHS = ChainPaths(
+    STATE, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<unique>[0-9A-Za-z-]{1,64})\.(?P<kind>changes|snapshot)"
 )
 
 
@@ -63,10 +60,10 @@ class StateFileName:
     @classmethod
     def parse(cls, path: str) -> StateFileName | None:
         """The inverse of `path`; None for any other path."""
-        match = _NAME.fullmatch(path)
-        if match is None or int(match["start"]) >= MAX_POSITION:
+        parsed = _PATHS.parse(path)
+        if parsed is None:
             return None
-        source = TopicPartition(Topic(match["topic"]), Partition(int(match["partition"])))
+        source, match = parsed
         kind = StateKind(match["kind"])
         found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
         return found if found.path == path else None
@@ -74,7 +71,7 @@ class StateFileName:
 
 def state_folder(source: TopicPartition) -> str:
     """The folder of a task's state files, with the closing slash."""
-    return f"{STATE}/{source.topic}/{source.partition}/"
+    return _PATHS.folder(source)
 
 
 Change = str | TopicChanges

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from common.errors import MarkerError, NewerFormatError
 from common.printable import one_line
@@ -48,6 +48,20 @@ class Stored(BaseModel):
     """A stored form, or a part of one."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
+
+
+class Lean(Stored):
+    """A form that leaves out its newer fields, those of `OMITTED`, where they are None: so they cost no bytes."""
+
+    OMITTED: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        stored: dict[str, object] = serialize(self)
+        for name in self.OMITTED:
+            if getattr(self, name) is None:
+                del stored[name]
+        return stored
 
 
 class _Versioned(BaseModel):
