@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,15 +48,23 @@ def mutants(source: str) -> Iterator[Mutant]:
     seen: Counter[str] = Counter()
     for number, (original, function, statement) in enumerate(_places(ast.parse(source))):
         for variant in count():
-            tree = ast.parse(source)
-            node = list(_places(tree))[number][0]
-            if not _change(node, variant):
+            changed = _copy(original)
+            if not _change(changed, variant):
                 break
+            tree = ast.parse(source)
+            node = next(islice(_places(tree), number, None))[0]
+            _change(node, variant)
             name = function.replace(".<locals>", "")
-            what = f"{name}: {_first_line(original)} → {_first_line(node)}"
+            what = f"{name}: {_first_line(original)} → {_first_line(changed)}"
             seen[what] += 1
             unique = what if seen[what] == 1 else f"{what} ({seen[what]})"
             yield Mutant(unique, _lines(statement), ast.fix_missing_locations(tree))
+
+
+def _copy(node: ast.AST) -> ast.AST:
+    """A node that can be changed without the original, over the same nodes below it."""
+    fields = {name: list(value) if isinstance(value, list) else value for name, value in ast.iter_fields(node)}
+    return ast.copy_location(type(node)(**fields), node)
 
 
 def _lines(statement: ast.stmt) -> range:

@@ -19,6 +19,10 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_foreign: _start(found) < position → _start(found) <= position": "what begins at the position is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
+    "stage_writer.core.decoding.strict": {
+        "_timestamp: 9 → 10": "an offset has a sign and hours, or neither",
+        "_exact: 0 → 1": "ten times zero is zero",
+    },
     "stage_writer.topologies.stores.expiry": {
         "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
     },

@@ -95,13 +95,9 @@ class StrictDecoder:
         if isinstance(document, Refusal):
             return document
         try:
-            row = self._row(document, "")
+            return self._row(document, "")
         except _RefusedError as refused:
             return refused.refusal
-        if not isinstance(row, dict):
-            msg = "a struct's converter gives a dictionary"
-            raise TypeError(msg)
-        return row
 
 
 def document_of(message: bytes, *, sourced: bool) -> Object | Refusal:
@@ -235,9 +231,7 @@ def _number(value: Json) -> Json:
 def _whole(value: Json) -> Json:
     """The same, and a whole number without point and exponent."""
     number = _number(value)
-    if not isinstance(number, Number) or _INTEGER.fullmatch(number):
-        return number
-    exact = _exact(number)
+    exact = _exact(number) if isinstance(number, Number) else None
     if exact is None or exact.exponent < 0 or len(exact.digits) + exact.exponent > _MAX_INTEGER_DIGITS:
         return number
     return Number(f"{exact.sign}{exact.digits or '0'}{'0' * exact.exponent}")
@@ -483,7 +477,7 @@ def _map(data_type: MapType, reading: Reading) -> Converter:
     return convert
 
 
-def _struct(data_type: StructType, reading: Reading) -> Converter:
+def _struct(data_type: StructType, reading: Reading) -> Callable[[Json, str], Row]:
     converters = tuple(
         (field.name, field.nullable, _converter(field.type, reading.at(field.name))) for field in data_type
     )

@@ -280,6 +280,7 @@ def test_lenient_reading_loses_nothing() -> None:
     [
         (parse_ddl("v VARIANT"), "`v`"),
         (parse_ddl("a ARRAY<MAP<INT, STRING>>"), "`a[]`"),
+        (parse_ddl("m MAP<STRING, VARIANT>"), "`m[]`"),
         (parse_ddl("a STRUCT<b: STRUCT<>>"), "STRUCT without fields"),
         (
             StructType((Field("c", Primitive.STRING, metadata_json=f'{{"{CHAR_VARCHAR_KEY}":"varchar(5)"}}'),)),

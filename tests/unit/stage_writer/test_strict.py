@@ -91,6 +91,7 @@ def test_a_value_is_read_exactly(ddl: str, text: str, value: object) -> None:
         ("BIGINT", "9223372036854775808", _RANGE, "c: 9223372036854775808 is beyond the range of BIGINT"),
         ("INT", _MANY, _RANGE, f"c: {'1' * 80}… (81 characters) is beyond the range of INT"),
         ("INT", "1" * 80, _RANGE, f"c: {'1' * 80} is beyond the range of INT"),
+        ("BIGINT", "1" * 5_000, _RANGE, f"c: {'1' * 80}… (5000 characters) is beyond the range of BIGINT"),
         ("INT", "1.0", _EXACT, "c: 1.0 is not written as an integer, for INT"),
         ("INT", '"1"', _WRONG, 'c: the string "1" where INT is declared'),
         ("INT", "{}", _WRONG, "c: an object where INT is declared"),
@@ -259,4 +260,4 @@ def test_a_message_is_one_object(message: bytes, error_class: ErrorClass, error:
     row = StrictDecoder(parse_ddl("i INT NOT NULL")).decode(message)
     assert isinstance(row, Refusal)
     assert row.error_class is error_class
-    assert error in row.error
+    assert row.error.startswith(error)
