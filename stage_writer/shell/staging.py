@@ -26,7 +26,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -74,7 +73,7 @@ from stage_writer.shell.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.shell.state_files import StageState, state_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from common.schema import StructType
     from common.settings import Stream
@@ -135,23 +134,26 @@ class ObjectStage:
                 if (name := MarkerName.parse(item.path))
             ]
             # Of two objects for one position (a hand-typed name without padding), the one with content counts.
-            for name, _, path in sorted(found, reverse=True):
+            found.sort(reverse=True)
+            for number, (name, _, path) in enumerate(found, 1):
                 data = self._store.read(path)
                 if data is None:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data)
                 if not marker.is_older_than(generation):
                     tail = _tail(marker, path, digest_of(data), generation)
-                    return tail if marker.manifest is not None else replace(tail, outboxes=self._outboxes(found, name))
+                    return (
+                        tail if marker.manifest is not None else replace(tail, outboxes=self._outboxes(found[number:]))
+                    )
             else:
                 return None
         msg = f"the markers of {source} vanish while they are read"
         raise StoreError(msg, "wait for the repair that is under way")
 
-    def _outboxes(self, found: Collection[tuple[MarkerName, bool, str]], below: MarkerName) -> tuple[str, ...]:
-        """The chain's undelivered outboxes, where the last marker was made by hand and does not list them."""
-        for name, _, path in sorted(found, reverse=True):
-            data = self._store.read(path) if name < below else None
+    def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
+        """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
+        for name, _, path in below:
+            data = self._store.read(path)
             marker = None if data is None else marker_from_bytes(name, data)
             if marker is not None and marker.manifest is not None:
                 return marker.manifest.outboxes
@@ -310,12 +312,11 @@ class ObjectStage:
         return True
 
     def _was_put_aside(self, tail: Tail) -> bool:
-        for number in count(1):
-            copy = self._store.read(stray_path(tail.path, number))
-            if copy is None:
-                return False
+        number = 1
+        while (copy := self._store.read(stray_path(tail.path, number))) is not None:
             if digest_of(copy) == tail.digest:
                 return True
+            number += 1
         return False
 
 

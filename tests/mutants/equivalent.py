@@ -23,6 +23,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_timestamp: 9 → 10": "an offset has a sign and hours, or neither",
         "_exact: 0 → 1": "ten times zero is zero",
     },
+    "stage_writer.shell.staging": {
+        "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",
+    },
     "stage_writer.topologies.stores.expiry": {
         "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",
     },

@@ -11,12 +11,8 @@ TESTS = {
     "common.stage.chain": ("tests/unit/common/test_chain.py", "tests/property/test_chain.py"),
     "stage_writer.shell.staging": (
         f"{_WRITER}/test_staging.py",
-        f"{_WRITER}/test_service.py",
+        f"{_WRITER}/test_flushes.py",
         f"{_WRITER}/test_outboxes.py",
-        f"{_WRITER}/test_table_compatibility.py",
-        f"{_WRITER}/tasks/test_states.py",
-        "tests/unit/test_bootstrap_meets_writers.py",
-        "tests/unit/test_generations.py",
     ),
     "stage_writer.core.freshness": (f"{_WRITER}/test_freshness.py", f"{_WRITER}/test_service.py"),
     "delta_loader.core.plan": (

@@ -14,6 +14,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
+from common.stage.news import news_path
 from common.storage.store import FsspecStore
 from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
@@ -327,28 +328,116 @@ def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     assert world.stage().tail(SOURCE) == first.tail
 
 
-def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World) -> None:
-    class Waiting:
-        def pending(self) -> tuple[str, ...]:
-            return ("outbox/orders/0/00000000000000000000-0-0a.records",)
+class Waiting:
+    """An outlet with records of earlier flushes, by their outboxes."""
 
-        def sealed(self, paths: tuple[str, ...]) -> None:
-            """Nothing is delivered."""
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
 
-        def leave(self) -> None:
-            """It stays."""
+    def pending(self) -> tuple[str, ...]:
+        return self._paths
 
-    buffer = Buffer.begin(Position(0), [world.format])
+    def sealed(self, paths: tuple[str, ...]) -> None:
+        """Nothing is delivered."""
+
+    def leave(self) -> None:
+        """It stays."""
+
+
+OUTBOX = "outbox/orders/0/00000000000000000000-0-0a.records"
+
+
+def sealed_with(world: World, start: int, tail: Tail | None, outlet: Waiting, *, sends: bool = False) -> Sealed:
+    buffer = Buffer.begin(Position(start), [world.format])
     rows = pa.table({"n": [0]}, schema=world.format.arrow_schema)
-    outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING)
-    buffer.add(StagedRows(Position(1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
-    sealed = world.stage().flush_job(SOURCE, world.stream, buffer, None, outlet=Waiting()).run()
-    assert isinstance(sealed, Sealed)
+    outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING) if sends else None
+    buffer.add(StagedRows(Position(start + 1), 1, 0, {}, None, (rows,), outgoing=outgoing), now_s=0.0)
+    outcome = world.stage().flush_job(SOURCE, world.stream, buffer, tail, outlet=outlet).run()
+    assert isinstance(outcome, Sealed)
+    return outcome
+
+
+def test_a_marker_made_by_hand_forgets_nothing_that_waits_for_kafka(world: World) -> None:
+    sealed = sealed_with(world, 0, None, Waiting(OUTBOX), sends=True)
     first, own = sealed.tail.outboxes
-    assert (first,) == Waiting().pending()
+    assert first == OUTBOX
     assert world.store.read(own) is not None
-    world.store.write("done/orders/0/1.done", b"")
+    for offset in (1, 2):
+        world.store.write(f"done/orders/0/{offset}.done", b"")
     tail = world.stage().tail(SOURCE)
     assert tail is not None
-    assert (tail.end, tail.outboxes) == (2, (first, own))
-    assert world.seal(2, 3, tail).tail.outboxes == (first, own), "a writer without outlets names them on"
+    assert (tail.end, tail.outboxes) == (3, (first, own))
+    assert world.seal(3, 4, tail).tail.outboxes == (first, own), "a writer without outlets names them on"
+
+
+def test_the_last_flush_says_what_waits_for_kafka(world: World) -> None:
+    first = sealed_with(world, 0, None, Waiting(OUTBOX))
+    second = sealed_with(world, 1, first.tail, Waiting())
+    assert world.stage().tail(SOURCE) == second.tail
+    world.store.write("done/orders/0/2.done", b"")
+    tail = world.stage().tail(SOURCE)
+    assert tail is not None
+    assert (tail.end, tail.outboxes) == (3, ())
+
+
+def test_before_the_first_flush_nothing_waits_for_kafka(world: World) -> None:
+    world.store.write("done/orders/0/2.done", b"")
+    tail = world.stage().tail(SOURCE)
+    assert tail is not None
+    assert (tail.end, tail.outboxes) == (3, ())
+
+
+class Vanishing(FsspecStore):
+    """A store whose markers are put aside, one more at each listing, before they are read."""
+
+    def __init__(self, url: str, *gone: int) -> None:
+        super().__init__(url)
+        self._gone = [MarkerName(SOURCE, Position(start)).path for start in gone]
+
+    def read(self, path: str) -> bytes | None:
+        if path in self._gone:
+            self._gone.remove(path)
+            self.delete([path])
+        return super().read(path)
+
+
+def test_a_marker_that_vanishes_while_it_is_read_is_no_end(world: World) -> None:
+    first = world.seal(0, 10, None)
+    world.seal(10, 20, first.tail)
+    assert world.stage(Vanishing(world.store.url, 10)).tail(SOURCE) == first.tail
+
+
+def test_a_flush_below_a_marker_made_by_hand_may_vanish(world: World) -> None:
+    first = sealed_with(world, 0, None, Waiting(OUTBOX))
+    sealed_with(world, 1, first.tail, Waiting())
+    world.store.write("done/orders/0/2.done", b"")
+    tail = world.stage(Vanishing(world.store.url, 1)).tail(SOURCE)
+    assert tail is not None
+    assert tail.outboxes == (OUTBOX,)
+
+
+def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: World) -> None:
+    tail = None
+    for start in range(6):
+        tail = world.seal(start, start + 1, tail).tail
+    with pytest.raises(StoreError, match="vanish while they are read"):
+        world.stage(Vanishing(world.store.url, *range(6))).tail(SOURCE)
+
+
+def test_a_loader_is_notified_below_the_writers_name(world: World) -> None:
+    world.stage().tell_news("orders")
+    assert [found.path for found in world.store.list("news/")] == [news_path("orders", "w")]
+
+
+@pytest.mark.parametrize(("generation", "is_last"), [(0, False), (1, True)])
+def test_a_marker_above_that_vanishes_is_no_reason_to_go_on_in_a_first_generation(
+    world: World, generation: int, *, is_last: bool
+) -> None:
+    world.seal(20, 30, None)
+    name = MarkerName(SOURCE, Position(10))
+    assert world.stage(Vanishing(world.store.url, 20)).is_last(name, generation) is is_last
+
+
+def test_what_is_no_marker_is_not_above_a_claim(world: World) -> None:
+    world.store.write("done/orders/0/notes.txt", b"of an operator")
+    assert not world.seal(0, 10, None).chain_moved

@@ -1,0 +1,336 @@
+"""What a flush leaves: its files, its state, and a marker that says all of it; once, however often it is tried."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from common.errors import StoreError
+from common.schema import parse_ddl, schema_to_json, to_arrow_schema
+from common.spans import Position, Span
+from common.stage.evolved import Evolved
+from common.stage.idle import IDLE, IdleFact, StreamFact, all_from_bytes
+from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
+from common.stage.undeclared import UndeclaredFields
+from stage_writer.core.chain_end import Lineage, Tail
+from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed
+from stage_writer.shell.staging import ObjectStage
+from stage_writer.shell.table_compatibility import Incompatibility
+from tests.fakes.group import HandClock
+from tests.unit.stage_writer.test_staging import SOURCE, World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from common.stage.state_files import StateFileName
+    from common.storage.pieces import Pieces
+    from common.storage.store import FsspecStore
+    from stage_writer.ports import StateStore
+
+ROWS = parse_ddl("n BIGINT, day STRING")
+NAME = MarkerName(SOURCE, Position(10))
+BEFORE = Tail(Position(10), Position(4), MarkerName(SOURCE, Position(4)).path, "digest")
+
+
+@dataclass
+class Tables:
+    """A table's store whose first uploads fail."""
+
+    store: FsspecStore
+    failures: int = 0
+    uploaded: list[str] = field(default_factory=list)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        if len(self.uploaded) == 1 and self.failures:
+            self.failures -= 1
+            msg = "no answer"
+            raise StoreError(msg)
+        self.uploaded.append(path)
+        self.store.upload(path, data)
+
+
+@dataclass
+class Change:
+    """What a flush changes in its task's state: a snapshot of ten bytes."""
+
+    before: StateFiles = EMPTY_STATE
+    written: list[StateFileName] = field(default_factory=list)
+    memory_bytes: int = 10
+
+    def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
+        del store
+        self.written.append(name(StateKind.SNAPSHOT))
+        return MarkedState(StateFiles(self.written[-1].path), self.before)
+
+
+class Unchanged(Change):
+    """One that adds to the snapshot that there was."""
+
+    def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
+        files = super().write(store, name).files
+        return MarkedState(files, files)
+
+
+@dataclass
+class Refusing:
+    """`TableCompatibility` that finds some tables incompatible."""
+
+    urls: Sequence[str]
+
+    def find(self, tables: Sequence[TableFormat]) -> Incompatibility | None:
+        return next((Incompatibility("it has a constraint", "drop it") for one in tables if one.url in self.urls), None)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def tables(world: World) -> Tables:
+    return Tables(world.table)
+
+
+def stage_of(world: World, tables: Tables, refused: Sequence[str] = ()) -> ObjectStage:
+    return ObjectStage(
+        world.store,
+        lambda _: tables,  # type: ignore[arg-type,return-value]
+        HandClock(),
+        lambda: f"{next(world.numbers):032x}",
+        "w",
+        compatibility=Refusing(refused),  # type: ignore[arg-type]
+    )
+
+
+def format_of(world: World, name: str = "table", *, waits: bool = False, by: tuple[str, ...] = ("day",)) -> TableFormat:
+    kind = TableKind.ROWS if name == "table" else TableKind.DEAD_LETTERS
+    url = str(world.table.url).replace("/table", f"/{name}")
+    return TableFormat(url, kind, schema_to_json(ROWS), to_arrow_schema(ROWS), by, waits=waits)
+
+
+def rows_of(*days: str) -> pa.Table:
+    return pa.table({"n": list(range(len(days))), "day": list(days)}, schema=to_arrow_schema(ROWS))
+
+
+def buffer_of(*formats: TableFormat, rows: Sequence[pa.Table] | None = None, records: int = 3) -> Buffer:
+    buffer = Buffer.begin(NAME.start, formats)
+    rows = [rows_of("a", "b", "a")] * len(formats) if rows is None else rows
+    buffer.add(StagedRows(Position(30), records, 0, {}, None, tuple(rows)), now_s=0.0)
+    return buffer
+
+
+def test_a_marker_says_what_became_of_each_record(world: World, tables: Tables) -> None:
+    buffer = Buffer.begin(NAME.start, [format_of(world), format_of(world, "letters", by=())])
+    staged = StagedRows(
+        Position(30),
+        12,
+        3,
+        {"not_json": 2},
+        (1_000, 2_000),
+        (rows_of("a", "b", "a"), rows_of("x")),
+        offered=parse_ddl("more STRING"),
+        filtered_offsets=np.array([11, 12]),
+        exploded=4,
+    )
+    buffer.add(staged, now_s=0.0)
+    buffer.last_record = LastRecord(29, 2_000, 7)
+    census = FieldCensus(ROWS)
+    census.records, census.undeclared["more"] = 12, 5
+    buffer.add_sample(census)
+    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, BEFORE, lineage=Lineage(2, "id"))
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.marker == marker_from_bytes(NAME, world.store.read(NAME.path) or b"")
+    manifest = outcome.marker.manifest
+    assert manifest is not None
+    assert replace(manifest, tables=()) == type(manifest)(
+        span=Span(Position(10), Position(30)),
+        previous=Position(4),
+        app_id="orders",
+        origin=Origin.FLUSH,
+        writer="w",
+        created_ms=1_000_000,
+        records=12,
+        tombstones=3,
+        filtered=2,
+        exploded=4,
+        dead_letters={"not_json": 2},
+        lowest_timestamp_ms=1_000,
+        highest_timestamp_ms=2_000,
+        topic_id="id",
+        generation=2,
+        offered=schema_to_json(parse_ddl("more STRING")),
+        last_record=LastRecord(29, 2_000, 7),
+        undeclared=UndeclaredFields(12, {"more": 5}, census.others),
+    )
+    main, letters = manifest.tables
+    assert (main.url, main.kind, main.schema, main.partition_by) == (
+        format_of(world).url,
+        TableKind.ROWS,
+        schema_to_json(ROWS),
+        ("day",),
+    )
+    assert [(file.partition_values, file.rows) for file in main.files] == [({"day": "a"}, 2), ({"day": "b"}, 1)]
+    assert [(file.partition_values, file.rows) for file in letters.files] == [({}, 1)]
+    files = [*main.files, *letters.files]
+    assert tables.uploaded == [file.path for file in files]
+    assert [world.table.stat(file.path) is not None for file in files] == [True] * 3
+    assert all("day=a" in file.path for file in main.files[:1])
+    assert (outcome.files, outcome.size_bytes) == (3, sum(file.size_bytes for file in files))
+
+
+def test_a_flush_without_a_chain_before_it_names_none(world: World, tables: Tables) -> None:
+    outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None).run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.marker.manifest is not None
+    manifest = outcome.marker.manifest
+    assert (manifest.previous, manifest.offered, manifest.undeclared, manifest.outboxes) == (None, None, None, ())
+
+
+def test_rows_that_wait_for_spark_are_in_one_file_in_the_stage(world: World, tables: Tables) -> None:
+    buffer = buffer_of(format_of(world, waits=True))
+    outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None).run()
+    assert isinstance(outcome, Sealed)
+    ((file,),) = (table.files for table in outcome.marker.tables)
+    assert (file.partition_values, file.is_mixed, file.rows, tables.uploaded) == (None, True, 3, [])
+    assert world.store.stat(file.path) is not None
+
+
+def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: World, tables: Tables) -> None:
+    tables.failures = 1
+    change = Change()
+    asked: list[bool] = []
+
+    def guard() -> ClaimVerdict:
+        asked.append(True)
+        return ClaimVerdict.WAIT if len(asked) == 1 else ClaimVerdict.CLAIM
+
+    buffer = buffer_of(format_of(world))
+    arrow_bytes = buffer.memory_bytes
+    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None, state=change, guard=guard)
+    assert job.memory_bytes == arrow_bytes + 10
+    with pytest.raises(StoreError):
+        job.run()
+    left = job.memory_bytes - 10
+    (first,) = tables.uploaded
+    assert 0 < left < arrow_bytes + 10_000
+    assert change.written == []
+    assert job.run() == Postponed()
+    assert job.memory_bytes == 10
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    assert len(tables.uploaded) == 2
+    assert tables.uploaded[0] == first
+    assert [(name.source, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
+    assert outcome.tail.state == StateFiles(change.written[0].path)
+
+
+def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> None:
+    tables.failures = 1
+    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None)
+    with pytest.raises(StoreError):
+        job.run()
+    left = job.memory_bytes
+    outcome = job.run()
+    assert isinstance(outcome, Sealed)
+    (table,) = outcome.marker.tables
+    assert (left, job.memory_bytes) == (table.files[1].size_bytes, 0)
+
+
+def test_rows_for_a_table_that_cannot_take_them_are_not_written(world: World, tables: Tables) -> None:
+    main, letters = format_of(world), format_of(world, "letters")
+    refusing = stage_of(world, tables, [main.url])
+    outcome = refusing.flush_job(SOURCE, world.stream, buffer_of(main), None).run()
+    assert outcome == Incompatible(NAME.start, (main,), "it has a constraint", "drop it")
+    assert (tables.uploaded, world.markers()) == ([], [])
+    only_letters = buffer_of(main, letters, rows=[rows_of(), rows_of("a")])
+    assert isinstance(refusing.flush_job(SOURCE, world.stream, only_letters, None).run(), Sealed)
+
+
+def test_files_that_are_written_are_claimed_whatever_becomes_of_the_table(world: World, tables: Tables) -> None:
+    tables.failures = 1
+    refused: list[str] = []
+    job = stage_of(world, tables, refused).flush_job(SOURCE, world.stream, buffer_of(format_of(world)), None)
+    with pytest.raises(StoreError):
+        job.run()
+    refused.append(format_of(world).url)
+    assert isinstance(job.run(), Sealed)
+
+
+def test_a_new_snapshot_makes_older_files_superfluous(world: World, tables: Tables) -> None:
+    class Cleaning:
+        asked = 0
+
+        def clean(self, _: object) -> int:
+            self.asked += 1
+            return 0
+
+    first = world.seal(0, 10, None)
+
+    def cleaned(change: Change | None, start: int, tail: Tail) -> tuple[int, Tail]:
+        stage = stage_of(world, tables)
+        stage.state_cleaning = cleaning = Cleaning()  # type: ignore[assignment]
+        buffer = Buffer.begin(Position(start), [format_of(world)])
+        buffer.add(StagedRows(Position(start + 10), 1, 0, {}, None, (rows_of("a"),)), now_s=0.0)
+        outcome = stage.flush_job(SOURCE, world.stream, buffer, tail, state=change).run()
+        assert isinstance(outcome, Sealed)
+        return cleaning.asked, outcome.tail
+
+    asked, tail = cleaned(Change(), 10, first.tail)
+    assert asked == 1
+    asked, tail = cleaned(None, 20, tail)
+    assert asked == 0
+    asked, tail = cleaned(Unchanged(), 30, tail)
+    assert asked == 0
+    world.settle(30)
+    assert cleaned(Change(), 40, tail)[0] == 0, "the chain has moved: what is superfluous is not known"
+
+
+def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Tables) -> None:
+    stage = stage_of(world, tables)
+    idle = [IdleFact(SOURCE, Position(7), 1_000, 2)]
+    streams = [StreamFact("orders", 1_000, {SOURCE.topic: 1})]
+    stage.tell_idle(idle, streams)
+    (item,) = world.store.list(f"{IDLE}/")
+    found_idle, found_streams = all_from_bytes(item.path, world.store.read(item.path) or b"")
+    assert (list(found_idle), list(found_streams)) == (idle, streams)
+    assert stage.gained("orders") is None
+    evolved = Evolved("orders", 1, parse_ddl("more STRING"))
+    world.store.create(evolved.path, evolved.to_bytes())
+    assert stage.gained("orders") == evolved.columns
+
+
+def test_a_marker_that_would_be_too_large_leaves_out_its_files_statistics(
+    world: World, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seal() -> tuple[Marker, int]:
+        buffer = buffer_of(format_of(world, by=()), rows=[rows_of("x" * 500)])
+        outcome = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None).run()
+        assert isinstance(outcome, Sealed)
+        size_bytes = len(world.store.read(NAME.path) or b"")
+        assert outcome.marker == marker_from_bytes(NAME, world.store.read(NAME.path) or b"")
+        world.settle(10)
+        return outcome.marker, size_bytes
+
+    whole, size_bytes = seal()
+    (file,) = whole.tables[0].files
+    assert "minValues" in json.loads(file.statistics)
+    monkeypatch.setattr("common.stage.stored.MOST_BYTES", size_bytes)
+    same, _ = seal()
+    assert same.tables[0].files[0].statistics == file.statistics
+    monkeypatch.setattr("common.stage.stored.MOST_BYTES", size_bytes - 1)
+    less, _ = seal()
+    assert less.tables[0].files[0].statistics == '{"numRecords":1}'
+    monkeypatch.setattr("common.stage.stored.MOST_BYTES", 100)
+    with pytest.raises(StoreError, match="is not written, because it is larger than"):
+        seal()
+    assert world.markers() == []
