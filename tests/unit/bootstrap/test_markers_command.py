@@ -8,6 +8,7 @@ import pytest
 from bootstrap.__main__ import app
 from common.cli import run
 from common.storage.store import FsspecStore
+from tests.builders import config_file
 from tests.fakes.markers import by_hand, chain_of, flush, put
 from tests.fakes.staging import Staging
 
@@ -24,12 +25,7 @@ def staging(tmp_path: Path) -> Staging:
 
 @pytest.fixture
 def config(staging: Staging, tmp_path: Path) -> str:
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(
-        f"kafka: {{bootstrap.servers: 'localhost:1'}}\nstage: {{url: {staging.stage_url}}}\n"
-        f"streams: [{{app_id: orders, topics: [orders], table: {staging.table}, columns: 'id BIGINT'}}]\n"
-    )
-    return str(path)
+    return str(config_file(tmp_path, {"table": staging.table}))
 
 
 def call(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from delta_loader.catalog.ports import Entry, UnknownCatalogError
 from delta_loader.catalog.registering import Registering
 from delta_loader.commands.parts import table_named, tables_of
 from delta_loader.core.preflight import exit_code, fatal
+from tests.builders import content_of
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -22,9 +23,8 @@ LETTERS = "lake.shop.orders_dead_letters"
 
 
 def settings(**says: object) -> Settings:
-    stream = {"app_id": "orders", "topics": ["orders"], "table": NAME, "columns": "id BIGINT, kind STRING"}
-    content = {"kafka": {"bootstrap.servers": "x:1"}, "stage": {"url": "/stage"}, "streams": [{**stream, **says}]}
-    return parse_settings(yaml.safe_dump(content), {}, "config.yaml")
+    stream = {"table": NAME, "columns": "id BIGINT, kind STRING", **says}
+    return parse_settings(yaml.safe_dump(content_of(stream)), {}, "config.yaml")
 
 
 def test_a_name_stands_for_its_location_wherever_a_table_is_named() -> None:
