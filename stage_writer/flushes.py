@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, assert_never
 from common import metrics as catalogue
 from common.errors import BrokerError, StoreError
 from stage_writer.partitions.partition import Flight
-from stage_writer.ports import Incompatible, LostClaim, OtherTopic, Postponed, Sealed
+from stage_writer.ports import Incompatible, LostClaim, OtherTopic, Outdated, Postponed, Sealed
 from stage_writer.runtime import POLL_S
 
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ class Flushes:
             case LostClaim():
                 self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.source.topic)
                 self._log.warning("claim lost", partition=str(owned.source))
+                self._assignment.restart(owned)
+            case Outdated():
+                self._log.warning("flush outdated", partition=str(owned.source))
                 self._assignment.restart(owned)
             case Postponed():
                 flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S

@@ -158,6 +158,11 @@ class Postponed:
 
 
 @dataclass(frozen=True, slots=True)
+class Outdated:
+    """Nothing was claimed: a clean-up may be removing the flush's old files. Stage its records again."""
+
+
+@dataclass(frozen=True, slots=True)
 class OtherTopic:
     """Nothing was claimed: the topic was recreated, and which of the two a record came from is unknown."""
 
@@ -180,7 +185,7 @@ class Incompatible:
         return PartitionFault(source, self.problem, self.remedy, "table_incompatible")
 
 
-FlushOutcome = Sealed | LostClaim | Postponed | OtherTopic | Incompatible
+FlushOutcome = Sealed | LostClaim | Postponed | Outdated | OtherTopic | Incompatible
 
 
 class ClaimVerdict(Enum):

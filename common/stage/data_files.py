@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 STAGED = "data"
 """The stage's folder for files that wait for Spark."""
+LONGEST_FLUSH_S = 1800.0
+"""How old a flush's first file may be at its claim. After that its records are staged again under new names, because a
+clean-up removes files that no marker names once they are twice as old."""
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 SUFFIX = ".snappy.parquet"
 LONGEST_BYTES = 100

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from common.errors import MarkerError, UsageError
 from common.printable import joined
 from common.settings.values import duration_text
-from common.stage.data_files import DataFileName, shortened
+from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, shortened
 from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.tables.history import LoggedCommit
 
-RETRIES_S = 3600.0
-"""More than the time for which a writer retries a flush; it gives up long before."""
+RETRIES_S = 2 * LONGEST_FLUSH_S
+"""More than the time from a flush's first file to its claim, however often a writer retries it."""
 _EXAMPLES = 5
 
 

@@ -21,6 +21,8 @@ Rules:
 5. Markers of a lower generation than the partition's are ignored: they are of a topic that no longer exists.
 6. Right before a claim a guard is called: after a pause that may have cost the group membership, a job waits; and
    records that may come from a recreated topic are not staged into the old one's chain.
+7. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
+   marker names, and one that listed them may do so after the claim.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
 from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
-from common.stage.data_files import DataFileName, waiting_path
+from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path
 from common.stage.markers import (
@@ -66,6 +68,7 @@ from stage_writer.ports import (
     Incompatible,
     LostClaim,
     OtherTopic,
+    Outdated,
     Postponed,
     Sealed,
 )
@@ -277,6 +280,10 @@ class ObjectStage:
         found = latest(self._store, app_id)
         return None if found is None else found.columns
 
+    def now_s(self) -> float:
+        """The monotonic clock's time."""
+        return self._clock.monotonic_s()
+
     def claim(self, name: MarkerName, data: bytes) -> bool:
         """Create the marker; whether it is ours."""
         return not isinstance(self._store.create(name.path, data), AlreadyExists)
@@ -355,6 +362,8 @@ class Job:
         self._memory_bytes = flush.buffer.memory_bytes
         self._files: list[NewFile] | None = None
         self._uploaded = 0
+        self._began_s: float | None = None
+        """When the first request for a file was made, by the monotonic clock."""
         self._state: MarkedState | None = None
         self._outboxes: tuple[str, ...] | None = None
         self._marker: tuple[Marker, bytes] | None = None
@@ -373,6 +382,8 @@ class Job:
         if refused is not None and self._files is None:
             return refused
         files = self._encode()
+        if self._began_s is None:
+            self._began_s = self._stage.now_s()
         for index in range(self._uploaded, len(files)):
             self._stage.upload(files[index])
             files[index] = replace(files[index], data=_NOTHING)
@@ -383,7 +394,8 @@ class Job:
         marker, data = self._seal(files)
         match self._guard():
             case ClaimVerdict.CLAIM:
-                return self._claim(marker, data, files)
+                is_old = self._stage.now_s() - self._began_s > LONGEST_FLUSH_S
+                return Outdated() if is_old else self._claim(marker, data, files)
             case ClaimVerdict.WAIT:
                 return Postponed()
             case OtherTopic() as other:

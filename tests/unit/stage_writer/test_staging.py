@@ -13,14 +13,16 @@ from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning
+from common.stage.data_files import LONGEST_FLUSH_S
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.stage.news import news_path
 from common.storage.store import FsspecStore
 from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
-from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Postponed, Sealed
+from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Outdated, Postponed, Sealed
 from stage_writer.shell.staging import Job, ObjectStage
+from tests.fakes.clock import IdleClock
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 SCHEMA = parse_ddl("n BIGINT")
@@ -326,6 +328,19 @@ def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     world.settle(10)
     assert isinstance(job.run(), LostClaim)
     assert world.stage().tail(SOURCE) == first.tail
+
+
+def test_files_that_a_clean_up_may_be_removing_are_not_claimed(world: World) -> None:
+    clock = IdleClock()
+    stage = ObjectStage(world.store, lambda _url: world.table, clock, lambda: f"{next(world.numbers):032x}", "w")
+    verdicts = [ClaimVerdict.WAIT, ClaimVerdict.CLAIM]
+    job = world.job(0, 2, None, stage, guard=lambda: verdicts.pop(0))
+    assert isinstance(job.run(), Postponed)
+    clock.sleep_s(LONGEST_FLUSH_S + 1)
+    assert isinstance(job.run(), Outdated)
+    assert world.markers() == []
+    assert isinstance(world.job(0, 2, None, stage).run(), Sealed)
+    assert len(world.files()) == 2
 
 
 class Waiting:
