@@ -157,21 +157,22 @@ def rewind(
     below_table: Annotated[
         bool, typer.Option("--below-table", help="Also stage records again that the table already has.")
     ] = False,
+    give_up: Annotated[bool, typer.Option("--give-up", help="Give up the records that Kafka no longer has.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stage records again from OFFSET on: move the later markers into the stage's folder stray/."""
     settings = settings_from(config)
     work = Work(settings, SystemClock(), take_over=take_over)
     if all_held:
-        if partition is not None or to is not None or below_table:
-            msg = "--all-held finds partitions and positions by itself"
-            raise UsageError(msg, "leave --partition, --to and --below-table out, or leave --all-held out")
+        if partition is not None or to is not None or below_table or give_up:
+            msg = "--all-held finds partitions and positions by itself, and gives nothing up"
+            raise UsageError(msg, "leave --partition, --to, --below-table and --give-up out, or leave --all-held out")
         _rewind_held(work, settings, topic, yes=yes, as_json=as_json)
         return
     if topic is None or partition is None or to is None:
         msg = "rewind wants --topic, --partition and --to, or --all-held"
         raise UsageError(msg, f"`bootstrap rewind {CONFIG} --all-held` shows what it would do")
-    decide = partial(plan_rewind, below_table=below_table)
+    decide = partial(plan_rewind, below_table=below_table, give_up=give_up)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
     echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))

@@ -3,7 +3,8 @@
 Rules:
 
 1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
-   loader, or continues the chain's end. It never covers what another marker covers.
+   loader, or continues the chain's end, or its origin where it has no marker. It never covers what another marker
+   covers.
 2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are those
    that all tables of the stream have reached, and the ends of markers; while the main table has no position, also the
    chain's start, and any position before that. Any other is rounded down to the next sound one. (The start of a marker
@@ -113,6 +114,8 @@ def _first_gap(state: PartitionState) -> Span | None:
 
 def _end(state: PartitionState) -> Position:
     known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
+    if not known and state.beginning is not None:
+        return state.beginning.position
     if not known:
         msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
         raise UsageError(
@@ -121,35 +124,53 @@ def _end(state: PartitionState) -> Position:
     return max(known)
 
 
-def plan_rewind(state: PartitionState, to: Position, author: Author, *, below_table: bool = False) -> RewindPlan:
-    """The moves after which the next owner stages again from ``to``, or from before it. Raises UsageError."""
+def plan_rewind(
+    state: PartitionState, to: Position, author: Author, *, below_table: bool = False, give_up: bool = False
+) -> RewindPlan:
+    """The moves after which the next owner stages again from ``to``, or from before it. Raises UsageError.
+
+    With ``give_up`` a marker covers what Kafka no longer has from there on.
+    """
     _check_above_table(state, to, below_table=below_table)
     states = TaskStates.of(state.chain)
     position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
     _check_merged(state, position)
-    if position < state.ends.low:
+    is_gone = position < state.ends.low
+    if is_gone and (not give_up or is_merged(state.source.topic)):
         msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
-        raise UsageError(
-            msg, f"give it up with `{repair('skip', state.source, state.ends.low)}`, after a rewind to there"
-        )
+        raise UsageError(msg, "add --give-up to begin where Kafka begins; those records are then never loaded")
     if position > state.ends.high:
         msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
     kept = tuple(found for found in state.staged if state.end_of(found) <= position)
     aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
     rest = replace(state, staged=kept)
-    at_zero = position == 0 and rest.chain.end is None
-    marker = None if at_zero or rest.chain.end == position else author.begin_at(rest, position, states.at(position))
+    at_zero = position == 0 and rest.chain.end is None and not is_gone
+    marker = None
+    if is_gone:
+        marker = _given_up(rest, Span(position, state.ends.low), author, states)
+    elif not at_zero and rest.chain.end != position:
+        marker = author.begin_at(rest, position, states.at(position))
     if marker is not None and is_merged(state.source.topic):
         ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
         msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
-    beginning = _origin(state, rest, position) if aside or (at_zero and not state.begins_at_zero()) else None
+    end = max(position, state.ends.low)
+    beginning = _origin(state, rest, end) if aside or (at_zero and not state.begins_at_zero()) else None
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
     notes = (*_rewind_notes(state, to, position), *states.note(position))
-    return RewindPlan(to, position, aside, marker, state.source, beginning, notes)
+    if is_gone:
+        notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
+    return RewindPlan(to, end, aside, marker, state.source, beginning, notes)
+
+
+def _given_up(rest: PartitionState, lost: Span, author: Author, states: TaskStates) -> Marker:
+    """The marker that continues what is left of a chain where Kafka has no records for it."""
+    before = next((marker for marker in rest.chain.markers if marker.span.end == lost.start), None)
+    previous = None if before is None else before.span.start
+    return author.marker(rest, Origin.SKIP, lost, previous, states.at(lost.start))
 
 
 def _origin(state: PartitionState, rest: PartitionState, position: Position) -> Beginning:

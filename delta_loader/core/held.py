@@ -132,7 +132,7 @@ def missing_file(source: TopicPartition, start: Position, path: str, deleted: st
     return Held(
         "missing_file",
         f"the data file {path} of the marker at {start} of {source} is gone: {why}",
-        f"stage its records again with `{rewind(source, start)}`",
+        f"stage its records again with `{rewind(source, start)}`; where Kafka no longer has them, add --give-up",
     )
 
 

@@ -293,6 +293,10 @@ def test_a_skip_gives_up_what_the_table_wants_when_there_is_no_chain() -> None:
     assert skipped(state(table=42, low=50), 50) == (span(42, 50), None)
 
 
+def test_a_skip_begins_at_the_origin_of_a_chain_without_a_marker() -> None:
+    assert skipped(state(low=50, beginning=Beginning(Position(42))), 50) == (span(42, 50), None)
+
+
 def test_a_skip_begins_where_the_lost_part_of_a_chain_did() -> None:
     # The table has nothing, and the first marker follows one that is gone.
     found = state(chain_of(0, 10, 20, 30)[1:])
@@ -330,6 +334,28 @@ def test_a_skip_says_which_offsets_will_never_be_loaded() -> None:
 
 
 # rewind
+
+
+def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
+    # The files of the first two markers are gone, and Kafka begins behind them.
+    found = state(chain_of(0, 10, 20, 80), low=50)
+    with pytest.raises(UsageError, match=r"no longer has \[10, 50\)") as refused:
+        plan_rewind(found, Position(10), AUTHOR)
+    assert "--give-up" in refused.value.remedy
+    plan = plan_rewind(found, Position(10), AUTHOR, give_up=True)
+    assert plan.marker is not None
+    assert plan.marker.manifest is not None
+    assert (plan.marker.span, plan.marker.manifest.origin) == (span(10, 50), Origin.SKIP)
+    assert (plan.marker.manifest.previous, plan.position) == (0, 50)
+    assert [one.name.start for one in plan.put_aside] == [20, 10]
+    assert "will never be loaded" in view.rewind_as_text(plan, (), done=True)
+
+
+def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
+    plan = plan_rewind(state(chain_of(0, 10), low=50), Position(0), AUTHOR, give_up=True)
+    assert plan.marker is not None
+    assert plan.beginning == Beginning(Position(50))
+    assert (plan.marker.span, plan.marker.previous) == (span(0, 50), None)
 
 
 def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
