@@ -285,7 +285,7 @@ class SimulatedTables:
     def __init__(self, world: World, log: DeltaLog, broken: Mapping[str, int] | None = None) -> None:
         """``broken`` are tables that do not work, until a time."""
         self._world = world
-        self._log = log
+        self.log = self._log = log
         self._broken = broken or {}
 
     def _check(self, url: str) -> None:

@@ -35,10 +35,10 @@ from stage_writer.core.flushing import FlushLimits
 from tests.simulation.converter import BAD, GOOD, PlainConverter
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
-from tests.simulation.invariants import Objects, StageInvariants
 from tests.simulation.kafka import Broker
 from tests.simulation.kinds import Around, Kind
 from tests.simulation.operators import GivenUp
+from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.services import Services
 from tests.simulation.shared_log import SharedLog
 from tests.simulation.store import Bucket
@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from random import Random
 
     from common.settings import Stream
-    from common.stage.markers import Marker
     from delta_loader.core.commits import TableCommit
     from stage_writer.ports import Converter
     from tests.fakes.delta_tables import MemoryTable
     from tests.simulation.converter import Registry
+    from tests.simulation.invariants import Objects
     from tests.simulation.kafka import Record
 
 TOPICS = ("orders", "payments", "orders_v2")
@@ -192,40 +192,6 @@ class Pipeline(Kind):
         """One of its columns."""
         del process
         return ColumnsConverter(self.stream, self.registry)
-
-
-@dataclass(slots=True, kw_only=True)
-class RowInvariants(StageInvariants):
-    """Those of one stage, by the rows that tables have had, and not by positions."""
-
-    log: SharedLog
-    first_ms: dict[TopicPartition, int] = field(default_factory=dict)
-    """When each Kafka partition's first marker was made."""
-
-    def put(self, objects: Objects, path: str, data: bytes) -> None:
-        """An object is about to be written."""
-        name = self._name(path)
-        if name is not None:
-            self.first_ms.setdefault(name.topic_partition, self.log.world.now_ms)
-        super(RowInvariants, self).put(objects, path, data)
-
-    def has_staged(self, path: str) -> bool:
-        """Whether a marker of the stage named a data file."""
-        return path in self._named
-
-    def _is_loaded(self, marker: Marker) -> bool:
-        """Whether each table has had all rows of the marker's files, or has forgotten everything of the stream."""
-        source = marker.name.topic_partition
-        if marker.manifest is not None and any(
-            self.log.forgot(table.url, marker.manifest.app_id, source, self.first_ms[source]) for table in marker.tables
-        ):
-            return True
-        return all(
-            place in self.log.ever.get(table.url, ())
-            for table in marker.tables
-            for file in table.files
-            for place in self.log.places_in(f"{table.url}/{file.path}")
-        )
 
 
 @dataclass(slots=True)

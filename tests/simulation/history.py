@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from common.spans import Partition, Topic, TopicPartition
@@ -18,10 +18,9 @@ from common.stage.chain_origins import begin_path, beginning_from_bytes
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from tests.simulation.delta_log import Place, SimulatedTables
-from tests.simulation.invariants import StageInvariants
 from tests.simulation.kafka import Broker
 from tests.simulation.kinds import STAGE, TABLE, Around
-from tests.simulation.operators import GivenUp, Operator, Repairs
+from tests.simulation.operators import GivenUp, Repairs
 from tests.simulation.services import Services
 from tests.simulation.store import Bucket
 from tests.simulation.world import PROFILES, Chances, Fault, Process, World
@@ -32,7 +31,9 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position
+    from tests.simulation.invariants import StageInvariants
     from tests.simulation.kinds import Kind
+    from tests.simulation.operators import Operator
 
 _MOST_STEPS_IN_PEACE = 30_000
 
@@ -77,7 +78,7 @@ class History:
         self._services = Services(self.world, self.bucket, self._names, leased=rng.random() < 0.5)
         around = Around(self.world, self.broker, self.bucket, self._given_up)
         self.kind = kind_of(self.worlds, around)
-        self.invariants = StageInvariants(STAGE, self.kind.stream, lambda: self.kind.log.tables)
+        self.invariants = self.kind.invariants()
         self.bucket.invariants = self.kind.log.invariants = self.invariants
         self.world.find_rival = self._find_rival
         several = len(self.kind.topics) > 1
@@ -98,6 +99,7 @@ class History:
             if rng.random() < 0.002 and len(self._writers()) > 1:
                 self._scale(roles)
         self.world.heal()
+        self.kind.ends_war()
         problems: tuple[str, ...] = ("unfinished",)
         for step in range(_MOST_STEPS_IN_PEACE):
             self._turn(roles, produce=0.0)
@@ -108,7 +110,8 @@ class History:
                 problems = tuple(self._positions()) or self.problems()  # the rows, once all is loaded
                 if not problems:
                     break
-            if (self.world.chances.operator or self.broker.past) and step % 1500 == 1499:
+            is_mended = self.world.chances.operator or self.broker.past or self.kind.is_mended
+            if is_mended and step % 1500 == 1499:
                 self._mend()
         for process in self._running.values():
             self.world.crash(process)
@@ -170,7 +173,7 @@ class History:
         process = Process(f"operator#{next(self._names)}")
         tables = SimulatedTables(self.world, self.kind.log)
         store = self._services.store(STAGE)
-        operator = Operator(
+        operator = self.kind.operator(
             self.world,
             self.broker,
             stream=self._stream,
@@ -198,7 +201,7 @@ class History:
             if stands and any(problem.startswith(inputs) for problem in problems):
                 again = source in self._mended
                 self._mended.add(source)
-                self._operate(source, partial(Operator.mend, source=source, give_up=again))
+                self._operate(source, methodcaller("mend", source=source, give_up=again))
             self._loaded[source] = loaded
 
     def _find_rival(self, process: Process) -> bool:
@@ -229,6 +232,7 @@ class History:
         self._running[role] = process
         self.world.tell(f"{process.name} starts")
         services, kind = self._services, self.kind
+        kind.starts(process)
         if role.startswith("writer"):
             self.world.spawn(process, lambda: services.write(process, kind, self.broker))
         else:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
 from common.stage.chain_origins import begin_path
-from common.stage.markers import STRAY, MarkerName, marker_from_bytes, stray_path
+from common.stage.markers import STRAY, MarkerName, Origin, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
@@ -153,8 +153,8 @@ class StageInvariants:
         claim = claims.get(manifest.previous)
         if claim is None or claim.marker.span.end != marker.span.start or claim.marker.manifest is None:
             return
-        if claim.was_last:
-            return
+        if claim.was_last or manifest.origin is not Origin.FLUSH:
+            return  # an operator fills the gap above it, or begins there again
         if any(claims.get(other.marker.name.start) is other for other in claim.above):
             self.problems.append(f"{marker.name.path} continues {before.path}, a stray (rule 4)")
 

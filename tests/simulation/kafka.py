@@ -23,7 +23,7 @@ from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
 from stage_writer.core.batch import MessageBatch
-from stage_writer.ports import PartitionFault, Polled
+from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process
 
 if TYPE_CHECKING:
@@ -66,11 +66,17 @@ class Broker:
     """The logs of topics that were deleted."""
     places: set[tuple[int, int, int]] | None = None
     """Those that have a record, where several topics use the same offsets."""
+    low: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where a log begins, once retention has taken records; the books still have them."""
+    hidden: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where the newest control record of a log ends, which no consumer gets."""
+    unstable: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where a transaction began that is still open: nothing from there on is read."""
 
     def append(self, source: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
         log = self.logs[source]
-        after = log[-1].offset + 1 if log else 0
+        after = self._end(source)
         offset = after + self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
         time_ms = self.world.now_ms
         if self.together:
@@ -104,7 +110,15 @@ class Broker:
 
     def _end(self, source: TopicPartition) -> int:
         log = self.logs[source]
-        return log[-1].offset + 1 if log else 0
+        return max(log[-1].offset + 1 if log else 0, self.hidden.get(source, 0))
+
+    def begin(self, source: TopicPartition) -> Position:
+        """The first position of a Kafka partition that can be read."""
+        return Position(self.low.get(source, 0))
+
+    def stable_end(self, source: TopicPartition) -> Position:
+        """Up to where a consumer of committed records reads."""
+        return Position(self.unstable.get(source, self._end(source)))
 
     def join(self, member: GroupMember) -> None:
         """A new member; everyone is assigned anew."""
@@ -210,7 +224,7 @@ class GroupMember:
         ends = {
             source: Position(position)
             for source, position in self.owned.items()
-            if source not in self._paused and position == self._broker.end(source)
+            if source not in self._paused and position == self._broker.stable_end(source)
         }
         if not self._world.healed:
             self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
@@ -234,7 +248,7 @@ class GroupMember:
 
     def resolve(self, source: TopicPartition, start: Start) -> Position:
         """An end of the log."""
-        return Position(0 if start is StartAt.EARLIEST else self._broker.end(source))
+        return self._broker.begin(source) if start is StartAt.EARLIEST else Position(self._broker.end(source))
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The ends of all logs."""
@@ -317,13 +331,19 @@ class GroupMember:
         if position > self._broker.end(source):
             faults.append(PartitionFault(source, f"no position {position}", ""))
             return
+        low = self._broker.begin(source)
+        if position < low:
+            faults.append(PartitionFault(source, f"Kafka's records begin at {low}", "", OUT_OF_RANGE))
+            return
         if not self._world.healed and rng.random() < 0.02:
             self._world.faults[Fault.REDELIVERY] += 1
-            position = max(0, position - rng.randrange(1, 5))
+            position = max(low, position - rng.randrange(1, 5))
         log = self._broker.logs[source]
         first = bisect_left(log, position, key=_offset)
-        records = log[first : first + rng.randrange(1, 12)]
+        end = self._broker.stable_end(source)
+        records = [record for record in log[first : first + rng.randrange(1, 12)] if record.offset < end]
         if not records:
+            self.owned[source] = max(self.owned[source], end)  # past control records
             return
         self.owned[source] = records[-1].offset + 1
         batches.append(

@@ -20,12 +20,15 @@ from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConv
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
 from tests.simulation.delta_log import DeltaLog, Place
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
+from tests.simulation.invariants import StageInvariants
+from tests.simulation.operators import Operator
 from tests.simulation.world import WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
+    from common.stage.markers import Manifest
     from delta_loader.service import LoaderService
     from delta_loader.service_ports import Refusing
     from delta_loader.streams.report import StreamReport
@@ -88,6 +91,9 @@ class Kind:
     filing = Filing()
     makes_columns = False
     topics: tuple[str, ...] = ("orders",)
+    operator: type[Operator] = Operator
+    is_mended = False
+    """Whether operators look at it in peace, whatever the world's habits."""
 
     def __init__(self, around: Around) -> None:
         """Of one world."""
@@ -99,6 +105,18 @@ class Kind:
     def stream(self) -> Stream:
         """The world's one stream."""
         return self.settings.streams[0]
+
+    def invariants(self) -> StageInvariants:
+        """What is checked at each change of the stage and of the tables."""
+        return StageInvariants(STAGE, self.stream, lambda: self.log.tables)
+
+    def starts(self, process: Process) -> None:
+        """A process of a service is about to run."""
+
+    def manifest(self, writer: str, manifest: Manifest) -> Manifest:
+        """A marker as a writer's release has it."""
+        del writer
+        return manifest
 
     def converter(self, process: Process) -> Converter:
         """What a writer makes rows with."""
@@ -150,6 +168,9 @@ class Kind:
 
     def happens(self) -> None:
         """What else happens in this kind of world, at each turn of the war."""
+
+    def ends_war(self) -> None:
+        """From now on there is peace."""
 
     def refusing(self, tables: SimulatedTables) -> Refusing | None:
         """What a loader needs where a table refuses records."""

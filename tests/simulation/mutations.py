@@ -58,8 +58,8 @@ from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores.disk import DiskBackend
+from tests.simulation import hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
-from tests.simulation import operators
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
@@ -681,6 +681,10 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("files of another table are not passed over", broken.files_of_other_tables_are_passed_over, None),
             ("a new chain begins behind what is loaded", broken.a_new_chain_begins_at_kafkas_first_record, CALLED),
         )
+    ),
+    *(
+        Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
+        for rule, breaking, surroundings in hostile_mutations.RULES
     ),
 )
 

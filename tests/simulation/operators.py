@@ -142,7 +142,7 @@ class Operator:
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
-        ends = Ends(low if is_merged(source.topic) else Position(0), self._broker.end(source))
+        ends = Ends(low if is_merged(source.topic) else self._broker.begin(source), self._broker.end(source))
         topic_id = self._broker.id_of(source.topic)
         return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
 

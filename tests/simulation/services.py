@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from common.metrics import Metric
-    from common.stage.markers import MarkerName
+    from common.stage.markers import Manifest, MarkerName, StagedTable
+    from common.stage.state_files import MarkedState
     from delta_loader.streams.report import StreamReport
     from stage_writer.ports import Flushing, Item, Runs
+    from stage_writer.shell.staging import FlushIdentity
     from tests.simulation.kinds import Kind
 
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything
@@ -99,9 +101,19 @@ class Strands:
 class WatchedStage(ObjectStage):
     """A writer's stage; who asks for a claim after the group gave it up is written down."""
 
-    def watch(self, member: GroupMember, stale: list[str]) -> None:
+    def watch(self, member: GroupMember, stale: list[str], kind: Kind) -> None:
         """``stale`` gets what should not be."""
-        self._member, self._stale = member, stale
+        self._member, self._stale, self._kind = member, stale, kind
+
+    def manifest(
+        self,
+        flush: FlushIdentity,
+        tables: tuple[StagedTable, ...],
+        state: MarkedState | None = None,
+        outboxes: tuple[str, ...] = (),
+    ) -> Manifest:
+        """As the writer's release has it."""
+        return self._kind.manifest(self._writer, super().manifest(flush, tables, state, outboxes))
 
     def claim(self, name: MarkerName, data: bytes) -> bool:
         """The real one."""
@@ -150,7 +162,7 @@ class Services:
 
     def write(self, process: Process, kind: Kind, broker: Broker) -> None:
         """A writer, until it ends."""
-        clock, rng, stage_url = WorldClock(self.world), self.world.rng, kind.settings.stage.url
+        clock, rng, stage_url = WorldClock(self.world, process), self.world.rng, kind.settings.stage.url
         member = GroupMember(self.world, broker, process)
         stage = WatchedStage(
             self.store(stage_url),
@@ -161,7 +173,7 @@ class Services:
             state_keep_s=_STATE_KEEP_S,
             changelog=kind.changelog(process),
         )
-        stage.watch(member, self.stale_claims)
+        stage.watch(member, self.stale_claims, kind)
         metrics = Unmeasured()
         telemetry = WriterTelemetry(clock, SILENT, metrics)
         service = self.writers[process.name] = StageWriter(
@@ -191,7 +203,7 @@ class Services:
             refusing=kind.refusing(tables),
             open_store=self.store,
             parallel=in_turn,
-            clock=WorldClock(self.world),
+            clock=WorldClock(self.world, process),
             new_id=lambda: f"{process.name}-{next(self.names)}",
             log=SILENT,
             metrics=Unmeasured(),

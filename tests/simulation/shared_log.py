@@ -164,10 +164,10 @@ class SharedLog(DeltaLog):
         for entry in self._line(url):
             yield from entry.brought
 
-    def _line(self, url: str) -> Iterator[Entry]:
-        """The versions of which a table has the rows, newest first."""
+    def _line(self, url: str, version: int | None = None) -> Iterator[Entry]:
+        """The versions of which a table has the rows, now or at a version, newest first."""
         entries = self._logs[url].entries if url in self._logs else []
-        version = len(entries) - 1
+        version = len(entries) - 1 if version is None else version
         while version >= 0:
             entry = entries[version]
             yield entry

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import io
+import threading
+from functools import partial
+from heapq import nsmallest
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from common.errors import StoreError
 from common.ports import AlreadyExists, Created, CreateOutcome, StoredObject
+from common.storage.store import PROBES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from common.storage.pieces import Pieces
+    from common.storage.scanning import Upload
     from tests.simulation.invariants import Objects
     from tests.simulation.world import World
+
+
+_PAGE = 4
 
 
 class Watches(Protocol):
@@ -32,6 +40,14 @@ class Bucket:
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int]] = {}
         self.invariants: Watches | None = None
+        self._probing = threading.Lock()
+
+    def probe(self, path: str) -> CreateOutcome:
+        """An exclusive create that proves the store, from any thread."""
+        with self._probing:
+            is_there = path in self.objects
+            self.objects.setdefault(path, (b"", 0))
+            return AlreadyExists() if is_there else Created()
 
     def put(self, path: str, data: bytes, now_ms: int) -> None:
         """Write an object."""
@@ -59,6 +75,10 @@ class SimulatedStore:
         """The root."""
         return self._url
 
+    def at(self, url: str) -> SimulatedStore:
+        """The same bucket below another URL."""
+        return SimulatedStore(self._world, self._bucket, url)
+
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object below a folder, as of one moment."""
         start = self._full(prefix.rstrip("/") + "/")
@@ -71,6 +91,26 @@ class SimulatedStore:
                 if path.startswith(start)
             ],
         )
+
+    def scan(self, folder: str) -> Iterator[StoredObject]:
+        """As `list`, page by page: what comes or goes between two pages is seen or not."""
+        start, last = self._full(f"{folder}/" if folder else ""), ""
+        while page := self._world.effect(f"scan {folder}", partial(self._page, start, last)):
+            yield from page
+            last = self._full(page[-1].path)
+
+    def _page(self, start: str, last: str) -> Sequence[StoredObject]:
+        paths = nsmallest(_PAGE, (path for path in self._bucket.objects if path.startswith(start) and path > last))
+        found = ((path, *self._bucket.objects[path]) for path in paths)
+        return [StoredObject(path[len(self._url) + 1 :], len(data), time_ms) for path, data, time_ms in found]
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """There are none."""
+        del prefix
+        yield from ()
+
+    def abort(self, upload: Upload) -> None:
+        """There is none to abort."""
 
     def read(self, path: str) -> bytes | None:
         """The object's bytes."""
@@ -91,10 +131,13 @@ class SimulatedStore:
             found = self._bucket.objects.get(self._full(path))
             return None if found is None else StoredObject(path, len(found[0]), found[1])
 
-        return self._world.effect(f"stat {path}", look)
+        return self._world.effect(f"stat {_told(path)}", look)
 
     def create(self, path: str, data: bytes) -> CreateOutcome:
         """Exclusive; our own bytes from a request whose answer was lost are ours, as in `common.storage.store`."""
+
+        if path.startswith(PROBES):
+            return self._bucket.probe(self._full(path))
 
         def put() -> CreateOutcome:
             found = self._bucket.objects.get(self._full(path))
@@ -107,7 +150,7 @@ class SimulatedStore:
 
     def write(self, path: str, data: bytes) -> None:
         """Unconditional."""
-        self._world.effect(f"write {path}", lambda: self._put(path, data), changes=True)
+        self._world.effect(f"write {_told(path)}", lambda: self._put(path, data), changes=True)
 
     def upload(self, path: str, data: Pieces) -> None:
         """As `write`, but that nothing is replaced."""
@@ -136,7 +179,7 @@ class SimulatedStore:
         for path in paths:
             full = self._full(path)
             self._world.effect(
-                f"delete {path}",
+                f"delete {_told(path)}",
                 lambda full=full: self._bucket.delete(full, process, is_late=self._world.is_late),  # type: ignore[misc]
                 changes=True,
             )
@@ -150,3 +193,8 @@ class SimulatedStore:
 
     def _full(self, path: str) -> str:
         return f"{self._url}/{path}"
+
+
+def _told(path: str) -> str:
+    """A path as the story has it: the names of probes differ from run to run."""
+    return PROBES if path.startswith(PROBES) else path

@@ -49,13 +49,13 @@ def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
 
 
 def test_a_seed_is_one_history() -> None:
-    for worlds in (Worlds.PLAIN, Worlds.EDITED):
+    for worlds in (Worlds.PLAIN, Worlds.HOSTILE, Worlds.EDITED):
         assert run(7, worlds) == run(7, worlds)
 
 
 def test_the_faults_do_happen() -> None:
     faults = sum((run(seed).faults for seed in range(60)), start=Counter[Fault]())
-    for worlds in (Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.EDITED):
+    for worlds in (Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.EDITED):
         faults += sum((run(seed, worlds).faults for seed in range(16)), start=Counter[Fault]())
     faults += sum((run(seed, Worlds.EDITED, CALLED).faults for seed in range(12)), start=Counter[Fault]())
     assert faults.keys() == set(Fault)

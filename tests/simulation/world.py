@@ -37,6 +37,8 @@ _ROUNDING = 1e-6
 
 
 _CLAIM = "create done/"
+_DECIDES = (_CLAIM, "commit to ")
+"""Requests that decide what is staged or loaded."""
 
 
 class Fault(StrEnum):
@@ -70,6 +72,20 @@ class Fault(StrEnum):
     RESTORED = "table put back"
     CLEANED = "log of a table cleaned"
     EXPIRED = "txn actions expired"
+    HOURS = "hours pass"
+    AWAY = "store away for long"
+    FULL = "disk full"
+    TORN = "object torn"
+    CLEAN_UP = "clean-up runs"
+    VACUUM = "VACUUM of others"
+    OPTIMIZE = "OPTIMIZE of others"
+    REPLACED = "table replaced"
+    ACCEPTED = "operator accepts a rollback"
+    RETENTION = "Kafka's retention"
+    PARTITION_ADDED = "partition added"
+    TRANSACTION = "transaction aborted or committed late"
+    OLD_RELEASE = "process of an older release"
+    SKEWED = "process with a clock of its own"
 
 
 class Crash(BaseException):
@@ -84,6 +100,8 @@ class Process:
     alive: bool = True
     paused_until_ms: int = 0
     last_heartbeat_ms: int = 0
+    drift_ms: int = 0
+    """How far its machine's clock is ahead."""
 
 
 @dataclass(slots=True)
@@ -145,6 +163,8 @@ class Chances:
     """For each turn, in worlds of edits: someone edits a config."""
     edits: tuple[str, ...] = ()
     """The fields of a config that are edited there; some of all by the seed where none are named."""
+    surroundings: tuple[str, ...] = ()
+    """What is hostile in hostile surroundings; some of all by the seed where nothing is named."""
     tended: float = 0.0
     """For each turn, there: someone else does something with a table."""
     weekend: float = 0.0
@@ -212,6 +232,8 @@ class World:
     """Whether the request that arrives now is one that its sender no longer waits for."""
     find_rival: Callable[[Process], bool] | None = None
     """Gives what a process is about to claim to another one; whether there is another one."""
+    is_away: Callable[[Process, Effect], bool] | None = None
+    """Whether a request does not reach its server now."""
     _tasks: list[Task] = field(default_factory=list)
     _by_strand: dict[greenlet, Task] = field(default_factory=dict)
     _late: list[tuple[int, Effect]] = field(default_factory=list)
@@ -286,6 +308,17 @@ class World:
         self._late = [(time_ms, effect) for time_ms, (_, effect) in zip(times_ms, self._late, strict=True)]
         self._deliver_late()
 
+    def leap(self, duration_ms: int) -> bool:
+        """Let much time pass while all processes stand still; False while one of them claims or commits."""
+        if any(task.effect is not None and task.effect.name.startswith(_DECIDES) for task in self._tasks):
+            return False
+        until_ms = self.now_ms + duration_ms
+        for due_ms in sorted(time_ms for time_ms, _ in self._late if time_ms <= until_ms):
+            self.now_ms = max(self.now_ms, due_ms)
+            self._deliver_late()
+        self.now_ms = until_ms
+        return True
+
     def step(self) -> bool:
         """Let one thing happen; False when nothing is left that could."""
         self._scheduler = greenlet.getcurrent()
@@ -351,6 +384,8 @@ class World:
             del self._by_strand[task.strand]
 
     def _carry_out(self, process: Process, effect: Effect) -> object:
+        if not self.healed and self.is_away is not None and self.is_away(process, effect):
+            return StoreError(f"{effect.name}: the store is away", "")
         if not self.healed and self._chance(self.chances.refused):
             self.faults[Fault.REFUSED] += 1
             self.tell(f"{process.name}: {effect.name}: refused")
@@ -450,8 +485,9 @@ def _throw(strand: greenlet) -> None:
 class WorldClock:
     """A `common.ports.Clock` of the world."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, process: Process | None = None) -> None:
         self._world = world
+        self._process = process
 
     def monotonic_s(self) -> float:
         """Seconds since the beginning; it never jumps."""
@@ -459,7 +495,8 @@ class WorldClock:
 
     def wall_ms(self) -> int:
         """The date; it jumps."""
-        return self._world.now_ms + self._world.drift_ms
+        own_ms = 0 if self._process is None or self._world.healed else self._process.drift_ms
+        return self._world.now_ms + self._world.drift_ms + own_ms
 
     def sleep_s(self, seconds: float) -> None:
         """Let time pass."""

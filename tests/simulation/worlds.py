@@ -9,6 +9,7 @@ from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
 from tests.simulation.disks import OnDisk
 from tests.simulation.filling import Filling
+from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
@@ -42,6 +43,8 @@ class Worlds(StrEnum):
     """Tasks that write to a topic, most of which read two as one chain."""
     TOLD = "told"
     """Loaders that load when they are told of markers, by a control topic that loses what is said."""
+    HOSTILE = "hostile"
+    """Plain records, and clean-ups, VACUUMs, RESTOREs, retention, long outages, torn objects and more around them."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
@@ -63,6 +66,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.REFUSING: Refusing,
     Worlds.JOINED: Joined,
     Worlds.TOLD: Told,
+    Worlds.HOSTILE: Hostile,
 }
 
 

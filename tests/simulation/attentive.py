@@ -1,0 +1,126 @@
+"""An operator who does what the programs' messages say: accept a rollback, rewind, or give up what Kafka has lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from bootstrap.accepting import Accepting
+from bootstrap.core.repair import plan_rewind, plan_skip
+from bootstrap.core.state import Ends
+from bootstrap.shell import stage as staging
+from bootstrap.shell.looking import partition_state
+from common.errors import KafkaDeltaExpressError
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.commit_metadata import Decision
+from tests.simulation.operators import Operator
+from tests.simulation.world import Crash, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bootstrap.core.state import PartitionState
+    from common.storage.store import FsspecStore
+    from common.tables.state import TableState
+    from tests.simulation.vacuumed_log import VacuumedLog
+
+
+class Attentive(Operator):
+    """Looks at all that can hold a stream."""
+
+    def repair(self, source: TopicPartition) -> None:
+        """In war: what is due, or what need not be."""
+        if self._world.rng.random() < 0.5:
+            self.mend(source, give_up=False)
+        else:
+            super().repair(source)
+
+    def mend(self, source: TopicPartition, *, give_up: bool) -> None:
+        """One remedy after the other, until one is taken."""
+        del give_up
+        try:
+            if self._accept():
+                return
+            steps: tuple[Callable[[PartitionState], None], ...] = (
+                self._stage_again,
+                self._give_up,
+                self._rewind_beyond,
+            )
+            for step in steps:
+                try:
+                    step(self._look(source))
+                except KafkaDeltaExpressError as error:
+                    self._world.tell(f"an operator is told: {error.problem}")
+                else:
+                    return
+        except KafkaDeltaExpressError as error:
+            self._world.tell(f"an operator is told: {error.problem}")
+        except Crash:
+            return
+
+    def _stage_again(self, state: PartitionState) -> None:
+        to = state.in_all_tables
+        self._rewind(state, to or Position(0), below_table=to != state.table)
+
+    def _give_up(self, state: PartitionState) -> None:
+        """What Kafka has lost, above what is staged, or in a gap."""
+        low = state.ends.low
+        above = [found.name.start for found in state.staged if (state.in_all_tables or 0) < found.name.start < low]
+        plan = plan_skip(state, min(above, default=low), self._author())
+        self._skipped(state, plan.marker.span.start, plan.marker.span.end)
+        with self._turns.taken(state.source, "skip") as store:
+            staging.make(store, plan.marker)
+            self._done(state.source)
+
+    def _rewind_beyond(self, state: PartitionState) -> None:
+        """The same, of staged records whose files are gone too."""
+        to = state.in_all_tables or Position(0)
+        plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
+        self._skipped(state, to, plan.position)
+        with self._turns.taken(state.source, "rewind") as store:
+            staging.rewind(store, plan)
+            self._done(state.source)
+
+    def _skipped(self, state: PartitionState, start: int, end: int) -> None:
+        self._given_up.give(state.source, start, end)
+        self._world.faults[Fault.SKIP] += 1
+        self._world.tell(f"an operator gives up [{start}, {end}) of {state.source}, which Kafka has no more")
+
+    # Rollbacks.
+
+    def _accept(self) -> bool:
+        """`bootstrap accept --replay`, or ``--go-on`` where that is refused; whether there was a rollback."""
+        world, stream = self._world, self._stream
+        tables = {url: state for url in stream.tables if (state := self._tables.state(url)) is not None}
+        for decision in (Decision.REPLAY, Decision.GO_ON)[world.rng.randrange(2) :]:
+            self._turns = self._new_turns(TopicPartition(Topic("orders"), Partition(0)))
+            accepting = Accepting(
+                stream, self._open, self._state_of, sorted(self._broker.logs), self._author(), self._store.url
+            )
+            try:
+                plans = accepting.plan(tables, decision, give_up=False)
+            except KafkaDeltaExpressError as error:
+                world.tell(f"an operator is told: {error.problem}")
+                continue
+            lost = self._lost() if decision is Decision.GO_ON else set()
+            accepting.carry_out(self._store, self._turns, plans)
+            world.faults[Fault.ACCEPTED] += 1
+            world.tell(f"an operator accepts {[plan.event.back.kind.value for plan in plans]} with {decision.value}")
+            for source, offset in lost:
+                self._given_up.give(source, offset, offset + 1)
+            return True
+        return False
+
+    def _state_of(self, source: TopicPartition, table: TableState) -> PartitionState:
+        self._turns.look(source)
+        self._looked_ms = self._world.now_ms
+        ends = Ends(self._broker.begin(source), self._broker.end(source))
+        topic_id = self._broker.id_of(source.topic)
+        return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
+
+    def _lost(self) -> set[tuple[TopicPartition, int]]:
+        log = cast("VacuumedLog", self._tables.log)
+        topic = Topic("orders")
+        return {(TopicPartition(topic, Partition(place.partition)), place.offset) for place in log.lost()}
+
+    def _open(self, url: str) -> FsspecStore:
+        return cast("FsspecStore", self._store.at(url))

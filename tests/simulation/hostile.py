@@ -1,0 +1,427 @@
+"""Plain records in hostile surroundings: a few of them by the seed, between any two steps of writers and loaders.
+
+Hours pass at once; the store is away for some requests, or full, for longer than any time-out; objects are torn, and
+put back later; markers are kept for a while; clocks differ by machine; `delta-loader clean` runs; others VACUUM,
+OPTIMIZE, RESTORE and replace the tables, and operators accept that; Kafka's retention overtakes writers; partitions are
+added; transactions stay open, and are aborted; some processes are of an older release.
+
+Rules of the books beside those of every world:
+
+1. What is lost by Kafka's retention, or by a rollback that is accepted as it is, an operator has given up by name.
+2. A marker stays for its retention, by the store's time. It is settled only when its tables have had all of its rows.
+3. A file that a table has is deleted by nobody; one that a marker names, which is not loaded, only by VACUUM.
+4. Of a stream that starts at ``latest``, an added partition lacks nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.chain_origins import begin_path, beginning_from_bytes
+from common.stage.markers import DONE, folder_of
+from delta_loader.cleaning.clean import CleanUp
+from delta_loader.core.cleaning import RETRIES_S
+from delta_loader.ports import in_turn
+from tests.simulation.attentive import Attentive
+from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.row_invariants import RowInvariants
+from tests.simulation.store import SimulatedStore
+from tests.simulation.vacuumed_log import VacuumedLog
+from tests.simulation.world import Crash, Effect, Fault, Process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Settings
+    from common.stage.markers import Manifest
+    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from tests.simulation.invariants import Objects
+    from tests.simulation.operators import GivenUp
+
+_MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
+_SLACK_MS = 6_000
+"""Within which two clocks agree, and a request comes."""
+_MADE_WHOLE = 0.004
+"""Of what is torn, at each turn."""
+_TRAITS = ("clocks", "releases")
+"""Surroundings that do not happen at a moment."""
+_DRAWN = 5
+"""How many of its surroundings are hostile in a history."""
+
+
+@dataclass(slots=True, kw_only=True)
+class HostileInvariants(RowInvariants):
+    """Those of the plain stage, by rows, with retention and VACUUM."""
+
+    log: VacuumedLog
+    kept_ms: int
+    pinned: Callable[[TopicPartition, int], None]
+    """What is told of each origin of a chain."""
+    given_up: GivenUp
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        super(HostileInvariants, self).put(objects, path, data)
+        name = self._name(path)
+        if name is not None:
+            for url in self.log.tables:
+                _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
+        for source in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
+            if path == f"{STAGE}/{begin_path(source)}" and path not in objects:
+                self.pinned(source, int(beginning_from_bytes(path, data).position))
+
+    def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
+        """An object is about to be deleted."""
+        found, name = objects.get(path), self._name(path)
+        if found is None:
+            return
+        if path.endswith(".parquet"):
+            self._goes(path, process)
+            return
+        is_settled = name is not None and not process.startswith(("writer", "operator")) and not is_late
+        if is_settled and not self._is_put_aside(objects, path, found[0]):
+            age_ms = self.log.world.now_ms - found[1]
+            if age_ms < self.kept_ms - _SLACK_MS:
+                self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
+        super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
+
+    def _is_given_up(self, source: TopicPartition, offset: int) -> bool:
+        """By an operator, or as what Kafka lost before a chain began."""
+        return self.given_up.has(source, offset)
+
+    def _goes(self, path: str, process: str) -> None:
+        if any(path == f"{url}/{found}" for url in self.log.tables for found in self.log.files(url)):
+            self.problems.append(f"{path} is deleted by {process}, and a table has it")
+        name = None if process.startswith("vacuum") else self._named.get(path)
+        claim = None if name is None else self._claims.get(name.topic_partition, {}).get(name.start)
+        if claim is not None and path in self._paths(claim.marker) and not self._is_loaded(claim.marker):
+            self.problems.append(f"{path} is deleted by {process}, and {claim.marker.name.path}, not loaded, names it")
+
+
+class MixedReleases(VacuumedLog):
+    """Some loaders are of a release whose commits say less (tests/upgrades/files)."""
+
+    old: frozenset[str] = frozenset()
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        if commit.metadata.commit_id.startswith(tuple(self.old)):
+            said = replace(commit.metadata, positions={}, topic_ids={}, plain_topic=None, unproved=frozenset())
+            commit = replace(commit, metadata=said)
+        return super().commit(commit)
+
+
+class Hostile(Kind):
+    """The plain kind, in such surroundings."""
+
+    operator = Attentive
+    is_mended = True
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        world = around.world
+        rng = world.rng
+        world.chances = replace(world.chances, recreated=0.0)
+        self.log: MixedReleases = MixedReleases(world, around.bucket, STAGE)
+        events = {
+            "clean-up": (0.01, self._clean_up),
+            "vacuum": (0.01, self._vacuum),
+            "optimize": (0.006, self._optimize),
+            "rollback": (0.004, self._put_back),
+            "retention": (0.015, self._retention),
+            "partitions": (0.005, self._add_partition),
+            "away": (0.006, self._go_away),
+            "torn": (0.02, self._tear),
+            "transactions": (0.01, self._transact),
+        }
+        drawn = world.chances.surroundings or rng.sample([*sorted(events), *_TRAITS], _DRAWN)
+        self._events = ((0.01, self._hours), *(events[name] for name in drawn if name not in _TRAITS))
+        self._is_skewed, self._is_mixed = ("clocks" in drawn), ("releases" in drawn)
+        self._kept_s = rng.choice([0, 60, 600])
+        self._starts_late = rng.random() < 0.4
+        self.settings = _settings("latest" if self._starts_late else "earliest", self._kept_s)
+        self._away: tuple[int, Callable[[Process, Effect], bool]] | None = None
+        self._torn: list[tuple[str, bytes, bytes]] = []
+        self._running = 0
+        """VACUUMs under way."""
+        self._old_writers: set[str] = set()
+        world.is_away = self._is_away
+
+    def invariants(self) -> HostileInvariants:
+        """By rows."""
+        found = HostileInvariants(
+            STAGE,
+            self.stream,
+            lambda: self.log.tables,
+            log=self.log,
+            kept_ms=self._kept_s * 1000,
+            pinned=self._pinned,
+            given_up=self.around.given_up,
+        )
+        self.log.stage_of = lambda path: STAGE if found.has_staged(path) else None
+        self._invariants = found
+        return found
+
+    # Processes.
+
+    def starts(self, process: Process) -> None:
+        """With a clock of its machine's, and a release."""
+        world = self.around.world
+        if self._is_skewed:
+            world.faults[Fault.SKEWED] += 1
+            most_ms = _HOUR_MS // 2 if process.name.startswith("writer") else 5 * _HOUR_MS
+            process.drift_ms = world.rng.randrange(-most_ms, most_ms)
+        if self._is_mixed and world.rng.random() < 0.5:
+            world.faults[Fault.OLD_RELEASE] += 1
+            if process.name.startswith("writer"):
+                self._old_writers.add(process.name)
+            else:
+                self.log.old |= {f"{process.name}-"}
+
+    def manifest(self, writer: str, manifest: Manifest) -> Manifest:
+        """Without what the release does not know."""
+        if writer not in self._old_writers:
+            return manifest
+        return replace(manifest, topic_id=None, last_record=None, undeclared=None)
+
+    # What happens.
+
+    def happens(self) -> None:
+        """Each of the surroundings now and then."""
+        rng = self.around.world.rng
+        for chance, event in self._events:
+            if rng.random() < chance:
+                event()
+        for torn in [torn for torn in self._torn if rng.random() < _MADE_WHOLE]:
+            self._put_bytes_back(torn)
+
+    def ends_war(self) -> None:
+        """Everything is there again."""
+        self.around.world.is_away = None
+        for torn in list(self._torn):
+            self._put_bytes_back(torn)
+        self.around.broker.unstable.clear()
+        self._spawn("producer", self._end_logs)
+
+    def _end_logs(self) -> None:
+        """A last record shows where each log ends, once it is known where its chain begins."""
+        broker = self.around.broker
+        while not all(map(self._has_chain, broker.logs)):
+            self.around.world.sleep_s(1)
+        for source in sorted(broker.logs):
+            broker.append(source, *self.record(source))
+
+    def _hours(self) -> None:
+        """All machines stand still, or the store is away for all of that time; the group notices or does not."""
+        world = self.around.world
+        duration_ms = world.rng.choice([10 * _MINUTE_MS, 2 * _HOUR_MS, 30 * _HOUR_MS, *[80 * _HOUR_MS] * 3])
+        if not world.leap(duration_ms):
+            return
+        world.faults[Fault.HOURS] += 1
+        world.tell(f"{duration_ms // _MINUTE_MS} minutes pass")
+        if world.rng.random() < 0.5:
+            for member in self.around.broker.members:
+                member.process.last_heartbeat_ms = world.now_ms
+        for event in [event for _, event in self._events if event in (self._clean_up, self._vacuum)]:
+            if world.rng.random() < 0.5:
+                event()  # by a schedule that was missed
+
+    def _clean_up(self) -> None:
+        """`delta-loader clean`, at the lowest age that it allows."""
+        world = self.around.world
+        world.faults[Fault.CLEAN_UP] += 1
+        writer = self.settings.writer
+        older_than_s = writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S + self._kept_s
+
+        def run() -> None:
+            CleanUp(self.settings, self._open, in_turn).run(older_than_s, remove=True)
+
+        self._spawn("cleaner", run)
+
+    def _vacuum(self) -> None:
+        """Another program's VACUUM, by the table's retention."""
+        world = self.around.world
+        if not self.log.tables:
+            return
+        url = world.rng.choice(sorted(self.log.tables))
+        world.faults[Fault.VACUUM] += 1
+        self._running += 1
+
+        def run() -> None:
+            store = self._open(url)
+            for path in self.log.vacuumable(url):
+                world.sleep_s(world.rng.choice([0, 5, 30, 60]))
+                store.delete([path.removeprefix(f"{url}/")])
+
+        def ended() -> None:
+            self._running -= 1
+
+        self._spawn("vacuum", run, ended)
+
+    def _optimize(self) -> None:
+        if self.log.tables:
+            url = self.around.world.rng.choice(sorted(self.log.tables))
+            self.around.world.faults[Fault.OPTIMIZE] += 1
+            self.around.world.tell(f"others OPTIMIZE {url}")
+            self.log.optimize(url)
+
+    def _put_back(self) -> None:
+        """A RESTORE, or a table in the place of another."""
+        world = self.around.world
+        if not self.log.tables or self._running:
+            return  # a RESTORE of what a VACUUM is deleting is Delta's own trouble
+        url = world.rng.choice([TABLE, TABLE, *sorted(self.log.tables)])
+        if url not in self.log.tables:
+            return
+        if world.rng.random() < 0.3:
+            world.faults[Fault.REPLACED] += 1
+            world.tell(f"{url} is replaced")
+            self.log.replace(url)
+        elif self.log.restorable(url):
+            version = world.rng.choice(self.log.restorable(url))
+            world.faults[Fault.RESTORED] += 1
+            world.tell(f"{url} is put back to version {version}")
+            self.log.restore(url, version)
+
+    def _retention(self) -> None:
+        """Kafka takes the oldest records, staged or not."""
+        world, broker = self.around.world, self.around.broker
+        source = world.rng.choice(sorted(broker.logs))
+        low, end = broker.begin(source), broker.stable_end(source)
+        if low == end:
+            return
+        world.faults[Fault.RETENTION] += 1
+        broker.low[source] = world.rng.randint(low + 1, end)
+        world.tell(f"Kafka's records of {source} begin at {broker.low[source]}")
+        if not self._has_chain(source):
+            self.around.given_up.give(source, 0, broker.low[source])  # it begins with the earliest that there is
+
+    def _add_partition(self) -> None:
+        world, broker = self.around.world, self.around.broker
+        if len(broker.logs) == 6 or not self._has_chain(TopicPartition(Topic("orders"), Partition(0))):
+            return
+        source = TopicPartition(Topic("orders"), Partition(len(broker.logs)))
+        world.faults[Fault.PARTITION_ADDED] += 1
+        world.tell(f"{source} is added")
+        broker.logs[source] = []
+        for _ in range(world.rng.randrange(4)):
+            broker.append(source, *self.record(source))
+        broker.rebalance()
+
+    def _go_away(self) -> None:
+        """The store does not answer some requests, until long after everyone gave up."""
+        world = self.around.world
+        rng = world.rng
+        number = rng.randrange(len(self.around.broker.logs))
+        victim = rng.choice([member.process for member in self.around.broker.members] or [Process("nobody")])
+        is_full = rng.random() < 0.3
+        reaches: Callable[[Process, Effect], bool] = rng.choice(
+            [
+                lambda _process, _effect: True,
+                lambda process, _effect: process is victim,
+                lambda _process, effect: effect.name.startswith(f"create {DONE}/orders/{number}/"),
+                lambda _process, effect: effect.name.startswith("delete "),
+            ]
+        )
+        if is_full:
+            reaches = _adds
+        world.faults[Fault.FULL if is_full else Fault.AWAY] += 1
+        self._away = world.now_ms + rng.choice([_MINUTE_MS, 20 * _MINUTE_MS, 3 * _HOUR_MS]), reaches
+        world.tell("the disk is full" if is_full else "the store is away")
+
+    def _is_away(self, process: Process, effect: Effect) -> bool:
+        until_ms, reaches = self._away or (0, _adds)
+        return self.around.world.now_ms < until_ms and reaches(process, effect)
+
+    def _tear(self) -> None:
+        """An object of the stage has other bytes, until someone puts them back."""
+        world, objects = self.around.world, self.around.bucket.objects
+        torn = {path for path, _, _ in self._torn}
+        whole = sorted(path for path, (data, _) in objects.items() if path.startswith(_TORN) and data)
+        whole = [path for path in whole if path not in torn]
+        if not whole:
+            return
+        markers = [path for path in whole if path.startswith(_TORN[0])]
+        path = world.rng.choice(markers if markers and world.rng.random() < 0.6 else whole)
+        data, time_ms = objects[path]
+        half = data[: len(data) // 2]
+        world.faults[Fault.TORN] += 1
+        world.tell(f"{path} is torn")
+        objects[path] = half, time_ms
+        self._torn.append((path, data, half))
+
+    def _put_bytes_back(self, torn: tuple[str, bytes, bytes]) -> None:
+        path, data, half = torn
+        objects = self.around.bucket.objects
+        self._torn.remove(torn)
+        is_aside = any(path.startswith(f"{STAGE}/stray/") and copy == half for path, (copy, _) in objects.items())
+        if path in objects and objects[path][0] == half and not is_aside:
+            objects[path] = data, objects[path][1]
+            self.around.world.tell(f"{path} is whole again")
+
+    def _transact(self) -> None:
+        """A transaction begins, or ends: with its records, or without them."""
+        world, broker = self.around.world, self.around.broker
+        source = world.rng.choice(sorted(broker.logs))
+        if source not in broker.unstable:
+            broker.unstable[source] = broker.end(source)
+            return
+        begin, log = broker.unstable.pop(source), broker.logs[source]
+        world.faults[Fault.TRANSACTION] += 1
+        broker.hidden[source] = broker.end(source) + 1
+        if world.rng.random() < 0.6:
+            world.tell(f"a transaction in {source} from {begin} on is aborted")
+            log[:] = [one for one in log if one.offset < begin or world.rng.random() < 0.3]
+
+    # Inside.
+
+    def _pinned(self, source: TopicPartition, position: int) -> None:
+        """A stream that starts at ``latest`` does not want what was there before, but of added partitions (rule 4)."""
+        if self._starts_late and not self._has_chain(TopicPartition(Topic("orders"), Partition(0))):
+            self.around.given_up.give(source, 0, position)
+
+    def _has_chain(self, source: TopicPartition) -> bool:
+        """Whether something says where it begins."""
+        starts = (f"{STAGE}/{folder_of(source)}", f"{STAGE}/stray/{folder_of(source)}", f"{STAGE}/{begin_path(source)}")
+        return any(path.startswith(starts) for path in self.around.bucket.objects)
+
+    def _open(self, url: str) -> SimulatedStore:
+        return SimulatedStore(self.around.world, self.around.bucket, url)
+
+    def _spawn(self, name: str, run: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
+        world = self.around.world
+        process = Process(f"{name}#{world.now_ms}")
+        world.tell(f"{process.name} starts")
+
+        def until_it_ends() -> None:
+            try:
+                run()
+            except KafkaDeltaExpressError as error:
+                world.tell(f"{process.name} ends: {error.problem}")
+            except Crash:
+                return
+            finally:
+                ended()
+            process.alive = False
+
+        world.spawn(process, until_it_ends)
+
+    def problems(self) -> list[str]:
+        """What commits brought twice."""
+        return self.log.problems
+
+
+_TORN = tuple(f"{STAGE}/{folder}/" for folder in (DONE, "begin", "idle", "lease", "failures", "news"))
+
+
+def _adds(_process: Process, effect: Effect) -> bool:
+    """A request for which a disk needs room."""
+    return effect.name.startswith(("create ", "write ", "copy ", "commit ", "alter ", "widen "))
+
+
+def _settings(start: str, kept_s: int) -> Settings:
+    settings = settings_of(start=start)
+    loader = settings.loader.model_copy(update={"marker_retention_s": float(kept_s)})
+    return settings.model_copy(update={"loader": loader})

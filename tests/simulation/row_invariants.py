@@ -1,0 +1,52 @@
+"""What must hold of a stage after every step, by the rows that tables have had, and not by their positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.simulation.invariants import Objects, StageInvariants
+
+if TYPE_CHECKING:
+    from common.spans import TopicPartition
+    from common.stage.markers import Marker
+    from tests.simulation.shared_log import SharedLog
+
+
+@dataclass(slots=True, kw_only=True)
+class RowInvariants(StageInvariants):
+    """Those of one stage, by the rows that tables have had, and not by positions."""
+
+    log: SharedLog
+    first_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    """When each Kafka partition's first marker was made."""
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        name = self._name(path)
+        if name is not None:
+            self.first_ms.setdefault(name.topic_partition, self.log.world.now_ms)
+        super(RowInvariants, self).put(objects, path, data)
+
+    def has_staged(self, path: str) -> bool:
+        """Whether a marker of the stage named a data file."""
+        return path in self._named
+
+    def _is_loaded(self, marker: Marker) -> bool:
+        """Whether each table has had all rows of the marker's files, or has forgotten everything of the stream."""
+        source = marker.name.topic_partition
+        if marker.manifest is not None and any(
+            self.log.forgot(table.url, marker.manifest.app_id, source, self.first_ms[source]) for table in marker.tables
+        ):
+            return True
+        return all(
+            place in self.log.ever.get(table.url, ()) or self._is_given_up(source, place.offset)
+            for table in marker.tables
+            for file in table.files
+            for place in self.log.places_in(f"{table.url}/{file.path}")
+        )
+
+    def _is_given_up(self, source: TopicPartition, offset: int) -> bool:
+        """Whether nobody misses a record."""
+        del source, offset
+        return False
