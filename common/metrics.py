@@ -158,6 +158,9 @@ WRITER_HELD = _gauge("stage_writer_held_partitions", ("reason",), "Kafka partiti
 WRITER_PAUSED_BY_REQUEST = _gauge(
     "stage_writer_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
 )
+WRITER_STREAM_PAUSED = _gauge(
+    "stage_writer_stream_paused", ("app_id",), "1 while staging of a stream is paused by an operator, else 0."
+)
 WRITER_PARTITIONS = _gauge("stage_writer_assigned_partitions", (), "Kafka partitions that this writer owns.")
 WRITER_STAGED_POSITION = _gauge(
     "stage_writer_staged_position", ("topic", "partition"), "The next position to be staged."
@@ -295,6 +298,9 @@ LOADER_STREAM_LEASE_HELD = _gauge(
 )
 LOADER_PAUSED_BY_REQUEST = _gauge(
     "delta_loader_paused_by_request", (), "1 from `POST /pause` to `POST /resume`, else 0."
+)
+LOADER_STREAM_PAUSED = _gauge(
+    "delta_loader_stream_paused", ("app_id",), "1 while loading of a stream is paused by an operator, else 0."
 )
 LOADER_LAST_SUCCESS = _gauge(
     "delta_loader_last_success_timestamp_seconds", (), "When a run last ended without failure."

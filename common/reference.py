@@ -32,10 +32,12 @@ from common.settings.values import (
     check_host_name,
     check_http_token,
     check_load_schedule,
+    check_optional_load_schedule,
     check_schedule,
     duration_text,
     parse_bytes,
     parse_duration_s,
+    parse_optional_bytes,
     parse_start,
     parse_workers,
 )
@@ -118,6 +120,8 @@ _READERS = {
     parse_start: "start",
     parse_window: "part of the day or null",
     parse_optional_duration_s: "duration or null",
+    parse_optional_bytes: "size or null",
+    check_optional_load_schedule: "schedule, `on-marker` or null",
     parse_workers: "whole number or `auto`",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", object: "any value"}

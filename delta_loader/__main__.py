@@ -26,6 +26,9 @@ from common.errors import ExitCode, TableError
 from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
+from common.pause_commands import add_pause_commands, paused_streams
+from common.stage.paused import StreamPart
+from common.stage.paused_streams import REFRESH_EVERY_S
 from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.cleaning.clean import CleanUp
@@ -85,6 +88,7 @@ for command, calls in (
     (services, ("delta-loader services pipeline.yaml", "delta-loader services pipeline.yaml --run")),
 ):
     app.command(epilog=examples(*calls))(command)
+add_pause_commands(app, StreamPart.LOADING)
 app.add_typer(dead_letters_app, name="dead-letters")
 
 
@@ -116,7 +120,10 @@ def run(
             loader.checkpoints.finish(stopped.is_set)
             loader.fitness.look_again()
             echo((summary_as_json if as_json else summary_as_text)(reports, loader.fitness.problems))
+            for note in loader.paused.notes:
+                echo(note, err=True)
             codes = [*(report.exit_code for report in reports), *(found.exit_code for found in loader.fitness.unfit)]
+            codes += [ExitCode.HELD] if loader.paused.pauses else []
             raise typer.Exit(ExitCode.of([*codes, *([ExitCode.FAILED] if stopped.is_set() else [])]))
         loader.jobs.start()
         try:
@@ -144,7 +151,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     metrics, clock = Metrics(), SystemClock()
     clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
     jobs = Jobs(clock, log)
-    serving = LoaderServing(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST))
+    paused = paused_streams(settings, StreamPart.LOADING, log, metrics)
+    serving = LoaderServing(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST), paused)
     serving.serve(settings, stack, log=log, metrics=metrics)
     # The lease is watched from here on, so that the time in which Spark starts counts.
     lease, lease_thread = _lease(settings, log, metrics, stack)
@@ -157,17 +165,18 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     fitness = _fitness(settings, spark, parallel, log, metrics)
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
+    (paused.refresh if once else paused.run)()
     checkpoints = spark_checkpoints(spark, clock, opener_of(settings), log=log, metrics=metrics)
     stack.callback(checkpoints.close)
     checkpoints.begin(tables_of(settings), parallel)
     tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
     streams = spark_turns(spark, settings.loader.parallel_streams)
-    ports = replace(spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics), turns=streams)
 
     def may_load(app_id: str) -> bool:
-        return once or lease is None or app_id in lease.held()
+        return (once or lease is None or app_id in lease.held()) and not paused.is_paused(app_id)
 
-    ports = replace(ports, may_load=may_load)
+    ports = spark_ports(settings, spark, tables, parallel, log=log, metrics=metrics)
+    ports = replace(ports, turns=streams, may_load=may_load)
     service = LoaderService(settings.streams, settings.loader, ports)
     service.recall()
     control = None if once else listener_of(settings, log=log, metrics=metrics)
@@ -175,14 +184,14 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         stack.callback(control.close)
     turns = turns_of(settings, serving.desk, control, jobs, may_load, log=log, metrics=metrics)
     stack.callback(turns.give_up)
-    spark_is_gone = Event()
     serving.loader = Loader(
         service,
-        spark_is_gone,
+        Event(),
         lease,
         lease_thread,
         fitness,
         pausing=serving.pausing,
+        paused=paused,
         turns=turns,
         streams=streams,
         checkpoints=checkpoints,
@@ -219,7 +228,7 @@ def _services(
         stack,
         may_run=loader.may_serve,
         is_loading=loader.streams.is_running,
-        may_load=lambda app_id: app_id in loader.loaded_here,
+        may_load=lambda app_id: app_id in loader.loaded_here and not loader.paused.is_paused(app_id),
         log=log,
         metrics=metrics,
     )
@@ -256,6 +265,7 @@ def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callab
             loader.spark_is_gone.set()
 
     loader.jobs.add("readiness checks", loader.fitness.look_again, every_s=_CHECKS_EVERY_S)
+    loader.jobs.add("pauses", loader.paused.run, every_s=REFRESH_EVERY_S)
     loader.jobs.add("clean-up", clean, every_s=_CLEAN_UP_LOOK_EVERY_S)
     loader.jobs.add("Spark", look_at_spark, every_s=_SPARK_LOOK_EVERY_S)
 
@@ -293,7 +303,10 @@ def _run(loader: Loader, stopped: Event) -> None:
         before, here = here, loader.loaded_here
         if here - before:
             loader.turns.begin_again()
-        elsewhere = loader.loaded_elsewhere
+        resumed = loader.paused.take_resumed()
+        if resumed:
+            loader.turns.begin_again(resumed)
+        elsewhere = loader.loaded_elsewhere | (here & loader.paused.pauses.keys())
         if elsewhere and time.monotonic() >= look_at_s:
             loader.service.look(elsewhere)
             look_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from common.errors import BrokerError
     from common.http.pausing import Pausing
+    from common.stage.paused_streams import PausedStreams
     from delta_loader.checkpoints.background import BackgroundCheckpoints
     from delta_loader.checks.readiness import ReadinessCheck
     from delta_loader.jobs import Jobs
@@ -37,6 +38,7 @@ class Loader:
     lease_thread: LeaseThread | None
     fitness: ReadinessCheck
     pausing: Pausing
+    paused: PausedStreams
     turns: LoadTrigger
     streams: StreamScheduler
     checkpoints: BackgroundCheckpoints

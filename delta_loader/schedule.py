@@ -55,10 +55,16 @@ def _require_a_time(trigger: CronTrigger) -> None:
         raise ValueError(msg)
 
 
+def load_schedules(settings: Settings) -> list[tuple[str, str]]:
+    """The schedules for loads, each with its key: the loader's, and those of streams."""
+    own = [(stream.schedule, index) for index, stream in enumerate(settings.streams) if stream.schedule is not None]
+    return [(settings.loader.schedule, "loader.schedule"), *((text, f"streams[{at}].schedule") for text, at in own)]
+
+
 def require_schedules(settings: Settings) -> None:
     """Raise ConfigError for an invalid schedule, before anything is started for it."""
     for text, key in (
-        (settings.loader.schedule, "loader.schedule"),
+        *load_schedules(settings),
         (settings.loader.clean_up, "loader.clean_up"),
         (settings.table_services.schedule, "table_services.schedule"),
     ):

@@ -22,6 +22,7 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
+from common.settings.pace import loader_of
 from delta_loader.core.valid_through import moment_text
 from delta_loader.ports import never
 from delta_loader.streams.failures import FailureNotes
@@ -252,7 +253,7 @@ class LoaderService:
             self._notes.succeeded(stream.app_id)
 
     def _new_load(self, stream: Stream, report: StreamReport) -> StreamLoad:
-        return StreamLoad(stream, self._settings, self._ports, report, self._looked)
+        return StreamLoad(stream, loader_of(self._settings, stream), self._ports, report, self._looked)
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error

@@ -14,6 +14,7 @@ from common.stage.failures import last_failure
 from common.stage.idle import stream_fact
 from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
+from common.stage.paused import StreamPart, pause_of
 from common.tables.debts import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
@@ -105,7 +106,8 @@ def stream_status(
         ids = topic_ids({source.topic for source in ends}) if ends else {}
         told = Told(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
         found = _stream_status(stream, stage, open_store, told)
-        return replace(found, unfit=(*found.unfit, *left))
+        pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
+        return replace(found, unfit=(*found.unfit, *left), pauses=tuple(one for one in pauses if one is not None))
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
         return StreamStatus(

@@ -26,12 +26,14 @@ from common.kafka.rights import Right, require_topic
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pages.samples import Samples
+from common.pause_commands import add_pause_commands, paused_streams
 from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.overlap import UnreadTopics
-from common.settings.values import ON_MARKER
+from common.settings.pace import writer_of
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
+from common.stage.paused import StreamPart
 from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
@@ -45,9 +47,7 @@ from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell
 from stage_writer.loop import StageWriter
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
-from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.notifications.ports import NO_NOTIFIER
-from stage_writer.notifications.topic import KafkaControlTopic
+from stage_writer.notifications.wiring import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.partitions.catching_up import missing_topic
 from stage_writer.replay.letters import Letters, unfit_of
@@ -81,8 +81,6 @@ if TYPE_CHECKING:
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.core.decoding.first_pass import MakeFirstPass
     from stage_writer.merging.groups import TopicGroups
-    from stage_writer.notifications.ports import Notifier
-    from stage_writer.ports import WriterStage
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
@@ -137,9 +135,7 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     """One process."""
     # Nothing has started yet, so a caller that asks it to stop has nothing to wait for.
     _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
-    shares = MemoryShares.of(settings.writer.memory_bytes)
-    keep_memory(shares.kept)
-    rarely_collect(settings.writer.consume_records)
+    shares = _memory(settings)
     log = set_up_logs(settings.logs, "stage-writer")
     log = log if seat is None else log.bind(worker=seat.index)
     clock, metrics = SystemClock(), Metrics()
@@ -153,33 +149,30 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
     stage_store = open_stage(settings)
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
-    with_headers = any(converter.needs_headers for converter in converters)
+    with_headers = [converter.stream for converter in converters if converter.needs_headers]
     workers = ThreadWorkers(settings.writer.upload_threads)
     writing = {one.stream.app_id for one in _with_topologies(converters) if one.topology.topics_written}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
+    paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
     groups, unread, alarm = _groups(converters), UnreadTopics(), settings.writer.dead_letter_alarm
     source = source_of(settings, groups, clock, log, with_headers=with_headers, native=reader.library, unread=unread)
     telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread)
-    options = WriterOptions(
-        limits_of(settings),
-        settings.writer.revoke_timeout_s,
-        settings.writer.report_positions,
-        session_s(settings.kafka),
-        Filing(shares.row_group, settings.writer.max_partition_values),
-    )
+    notifier = notifier_of(settings, stage, clock, log, metrics)
     service = StageWriter(
         converters,
-        options,
+        _options(settings, shares),
         source=source,
         stage=stage,
         workers=workers,
         runtime=Runtime(clock, log, metrics, telemetry, stopping),
-        attachments=Attachments(pausing, _news(settings, stage, clock, log, metrics), outlets, changelogs),
+        attachments=Attachments(pausing, paused, notifier, outlets, changelogs),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
-    serving = WriterServing(settings, service, pausing, clock=clock, log=log, metrics=metrics, look_ups=look_ups)
+    serving = WriterServing(
+        settings, service, pausing, paused, clock=clock, log=log, metrics=metrics, look_ups=look_ups
+    )
 
     def stop() -> None:
         service.stop()
@@ -202,6 +195,21 @@ def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> N
         raise typer.Exit(ExitCode.HELD)
 
 
+def _memory(settings: Settings) -> MemoryShares:
+    """The shares of the writer's memory, for which the process is set up."""
+    shares = MemoryShares.of(settings.writer.memory_bytes)
+    keep_memory(shares.kept)
+    rarely_collect(settings.writer.consume_records)
+    return shares
+
+
+def _options(settings: Settings, shares: MemoryShares) -> WriterOptions:
+    writer = settings.writer
+    filing = Filing(shares.row_group, writer.max_partition_values, writer.compression)
+    limits = FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, shares.buffers)
+    return WriterOptions(limits, writer.revoke_timeout_s, writer.report_positions, session_s(settings.kafka), filing)
+
+
 def _stage(
     settings: Settings, store: ObjectStore, changelog: Changelog, clock: SystemClock, log: FilteringBoundLogger
 ) -> ObjectStage:
@@ -218,17 +226,6 @@ def _stage(
         state_keep_s=settings.writer.state_keep_s,
         changelog=changelog,
     )
-
-
-def _news(
-    settings: Settings, stage: WriterStage, clock: SystemClock, log: FilteringBoundLogger, metrics: Metrics
-) -> Notifier:
-    """Notifies loaders that wait for markers."""
-    if settings.loader.schedule != ON_MARKER:
-        return NO_NOTIFIER
-    topic = settings.loader.control_topic
-    control = None if topic is None else KafkaControlTopic(settings.kafka, topic, log, metrics)
-    return LoaderNotifier(stage, clock, log, metrics, control)
 
 
 @app.command(epilog=cli.examples("stage-writer check pipeline.yaml", "stage-writer check pipeline.yaml --json"))
@@ -368,7 +365,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
     for stream, topic in chosen:
         converter = _converter_now(settings, stream)
         if converter.needs_headers:
-            msg = f"an expression of {stream.app_id!r} asks for kafka.headers, which dead letters do not hold"
+            msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
             first = letters.ranges(topic)[0]
             where = f"--topic {topic} --partition {first.source.partition}"
             span = f"--from {first.span.start} --to {first.span.end}"
@@ -411,7 +408,7 @@ def _replayed(
         SystemClock(),
         lambda: uuid.uuid4().hex,
         writer=f"{socket.gethostname()}-{os.getpid()}",
-        file_bytes=settings.writer.flush_bytes,
+        file_bytes=writer_of(settings.writer, converter.stream).flush_bytes,
     )
     with progress("positions", sum(one.positions for one in ranges)) as told:
         return [_one(work.stage if yes else work.count, one, told) for one in ranges]
@@ -455,7 +452,7 @@ def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
     """The end offsets of the streams' partitions. Raises the error of a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings)
-    source = source_of(settings, _groups(converters), SystemClock(), silent, with_headers=False)
+    source = source_of(settings, _groups(converters), SystemClock(), silent)
     try:
         ends = source.end_positions(settings.streams)
         _require_written(settings, converters)
@@ -570,13 +567,6 @@ def open_stage(settings: Settings) -> ObjectStore:
     return store
 
 
-def limits_of(settings: Settings) -> FlushLimits:
-    """The flush limits of the settings."""
-    writer = settings.writer
-    buffers = MemoryShares.of(writer.memory_bytes).buffers
-    return FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, buffers)
-
-
 def _stop_on_signals(stop: Callable[[], None]) -> None:
     def first(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a handler's signature
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
@@ -585,6 +575,9 @@ def _stop_on_signals(stop: Callable[[], None]) -> None:
 
     signal.signal(signal.SIGTERM, first)
     signal.signal(signal.SIGINT, first)
+
+
+add_pause_commands(app, StreamPart.STAGING)
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from stage_writer.core.flushing import Pressure, decide
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from common.http.pausing import Pausing
     from stage_writer.assignment import AssignedPartitions
     from stage_writer.core.flushing import FlushLimits, FlushReason
     from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.pauses import Pauses
     from stage_writer.ports import RecordSource
     from stage_writer.runtime import Runtime
 
@@ -27,13 +27,14 @@ class Backpressure:
         assignment: AssignedPartitions,
         limits: FlushLimits,
         source: RecordSource,
-        pausing: Pausing | None,
+        pauses: Pauses,
         runtime: Runtime,
     ) -> None:
         self.limits = limits
         self._assignment = assignment
         self._source = source
-        self._pausing = pausing
+        self._pauses = pauses
+        self._own_limits: dict[str, FlushLimits] = {}
         self._metrics, self._clock, self._log = runtime.metrics, runtime.clock, runtime.log
         self.is_full = False
         """Whether nothing is read at all, because the bound on memory is exceeded."""
@@ -47,14 +48,21 @@ class Backpressure:
     def apply(self, start_flush: Callable[[Owned, FlushReason], None], *, conversion_waits: bool) -> None:
         """Start due flushes, pause and resume; with ``conversion_waits`` nothing more is read."""
         owned = self._assignment.owned
-        stats = [each.filling() for each in owned.values()]
+        stats = [each.filling(self._limits_of(each)) for each in owned.values()]
         decision = decide(stats, self.limits, self._clock.monotonic_s(), self.current)
         for flush in decision.flushes:
             start_flush(owned[flush.source], flush.reason)
         pressure = decision.pressure
-        if conversion_waits or (self._pausing is not None and self._pausing.is_on):
-            pressure = replace(pressure, paused=frozenset(owned))  # what was read is flushed on time
+        paused = frozenset(owned) if conversion_waits else self._pauses.among(owned.values())
+        pressure = replace(pressure, paused=pressure.paused | paused)  # what was read is flushed on time
         self._pause(pressure, sum(each.memory_bytes + each.flushing_bytes for each in stats))
+
+    def _limits_of(self, owned: Owned) -> FlushLimits:
+        stream = owned.converter.stream
+        found = self._own_limits.get(stream.app_id)
+        if found is None:
+            found = self._own_limits[stream.app_id] = self.limits.of(stream)
+        return found
 
     def _pause(self, pressure: Pressure, used_bytes: int) -> None:
         """Pause the partitions that must wait, and resume the others."""
@@ -70,5 +78,6 @@ class Backpressure:
             self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
         freed = [self._assignment.owned[partition] for partition in before - pressure.paused]
+        self._pauses.read_again(freed)
         if resumed := {owned.source for owned in freed if owned.wait is None}:
             self._source.resume(resumed)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.pauses import Pauses
     from stage_writer.ports import Converter, Converts
     from stage_writer.runtime import Runtime
 
@@ -38,9 +39,12 @@ SLICES_A_STEP = 4
 class Intake:
     """What was polled and is not in the buffers yet."""
 
-    def __init__(self, assignment: AssignedPartitions, waits: DependencyWaits, runtime: Runtime) -> None:
+    def __init__(
+        self, assignment: AssignedPartitions, waits: DependencyWaits, pauses: Pauses, runtime: Runtime
+    ) -> None:
         self._assignment = assignment
         self._waits = waits
+        self._pauses = pauses
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
         self._waiting: deque[tuple[Converts, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
         self._ends: dict[TopicPartition, tuple[Owned, Position]] = {}
@@ -57,7 +61,7 @@ class Intake:
         tasks = False
         for batch in batches:
             owned = self._assignment.owned.get(batch.source)
-            if owned is None or owned.wait is not None:
+            if owned is None or owned.wait is not None or self._pauses.drops(owned):
                 continue  # revoked or held since it was fetched, or due to be read again
             new = batch.after(max(owned.taken, owned.buffer.end))
             if (wait := owned.converter.waits(new)) is not None:

@@ -31,6 +31,7 @@ from stage_writer.partitions.catching_up import CatchingUp, require_all
 from stage_writer.partitions.claim_guards import ClaimGuards
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
+from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.topic_monitor import TopicLook
 from stage_writer.runtime import POLL_S, Attachments
 from stage_writer.schemas import Schemas
@@ -98,15 +99,16 @@ class StageWriter:
             runtime=runtime,
         )
         self._waiting = DependencyWaits(source, runtime.clock, runtime.log)
-        self._intake = Intake(self.assignment, self._waiting, runtime)
-        self._backpressure = Backpressure(self.assignment, options.limits, source, attachments.pausing, runtime)
+        self._pauses = Pauses(attachments.pausing, attachments.paused, source, workers, runtime.clock)
+        self._intake = Intake(self.assignment, self._waiting, self._pauses, runtime)
+        self._backpressure = Backpressure(self.assignment, options.limits, source, self._pauses, runtime)
         self._catching_up: CatchingUp | None = None
         self._schemas = schemas
 
     def run(self, *, until_caught_up: bool) -> None:
         """Stage until `stop`, or until everything now in Kafka is staged. Raises the error that ends the service."""
         if until_caught_up:
-            self._catching_up = CatchingUp(self._source, self._runtime.clock, self._streams)
+            self._catching_up = CatchingUp(self._source, self._runtime.clock, self._pauses.read(self._streams))
         self._schemas.look()
         self._source.subscribe(self._streams, self)
         try:
@@ -119,6 +121,7 @@ class StageWriter:
                     done = self._is_done()  # not if a claim was lost: there may be more to stage
             self._background.report_idle()
             held = [each.line for each in self.assignment.held.values()]  # closing revokes them
+            held += self._pauses.notes
         except BaseException:
             self.assignment.drop_all("failed")  # seal nothing on the way out
             raise
@@ -141,6 +144,7 @@ class StageWriter:
         for fault in polled.faults:
             self.assignment.fault(fault)
         self._background.run()
+        self._pauses.look()
         self.assignment.resume()
         paused = self._backpressure.current.paused
         owned = self.assignment.owned.values()
@@ -203,7 +207,7 @@ class StageWriter:
         if goal is None or goal.is_nothing:
             return goal is not None
         is_busy = not self.assignment.joined or bool(self.assignment.starting) or self._intake.is_busy
-        return not is_busy and goal.is_done(self.assignment.owned.values())
+        return not is_busy and goal.is_done(self._pauses.not_paused(self.assignment.owned.values()))
 
     def health(self) -> Health:
         """Current problems, for ``/healthcheck``."""
@@ -215,7 +219,7 @@ class StageWriter:
         ]
         if assignment.outage.is_on:
             problems.append(with_remedy("the store or Kafka fails", FAILING_REMEDY))
-        notes = () if more.pausing is None else more.pausing.notes
+        notes = self._pauses.notes
         return Health(
             tuple(problems), (*notes, *more.notifier.notes, *more.changelogs.notes, *self._runtime.telemetry.notes)
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.ports import Clock
+    from common.stage.paused_streams import PausedStreams
     from stage_writer.changelog.ports import WatchesTopics
     from stage_writer.core.flushing import FlushLimits
     from stage_writer.notifications.ports import Notifier
@@ -57,6 +58,7 @@ class Attachments:
     """What some writers have in addition."""
 
     pausing: Pausing | None = None
+    paused: PausedStreams | None = None
     notifier: Notifier = NO_NOTIFIER
     outlets: Outlets = NO_OUTLETS
     changelogs: WatchesTopics = NO_WATCH

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from common.errors import StoreError
 from common.http.server import Page, json_page, text_page
+from common.settings.hints import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from common.http.pausing import Pausing
+    from common.stage.paused_streams import PausedStreams
 
 DISTRIBUTION = "kafka-delta-express"
 
@@ -50,16 +53,34 @@ def service_pages(
     }
 
 
-def pausing_calls(pausing: Pausing) -> dict[str, Callable[[Mapping[str, str]], Page]]:
-    """``/pause`` and ``/resume``; both are idempotent."""
+def pausing_calls(pausing: Pausing, paused: PausedStreams) -> dict[str, Callable[[Mapping[str, str]], Page]]:
+    """``/pause`` and ``/resume``, of the process or of the stream in the query; both are idempotent."""
 
-    def pause(_query: Mapping[str, str]) -> Page:
-        pausing.pause()
-        return json_page(200, {"paused": True})
+    def pause(query: Mapping[str, str]) -> Page:
+        return of_stream(query, pause=True) if query else of_process(pause=True)
 
-    def resume(_query: Mapping[str, str]) -> Page:
-        pausing.resume()
-        return json_page(200, {"paused": False})
+    def resume(query: Mapping[str, str]) -> Page:
+        return of_stream(query, pause=False) if query else of_process(pause=False)
+
+    def of_process(*, pause: bool) -> Page:
+        (pausing.pause if pause else pausing.resume)()
+        return json_page(200, {"paused": pause})
+
+    def of_stream(query: Mapping[str, str], *, pause: bool) -> Page:
+        app_id = query.get("stream")
+        if app_id is None:
+            unknown = ", ".join(sorted(query))
+            return text_page(400, f"unknown parameters: {unknown}; give stream=APP_ID, or none for the whole process\n")
+        if app_id not in paused.app_ids:
+            hint = did_you_mean(app_id, paused.app_ids, f"known are: {', '.join(paused.app_ids)}")
+            return text_page(404, f"no stream of this config has the app_id {app_id!r}; {hint}\n")
+        try:
+            if not pause:
+                return json_page(200, {"stream": app_id, "paused": False, "was_paused": paused.resume(app_id)})
+            found = paused.pause(app_id, by="POST /pause")
+        except StoreError as error:
+            return text_page(503, f"{with_remedy(error.problem, error.remedy)}\n")
+        return json_page(200, {"stream": app_id, "paused": True, "since_ms": found.since_ms, "by": found.by})
 
     return {"/pause": pause, "/resume": resume}
 

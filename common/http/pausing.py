@@ -3,7 +3,8 @@
 Rules:
 
 1. A pause applies to one process until it ends: a restart clears it, and other processes are unaffected. It is for
-   short maintenance of a table or a store; for a longer break, stop the service.
+   short maintenance of a store; for a longer break, stop the service. One stream is paused in the stage, for all
+   processes and across restarts (common/stage/paused.py).
 2. It is not a problem: the health page has a note and stays healthy, because a monitor would otherwise restart the
    service, and so end the pause.
 """

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from common.spans import TopicPartition
+    from common.stage.paused import Pause
 
 
 class Waiting(Protocol):
@@ -47,3 +48,9 @@ def paused_problem(what: str) -> Problem:
     text = f"{what} until it is resumed, or this process is restarted."
     remedy = 'resume with `curl -X POST -H "Authorization: Bearer $HTTP_TOKEN" http://…/resume`'
     return Problem(ProblemLevel.WARNING, "Paused by request", text, remedy)
+
+
+def stream_pauses(pauses: Mapping[str, Pause]) -> Iterator[Problem]:
+    """The streams that an operator has paused."""
+    for app_id, one in sorted(pauses.items()):
+        yield Problem(ProblemLevel.WARNING, f"{app_id} is paused", f"{one.text[0].upper()}{one.text[1:]}.", one.remedy)

@@ -21,6 +21,7 @@ from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
 from common.settings.values import (
+    CODECS,
     Address,
     DurationS,
     HostName,
@@ -99,6 +100,14 @@ class WriterSettings(Section):
         gt=0,
         description="Flush a partition when its buffer holds this many Kafka records. Checked after each poll, "
         "so a flush may exceed it by up to `consume_records`.",
+    )
+    compression: str = Field(
+        default="snappy",
+        pattern=CODECS,
+        description="Compression of the Parquet files: `snappy`, or `zstd` for smaller files and more CPU time. Files "
+        "that the loader writes itself (`load: append` and `merge`) follow the table's property "
+        "`delta.parquet.compression.codec`, and otherwise Spark's setting. A loader of an older release refuses "
+        "`zstd`: upgrade loaders first.",
     )
     max_partition_values: int = Field(
         default=100,
@@ -302,11 +311,6 @@ class LoaderSettings(Section):
             raise ValueError(msg)
         return value
 
-    @model_validator(mode="after")
-    def _control_topic(self) -> Self:
-        require_waiting(self.control_topic, self.schedule)
-        return self
-
 
 class LogSettings(Section):
     """What the services say on standard error."""
@@ -379,6 +383,7 @@ class Settings(Section):
         found = nested(self.stage.url, tables)
         if found is not None:
             raise ValueError(found)
+        require_waiting(self.loader.control_topic, self.loader.schedule, self.streams)
         require_no_source(self.loader.control_topic, self.streams)
         return self
 

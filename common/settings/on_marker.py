@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A control topic is for a loader that waits for markers: with another schedule no loader would read it.
+1. A control topic is for a loader that waits for markers: where no stream has that schedule, no loader would read it.
 2. It holds no records. A stream that included it in its topics would stage the writers' notifications.
 """
 
@@ -43,11 +43,16 @@ def _check_topic(value: str | None) -> str | None:
 ControlTopic = Annotated[str | None, AfterValidator(_check_topic)]
 
 
-def require_waiting(control_topic: str | None, schedule: str) -> None:
+def streams_on_marker(schedule: str, streams: Iterable[Stream]) -> tuple[Stream, ...]:
+    """The streams that are loaded when writers report new markers; ``schedule`` is the loader's."""
+    return tuple(stream for stream in streams if (stream.schedule or schedule) == ON_MARKER)
+
+
+def require_waiting(control_topic: str | None, schedule: str, streams: Iterable[Stream]) -> None:
     """Raise ValueError for rule 1."""
-    if control_topic is not None and schedule != ON_MARKER:
+    if control_topic is not None and not streams_on_marker(schedule, streams):
         msg = (
-            f"control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with schedule: "
+            f"loader.control_topic is {control_topic!r}, and schedule is {schedule!r}: only a loader with schedule: "
             f"{ON_MARKER} reads it; set that schedule, or leave control_topic out"
         )
         raise ValueError(msg)

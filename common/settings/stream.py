@@ -19,7 +19,7 @@ from common.settings.merge import MergeSettings
 from common.settings.route_tables import RouteTable, require_columns
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
-from common.settings.values import DurationS, StartAt, StartValue
+from common.settings.values import CODECS, DurationS, LoadScheduleOrNone, SizeOrNone, StartAt, StartValue
 from common.stage.merged import is_merged, topics_of
 from common.stage.row_places import STAGED_PLACE, Place
 from common.tables.urls import comparable
@@ -34,6 +34,16 @@ class UnknownFields(StrEnum):
     IGNORE = "ignore"
     RESCUE = "rescue"
     EVOLVE = "evolve"
+
+
+class Included(StrEnum):
+    """The parts of a Kafka message that rows may have."""
+
+    KEY = "key"
+    HEADERS = "headers"
+
+
+INCLUDED_COLUMNS = {Included.KEY: "_kafka_key", Included.HEADERS: "_kafka_headers"}
 
 
 class FieldNames(StrEnum):
@@ -247,6 +257,13 @@ class Stream(Section):
         default=True,
         description="Add `_kafka_topic`, `_kafka_partition`, `_kafka_offset` and `_kafka_timestamp` to every row.",
     )
+    include: tuple[Included, ...] = Field(
+        default=(),
+        description="Parts of the Kafka message to add to every row: `key` makes the column `_kafka_key` (BINARY), "
+        "`headers` makes `_kafka_headers` (ARRAY<STRUCT<key: STRING, value: BINARY>>, in Kafka's order; null for a "
+        "message without headers). See [schema.md](schema.md).",
+        examples=[["key", "headers"]],
+    )
     load: LoadSetting = Field(
         default=LoadSetting.AUTO,
         description="How rows reach the tables: `add` adds the staged files as they are, without reading them; "
@@ -268,6 +285,28 @@ class Stream(Section):
         "value is lost, and become dead letters elsewhere.",
     )
 
+    compression: str | None = Field(
+        default=None,
+        pattern=CODECS,
+        description="The stream's own `writer.compression`.",
+        examples=["zstd"],
+    )
+    flush_after_s: DurationOrNone = Field(
+        default=None, alias="flush_after", gt=0, description="The stream's own `writer.flush_after`.", examples=["1s"]
+    )
+    flush_bytes: SizeOrNone = Field(default=None, gt=0, description="The stream's own `writer.flush_bytes`.")
+    flush_records: int | None = Field(default=None, gt=0, description="The stream's own `writer.flush_records`.")
+    schedule: LoadScheduleOrNone = Field(
+        default=None,
+        description="The stream's own `loader.schedule`. With `on-marker`, the default of `loader.marker_retention` is "
+        "`10m` for this stream. See [schedules.md](schedules.md).",
+        examples=["1h"],
+    )
+    max_commits_per_minute: int | None = Field(
+        default=None, gt=0, le=600, description="The stream's own `loader.max_commits_per_minute`."
+    )
+    max_files: int | None = Field(default=None, gt=0, description="The stream's own `loader.max_files`.")
+    max_bytes: SizeOrNone = Field(default=None, gt=0, description="The stream's own `loader.max_bytes`.")
     valid_through_property_s: DurationOrNone = Field(
         default=None,
         alias="valid_through_property",
@@ -327,6 +366,14 @@ class Stream(Section):
                 "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
             )
             raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
+        return value
+
+    @field_validator("include")
+    @classmethod
+    def _include(cls, value: tuple[Included, ...]) -> tuple[Included, ...]:
+        if len(set(value)) < len(value):
+            msg = "names a part of the message twice; name each once"
+            raise ValueError(msg)
         return value
 
     @field_validator("columns")
@@ -409,6 +456,11 @@ class Stream(Section):
     def kafka_column_names(self) -> tuple[str, ...]:
         """The table's columns for a record's position and time in Kafka; empty where it has none."""
         return KAFKA_COLUMNS if self.kafka_columns else ()
+
+    @property
+    def included_column_names(self) -> tuple[str, ...]:
+        """The table's columns for the parts of a message that ``include`` names, in their fixed order."""
+        return tuple(column for part, column in INCLUDED_COLUMNS.items() if part in self.include)
 
     @property
     def staged_place(self) -> Place | None:

@@ -116,6 +116,16 @@ def check_load_schedule(value: object) -> str:
         raise ValueError(msg) from None
 
 
+def check_optional_load_schedule(value: object) -> str | None:
+    """The same, or None."""
+    return None if value is None else check_load_schedule(value)
+
+
+def parse_optional_bytes(value: object) -> int | None:
+    """A size, or None."""
+    return None if value is None else parse_bytes(value)
+
+
 def check_address(value: object) -> str | None:
     """``host:port`` to listen at, or None."""
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
@@ -183,6 +193,19 @@ DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text), _SIZE_SCHEMA]
 Schedule = Annotated[str, BeforeValidator(check_schedule), WithJsonSchema({"type": ["string", "number"]})]
 LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSchema({"type": ["string", "number"]})]
+SizeOrNone = Annotated[
+    int | None,
+    BeforeValidator(parse_optional_bytes),
+    PlainSerializer(lambda value: None if value is None else bytes_text(value)),
+    WithJsonSchema({"type": ["string", "integer", "null"]}),
+]
+LoadScheduleOrNone = Annotated[
+    str | None,
+    BeforeValidator(check_optional_load_schedule),
+    WithJsonSchema({"type": ["string", "number", "null"]}),
+]
+CODECS = "^(snappy|zstd)$"
+"""How data files may be compressed."""
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]
 HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]
 Address = Annotated[str | None, BeforeValidator(check_address)]

@@ -41,7 +41,7 @@ LONGEST_FLUSH_S = 1800.0
 """How old a flush's first file may be at its claim. After that its records are staged again under new names, because a
 clean-up removes files that no marker names once they are twice as old."""
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-SUFFIX = ".snappy.parquet"
+CODECS = ("snappy", "zstd")
 LONGEST_BYTES = 100
 """The limit for a column, a value or a topic in a name, after escaping."""
 DIGEST = "sha256-"
@@ -49,7 +49,9 @@ DIGEST = "sha256-"
 ESCAPED = "\"#%'*/:=?\\{[]^\x7f" + "".join(map(chr, range(32)))
 """The characters that `escape` writes as a percent sign and two digits."""
 _FILE = re.compile(
-    r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)" + re.escape(SUFFIX), re.ASCII
+    r"(?P<topic>.+)-(?P<partition>\d+)-(?P<start>\d{20})-(?P<unique>[0-9a-f-]+)"
+    rf"\.(?P<codec>{'|'.join(CODECS)})\.parquet",
+    re.ASCII,
 )
 
 
@@ -63,13 +65,16 @@ class DataFileName:
     """Lower-case hexadecimal digits and dashes; a UUID."""
     partition_values: tuple[tuple[str, str | None], ...] = ()
     """The table's partition columns in order, each with its value as Delta writes it."""
+    codec: str = CODECS[0]
+    """How the file's pages are compressed."""
 
     @property
     def path(self) -> str:
         """The path relative to the table's root, as in the object store."""
         folders = "".join(f"{escape(shortened(column))}={folder(value)}/" for column, value in self.partition_values)
         source = self.topic_partition
-        return f"{folders}{shortened(source.topic)}-{source.partition}-{self.start:020d}-{self.unique}{SUFFIX}"
+        suffix = f"{self.unique}.{self.codec}.parquet"
+        return f"{folders}{shortened(source.topic)}-{source.partition}-{self.start:020d}-{suffix}"
 
     @classmethod
     def parse(cls, path: str) -> DataFileName:
@@ -144,6 +149,7 @@ def _parsed(path: str) -> DataFileName | None:
         Position(int(match["start"])),
         match["unique"],
         tuple((unquote(column), None if value == NULL_FOLDER else unquote(value)) for column, _, value in pairs),
+        match["codec"],
     )
 
 

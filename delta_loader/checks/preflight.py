@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError, TableError
 from common.remedies import CONFIG, quoted
+from common.settings.pace import loader_of
+from common.stage.paused import StreamPart, pause_of
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
@@ -77,6 +79,7 @@ class Preflight:
         for stream in streams:
             yield from found[stream.app_id]
             yield self._kafka(stream)
+            yield from self._pauses(stream)
         yield from shared_topic_checks(streams, {topic for stream in streams for topic in self._topics(stream)})
         yield from self._left_behind(None)
         if self.require_control_topic is not None:
@@ -88,6 +91,14 @@ class Preflight:
             if stream.app_id == app_id:
                 yield from self._checked(stream)
         yield from self._left_behind(app_id)
+
+    def _pauses(self, stream: Stream) -> Iterator[Check]:
+        try:
+            for one in (pause_of(self.store, part, stream.app_id) for part in StreamPart):
+                if one is not None:
+                    yield Check("paused", Level.WARNING, f"{stream.app_id}: {one.text}", one.remedy, stream.app_id)
+        except KafkaDeltaExpressError as error:
+            yield failed("paused", error, stream.app_id)
 
     def _checked(self, stream: Stream) -> Iterator[Check]:
         try:
@@ -133,7 +144,7 @@ class Preflight:
         tables = sides if state is None else {stream.table: state, **sides}
         histories = {url: read_stream_history(stream, found, self.open_store(url)) for url, found in tables.items()}
         yield from _went_back(app_id, histories)
-        retention_ms = int(self.settings.loader.marker_retention_s * 1000)
+        retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
         oldest_ms = self._oldest_ms(stream, state, histories.get(stream.table))
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
         for url, found in sides.items():

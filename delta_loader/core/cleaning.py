@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
 from common.printable import joined
+from common.settings.pace import longest_flush_after_s
 from common.settings.values import duration_text
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, shortened
 from common.tables.rollback import MOST_COMMITS
@@ -92,7 +93,7 @@ def areas(settings: Settings) -> tuple[Area, ...]:
 def require_safe(settings: Settings, older_than_s: float) -> None:
     """Raise UsageError for an age that is not safe (rule 2)."""
     writer, loader = settings.writer, settings.loader
-    floor_s = writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S + loader.marker_retention_s
+    floor_s = longest_flush_after_s(settings) + writer.revoke_timeout_s + RETRIES_S + loader.marker_retention_s
     if older_than_s < floor_s:
         age, floor = duration_text(older_than_s), duration_text(floor_s)
         msg = f"what is older than {age} may still be waiting for its marker, or the marker for settling"

@@ -24,7 +24,7 @@ from common.schema.types import Field, Primitive
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.loading import Evolution
 from common.settings.overlap import shared_topics
-from common.tables.dead_letters import KAFKA_FIELDS
+from common.tables.dead_letters import kafka_fields_of
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
 from delta_loader.core.load_modes.compatibility import differences, remedy_for
@@ -105,7 +105,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
     columns = declared_columns_of_table(stream)
     if stream.merge is not None and stream.merge.soft_delete is not None:
         columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
-    columns = columns.with_fields(KAFKA_FIELDS if stream.kafka_columns else ())
+    columns = columns.with_fields(kafka_fields_of(stream))
     casting = stream.evolution is not Evolution.STRICT
     schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
     if through_spark(way):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.evolved import Gained
     from common.stage.failures import LastFailure
+    from common.stage.paused import Pause
     from common.stage.undeclared import UndeclaredFields
     from common.tables.debts import Debt
     from delta_loader.core.held import Held
@@ -101,6 +102,8 @@ class StreamStatus:
     """Whether the config drops them on purpose: then they are not reported."""
     name: str | None = None
     """The table's name in a catalog, from the settings."""
+    pauses: tuple[Pause, ...] = ()
+    """What an operator has paused of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,7 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
         codes |= {stream.failure_code} if stream.failure is not None else set()
         codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
         waits = any(one.held is not None or one.writers_hold is not None for one in stream.partitions)
-        codes |= {ExitCode.HELD} if waits or stream.unfit else set()
+        codes |= {ExitCode.HELD} if waits or stream.unfit or stream.pauses else set()
     return ExitCode.of(codes)
 
 
@@ -185,6 +188,9 @@ def _stream_json(stream: StreamStatus) -> Json:
         ],
         "valid_through_ms": stream.valid_through_ms,
         "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
+        "paused": {
+            str(one.part): {"since_ms": one.since_ms, "by": one.by, "reason": one.reason} for one in stream.pauses
+        },
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
     }
@@ -247,6 +253,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     version = "not created yet" if stream.version is None else f"version {stream.version}"
     named = "" if stream.name is None else f", {stream.name}"
     lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
+    lines += [text for one in stream.pauses for text in (f"  {one.text}", f"  → {one.remedy}")]
     if stream.failure is not None:
         return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
+from common.settings.on_marker import streams_on_marker
+from common.settings.pace import loader_of
 from common.settings.values import ON_MARKER
 from common.stage.news import NEWS
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.listening import Listener
-from delta_loader.on_marker.load_trigger import LoadTrigger
+from delta_loader.on_marker.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
-from delta_loader.schedule import Schedule
+from delta_loader.schedule import Schedule, load_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,8 +46,16 @@ def turns_of(
     metrics: Metrics,
 ) -> LoadTrigger:
     """The load trigger for the schedule, writers' notifications, and requests; a job checks the stage."""
+    schedules = {text: Schedule(text) for text, _ in load_schedules(settings)}
+    own = {
+        stream.app_id: StreamTrigger(
+            schedules[wanted.schedule], wanted.schedule == ON_MARKER, wanted.max_commits_per_minute
+        )
+        for stream in settings.streams
+        if (wanted := loader_of(settings.loader, stream)) != settings.loader
+    }
     return LoadTrigger(
-        Schedule(settings.loader.schedule),
+        schedules[settings.loader.schedule],
         desk,
         SystemClock(),
         metrics,
@@ -53,6 +63,7 @@ def turns_of(
         look_every_s=0.0,  # it waits for no store, and the job has its own pace
         app_ids=_app_ids(settings),
         loads_per_minute=settings.loader.max_commits_per_minute,
+        own=own,
     )
 
 
@@ -63,10 +74,11 @@ def _news(
     may_load: Callable[[str], bool],
     log: FilteringBoundLogger,
 ) -> News | None:
-    if settings.loader.schedule != ON_MARKER:
+    waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
+    if not waiting:
         return None
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-    stored = StoredNotifications(store, _app_ids(settings), log, may_load)
+    stored = StoredNotifications(store, waiting, log, may_load)
     asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NEWS))
     jobs.add(NEWS, asked.look)
     return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, functions
@@ -68,6 +69,9 @@ class WriteInputs:
 
 
 _UNFORGIVING = {"spark.sql.files.ignoreMissingFiles": "false", "spark.sql.files.ignoreCorruptFiles": "false"}
+_CODEC_PROPERTY = "delta.parquet.compression.codec"
+_CODEC = "spark.sql.parquet.compression.codec"
+_CODECS = ("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "zstd")
 _OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 
@@ -86,7 +90,7 @@ def write_within(
 
     Raises what Spark raises.
     """
-    with sessions.writing(optimized=through_spark(work.way)) as writer:
+    with sessions.writing(optimized=through_spark(work.way), codec=codec_of(transaction)) as writer:
         spark, gateway = writer.spark, writer.gateway
         if commit.letters:
             columns = [str(name) for name in transaction.metadata().schema().fieldNames()]
@@ -188,12 +192,23 @@ class WriteSessions:
     def __init__(self, spark: SparkSession) -> None:
         """Derived from a session of `delta_loader.shell.spark.build_session`, with the same options."""
         self._gateway = Gateway(spark)
-        self._writers = {optimized: _writer(spark, optimized=optimized) for optimized in (False, True)}
+        self._spark = spark
+        self._lock = Lock()
+        self._writers: dict[tuple[bool, str | None], Writer] = {
+            (optimized, None): _writer(spark, optimized=optimized, codec=None) for optimized in (False, True)
+        }
 
     @contextmanager
-    def writing(self, *, optimized: bool) -> Iterator[Writer]:
-        """The writer; its session is this thread's active one until the end of the context, then the loader's again."""
-        writer = self._writers[optimized]
+    def writing(self, *, optimized: bool, codec: str | None = None) -> Iterator[Writer]:
+        """The writer; its session is this thread's active one until the end of the context, then the loader's again.
+
+        ``codec`` compresses the files; None is the loader's own setting.
+        """
+        with self._lock:
+            writer = self._writers.get((optimized, codec))
+            if writer is None:
+                writer = _writer(self._spark, optimized=optimized, codec=codec)
+                self._writers[optimized, codec] = writer
         writer.gateway.activate(writer.gateway.session)
         try:
             yield writer
@@ -201,9 +216,17 @@ class WriteSessions:
             self._gateway.activate(self._gateway.session)
 
 
-def _writer(spark: SparkSession, *, optimized: bool) -> Writer:
+def codec_of(transaction: Java) -> str | None:
+    """The compression that the table asks for, in a property that Delta's own writer does not know."""
+    found = transaction.metadata().configuration().get(_CODEC_PROPERTY)
+    codec = str(found.get()).lower() if found.isDefined() else None
+    return codec if codec in _CODECS else None
+
+
+def _writer(spark: SparkSession, *, optimized: bool, codec: str | None) -> Writer:
     session = spark.newSession()
-    for key, value in {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower()}.items():
+    more = {} if codec is None else {_CODEC: codec}
+    for key, value in {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower(), **more}.items():
         session.conf.set(key, value)
     return Writer(session, Gateway(session))
 

@@ -13,6 +13,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from common.settings.pace import longest_flush_after_s
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
 from common.tables.stream_history import read_identity
@@ -64,8 +65,8 @@ def rules_of(settings: Settings, url: str) -> TableRules:
     of_rows = [one for one in streams if comparable(url) in {comparable(found) for found in one.row_tables}]
     given_orders = (one.at(url).table_services.z_order for one in of_rows)
     z_order = next((columns for columns in given_orders if columns), ())
-    writer = settings.writer
-    return TableRules(wanted, quiet_s, z_order, writer.flush_after_s + writer.revoke_timeout_s + RETRIES_S)
+    flushed_s = longest_flush_after_s(settings) + settings.writer.revoke_timeout_s
+    return TableRules(wanted, quiet_s, z_order, flushed_s + RETRIES_S)
 
 
 def _streams_of(settings: Settings, url: str) -> list[Stream]:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.settings import Settings
+    from common.stage.paused_streams import PausedStreams
     from delta_loader.checks.readiness import ReadinessCheck
     from delta_loader.loader import Loader
     from delta_loader.streams.report import StreamReport
@@ -46,6 +47,7 @@ class LoaderServing:
     """The parts of the process that exist so far."""
 
     pausing: Pausing
+    paused: PausedStreams
     desk: RequestQueue = field(default_factory=RequestQueue)
     fitness: ReadinessCheck | None = None
     """Set once Spark has started."""
@@ -76,12 +78,12 @@ class LoaderServing:
         """All routes."""
         pages = service_pages("delta-loader", self.health, self.readiness, metrics.exposition)
         pages |= status_pages(view.status)
-        return Routes(pages, {**pausing_calls(self.pausing), "/load": self.load}, token)
+        return Routes(pages, {**pausing_calls(self.pausing, self.paused), "/load": self.load}, token)
 
     def health(self) -> Health:
         """The current problems."""
         if self.loader is None:
-            return Health(notes=self.pausing.notes)
+            return Health(notes=(*self.pausing.notes, *self.paused.notes))
         lease = self.loader.lease
         unleased = None if lease is None else lease.problem
         problems = [*self.loader.service.problems, *self.loader.fitness.problems]
@@ -94,7 +96,7 @@ class LoaderServing:
             late = f"{unheard.problem}; news of markers come late while that is so"
             notes.append(with_remedy(late, unheard.remedy))
         notes += [with_remedy(text, JOB_REMEDY) for text in self.loader.jobs.long_running]
-        return Health(tuple(problems), (*self.pausing.notes, *notes, *self._held(self.loader)))
+        return Health(tuple(problems), (*self.pausing.notes, *self.paused.notes, *notes, *self._held(self.loader)))
 
     def _held(self, loader: Loader) -> Iterator[str]:
         """Held partitions and writers' problems: no reason to report the loader as unhealthy, or to restart it."""
@@ -126,8 +128,10 @@ class LoaderServing:
             return text_page(503, "the load was cut short, or lasts longer than this call waits; see the status\n")
         failed = any(report.failure for report in reports)
         loader, ended = self.loader, {report.app_id for report in reports}
-        at_it = [app_id for app_id in (sorted(loader.loaded_here) if loader is not None else ()) if app_id not in ended]
-        answer = {"streams": [_report_json(report) for report in reports], "at_it": at_it}
+        left = [] if loader is None else [app_id for app_id in sorted(loader.loaded_here) if app_id not in ended]
+        paused = [app_id for app_id in left if self.paused.is_paused(app_id)]
+        at_it = [app_id for app_id in left if app_id not in paused]
+        answer = {"streams": [_report_json(report) for report in reports], "at_it": at_it, "paused": paused}
         return json_page(500 if failed else 200, answer)
 
     def _refusal(self) -> Page | None:

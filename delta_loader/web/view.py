@@ -25,7 +25,7 @@ from common.pages.model import (
     added,
     counted,
 )
-from common.pages.problems import held_problems, paused_problem
+from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
@@ -123,6 +123,7 @@ class LoaderView:
         of_writers = (problem for found in writers.values() for problem in found.problems())
         problems = _sorted([*_problems(loader, book), *of_writers, *_dropped(self._streams, book)])
         levels = {app_id: ProblemLevel.WARNING for app_id, found in writers.items() if found.waits}
+        levels |= dict.fromkeys(loader.paused.pauses, ProblemLevel.WARNING)
         levels |= {app_id: ProblemLevel.ERROR for app_id, found in writers.items() if found.held}
         levels |= {app_id: ProblemLevel.ERROR for app_id, entry in book.entries.items() if entry.held}
         levels |= {
@@ -148,7 +149,7 @@ class LoaderView:
                     len(helds[stream.app_id]),
                     levels,
                     now_s,
-                    by_another=stream.app_id in loader.loaded_elsewhere,
+                    more=_more(loader, stream.app_id),
                 )
                 for stream in self._streams
             ),
@@ -195,20 +196,19 @@ class LoaderView:
         levels: Mapping[str, ProblemLevel],
         now_s: float,
         *,
-        by_another: bool,
+        more: str,
     ) -> StreamFlow:
         seen = entry.seen
         waiting = sum(one.waiting for one in seen.values())
         records = sum(one.lag for one in seen.values())
         staged = added([self._lag(source, one.staged, now_s) for source, one in seen.items()])
         loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
-        other = ", loaded by another loader" if by_another else ""
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
         return StreamFlow(
             app_id=stream.app_id,
             table=stream.table,
-            way=counted(len(seen), "Kafka partition") + other + left_out,
+            way=counted(len(seen), "Kafka partition") + more + left_out,
             stops=(
                 Stop("Kafka", None),
                 Stop("Staged", staged, f"{counted(waiting, 'marker')} waiting" if waiting else "nothing waits"),
@@ -293,6 +293,7 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
         )
     if loader.pausing.is_on:
         problems.append(paused_problem("Loading is paused"))
+    problems += stream_pauses(loader.paused.pauses)
     return problems
 
 
@@ -303,6 +304,12 @@ def _dropped(streams: Iterable[Stream], book: LoadStats) -> Iterator[Problem]:
         if found is not None and not stream.drops_on_purpose:
             title = f"Fields of {stream.app_id} are dropped"
             yield Problem(ProblemLevel.WARNING, title, found.sentence, undeclared.REMEDY)
+
+
+def _more(loader: Loader, app_id: str) -> str:
+    """What else there is to say of a stream."""
+    other = ", loaded by another loader" if app_id in loader.loaded_elsewhere else ""
+    return f"{other}, paused" if app_id in loader.paused.pauses else other
 
 
 def _sorted(problems: Iterable[Problem]) -> list[Problem]:

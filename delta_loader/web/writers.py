@@ -78,7 +78,7 @@ class WritersView:
         self._streams = {stream.app_id: stream for stream in streams}
         self._ends = ends
         self._look = look
-        self._limit_s = late_after_s(flush_after_s)
+        self._flush_after_s = flush_after_s
 
     @property
     def are_known(self) -> bool:
@@ -96,5 +96,6 @@ class WritersView:
         stream, look = self._streams[entry.app_id], self._look
         chains, said = Chains(entry.seen, entry.looked_s), KafkaSaid(self._ends, look.firsts, look.topic_ids, look.idle)
         held = held_by_writers(chains, said)
-        waits = unstaged(stream, chains, look.partitions, said, self._limit_s)
+        limit_s = late_after_s(self._flush_after_s if stream.flush_after_s is None else stream.flush_after_s)
+        waits = unstaged(stream, chains, look.partitions, said, limit_s)
         return OfWriters(held, [one for one in waits if one.source not in held])

@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -29,9 +28,9 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
 
 Headers = list[tuple[str, bytes | None]]
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))
+"""Messages' headers, in Kafka's order; null for a message without any. Keys are bytes that may not be UTF-8."""
 NO_TIMESTAMP = -1
-_HEADER_BYTES = 200
-"""A header's overhead in addition to its bytes, in Python."""
 
 
 def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,8 +53,8 @@ class MessageBatch:
     values: pa.BinaryArray
     """Null for a tombstone. ``large_binary`` where a batch exceeds 2 GiB."""
     keys: pa.BinaryArray
-    headers: tuple[Headers | None, ...] | None
-    """None when no expression uses headers."""
+    headers: pa.ListArray | None
+    """`HEADERS`; None when they are not read."""
     leader_epoch: int | None = field(default=None, kw_only=True)
     """The leader epoch of the broker that appended them, the same for all; None where that is unknown."""
 
@@ -66,10 +65,7 @@ class MessageBatch:
     def memory_bytes(self) -> int:
         """The memory of its values, keys and headers, and of each message's entries in the columns."""
         found = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
-        if self.headers is not None:
-            each = (header for some in self.headers if some for header in some)
-            found += sum(_HEADER_BYTES + len(name) + len(value or b"") for name, value in each)
-        return int(found)
+        return int(found if self.headers is None else found + self.headers.nbytes)
 
     @property
     def end(self) -> Position:
@@ -89,7 +85,7 @@ class MessageBatch:
             self.timestamps_ms[keep],
             self.values.take(pa.array(keep)),
             self.keys.take(pa.array(keep)),
-            None if self.headers is None else tuple(self.headers[index] for index in keep),
+            None if self.headers is None else self.headers.take(pa.array(keep)),
             leader_epoch=self.leader_epoch,
         )
 
@@ -103,7 +99,7 @@ class MessageBatch:
             timestamps_ms=self.timestamps_ms[start:end],
             values=self.values.slice(start, end - start),
             keys=self.keys.slice(start, end - start),
-            headers=None if self.headers is None else self.headers[start:end],
+            headers=None if self.headers is None else self.headers.slice(start, end - start),
         )
 
     def record_at(self, index: int) -> LastRecord | None:
@@ -129,7 +125,7 @@ class Messages:
     timestamps_ms: NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray
-    headers: tuple[Headers | None, ...] | None
+    headers: pa.ListArray | None
 
     @classmethod
     def of(cls, batches: Sequence[MessageBatch]) -> Messages:
@@ -138,7 +134,6 @@ class Messages:
         if len(batches) == 1:
             (only,) = batches
             return cls((only,), starts, only.offsets, only.timestamps_ms, only.values, only.keys, only.headers)
-        with_headers = all(batch.headers is not None for batch in batches)
         return cls(
             tuple(batches),
             starts,
@@ -146,7 +141,7 @@ class Messages:
             np.concatenate([batch.timestamps_ms for batch in batches]),
             concatenated([batch.values for batch in batches]),
             concatenated([batch.keys for batch in batches]),
-            tuple(chain.from_iterable(batch.headers or () for batch in batches)) if with_headers else None,
+            headers_of(batches),
         )
 
     def __len__(self) -> int:
@@ -184,6 +179,36 @@ class Messages:
         if len(names) == 1:
             return pa.repeat(names[0], len(index))
         return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
+
+
+def headers_column(headers: Sequence[Headers | None]) -> pa.ListArray:
+    """Headers as a column. Surrogates in keys stand for bytes that are not UTF-8, as in `header_lists`."""
+    each = [header for some in headers if some is not None for header in some]
+    keys = pa.array([key.encode("utf-8", "surrogateescape") for key, _ in each], pa.binary())
+    values = pa.array([value for _, value in each], pa.binary())
+    ends = np.cumsum([0, *(0 if some is None else len(some) for some in headers)], dtype=np.int32)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+    mask = pa.array([some is None for some in headers], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, mask=mask).cast(HEADERS)
+
+
+def header_lists(column: pa.ListArray) -> list[Headers | None]:
+    """Headers as Python's values: the inverse of `headers_column`."""
+    return [
+        None
+        if some is None
+        else [(header["key"].decode("utf-8", "surrogateescape"), header["value"]) for header in some]
+        for some in column.to_pylist()
+    ]
+
+
+def headers_of(batches: Sequence[MessageBatch]) -> pa.ListArray | None:
+    """The headers of batches, one after the other; None where they were not read for any."""
+    if all(batch.headers is None for batch in batches):
+        return None
+    return pa.concat_arrays(
+        [pa.nulls(len(batch), HEADERS) if batch.headers is None else batch.headers for batch in batches]
+    )
 
 
 def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:

@@ -27,18 +27,19 @@ from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
 from common.tables.changes import table_columns
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.core.batch import Messages
 from stage_writer.core.changes.events import Events, deletes_by_tombstones
 from stage_writer.core.changes.operation import Operation
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.envelopes.framing import FramedDecoder
 from stage_writer.core.envelopes.layers import decoder_of
-from stage_writer.core.outcome import Outcome, Part, kafka_columns_of, staged_of
+from stage_writer.core.outcome import Outcome, Part, staged_of
 from stage_writer.core.parquet.buffer import TableFormat
 from stage_writer.core.parquet.partitioning import can_partition
 from stage_writer.core.steps.derive import Deriver
 from stage_writer.core.steps.explode import Exploder
+from stage_writer.core.steps.kafka_columns import KafkaColumns
 from stage_writer.core.steps.names import Names
 from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.route import Router, parted
@@ -225,8 +226,8 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
     if named.plan is not None:
         yield Names(named.columns, named.plan)
         columns = named.columns
-    if stream.kafka_columns:
-        kafka = KafkaColumns(columns)
+    if kafka_fields_of(stream):
+        kafka = KafkaColumns(columns, stream)
         yield kafka
         columns = kafka.columns
     by = merge_by_of(stream)
@@ -234,22 +235,6 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         yield Events(columns, stream, by)
     if stream.staged_place is not None:
         yield Places(columns, stream.staged_place)
-
-
-class KafkaColumns:
-    """Adds Kafka's own columns: a `Step`."""
-
-    needs_headers = False
-
-    def __init__(self, columns: StructType) -> None:
-        self.columns = columns.with_fields(KAFKA_FIELDS)
-
-    def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with their position in Kafka."""
-        table = rows.table
-        for field, column in zip(KAFKA_FIELDS, kafka_columns_of(messages, rows.index), strict=True):
-            table = table.append_column(field.name, column)
-        return rows.with_table(table)
 
 
 def require_can_partition(rows: TableFormat) -> None:

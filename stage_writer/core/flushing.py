@@ -2,7 +2,8 @@
 
 Rules:
 
-1. A partition is flushed for its age, its Parquet bytes or its records, whichever comes first; age counts from the
+1. A partition is flushed for its age, its Parquet bytes or its records, whichever comes first, by the limits of its
+   stream; age counts from the
    buffer's first record and needs no further record. Ages are staggered: each partition has its own share of
    ``flush_after``, between 0.8 and 1, so that a thousand partitions that were assigned at once do not flush at once.
    ``flush_after`` is the maximum.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from common.settings import Stream
     from common.spans import TopicPartition
 
 SHORT_SHARE = 0.8
@@ -60,6 +62,15 @@ class FlushLimits:
     memory_bytes: int
     """For buffers and flushes in progress; other users of memory have their own shares (core/memory.py)."""
 
+    def of(self, stream: Stream) -> FlushLimits:
+        """The limits of one stream, which may have its own."""
+        return FlushLimits(
+            self.flush_after_s if stream.flush_after_s is None else stream.flush_after_s,
+            self.flush_bytes if stream.flush_bytes is None else stream.flush_bytes,
+            self.flush_records if stream.flush_records is None else stream.flush_records,
+            self.memory_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Filling:
@@ -78,6 +89,8 @@ class Filling:
     """The share of ``flush_after`` after which it is due (`age_share_of`)."""
     is_asked: bool = False
     """Whether a flush was requested explicitly."""
+    limits: FlushLimits | None = None
+    """Its stream's own limits; None for those of the writer. Memory is always the writer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,7 @@ def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], 
 
 
 def _own_reason(filling: Filling, limits: FlushLimits, now_s: float) -> FlushReason | None:
+    limits = filling.limits or limits
     if filling.first_record_at_s is None:
         return None
     if filling.parquet_bytes >= limits.flush_bytes:

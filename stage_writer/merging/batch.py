@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from common.spans import Position
 from common.stage.merged import InputEnd, merged_position
-from stage_writer.core.batch import MessageBatch, concatenated
+from stage_writer.core.batch import MessageBatch, concatenated, headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,7 +94,7 @@ class MergedBatch(MessageBatch):
             self.timestamps_ms[index],
             self.values.take(places),
             self.keys.take(places),
-            None if self.headers is None else tuple(self.headers[one] for one in index.tolist()),
+            None if self.headers is None else self.headers.take(places),
         )
 
     def _places(self, count: int) -> tuple[Position, ...]:
@@ -116,8 +116,7 @@ def merged_batch(
     """Messages of inputs, given by their index, one batch after the other; ``order`` is their merged order."""
     input_of = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])[order]
     own = np.concatenate([batch.offsets for _, batch in parts])[order]
-    headers = [batch.headers for _, batch in parts]
-    flat = None if None in headers else [one for some in headers if some is not None for one in some]
+    headers = headers_of([batch for _, batch in parts])
     places = pa.array(order)
     return MergedBatch(
         chain,
@@ -125,7 +124,7 @@ def merged_batch(
         np.concatenate([batch.timestamps_ms for _, batch in parts])[order],
         concatenated([batch.values for _, batch in parts]).take(places),
         concatenated([batch.keys for _, batch in parts]).take(places),
-        None if flat is None else tuple(flat[place] for place in order.tolist()),
+        None if headers is None else headers.take(places),
         tuple(inputs),
         input_of,
         own,

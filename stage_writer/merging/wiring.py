@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from common.settings import Settings
+    from common.settings import Settings, Stream
     from common.settings.overlap import UnreadTopics
     from stage_writer.ports import RecordSource
 
@@ -31,11 +31,14 @@ def source_of(
     clock: Clock,
     log: FilteringBoundLogger,
     *,
-    with_headers: bool,
+    with_headers: Sequence[Stream] = (),
     native: Path | None = None,
     unread: UnreadTopics | None = None,
 ) -> RecordSource:
-    """Kafka, with merged chains where there are groups; otherwise like `KafkaSource`. Raises ConfigError."""
+    """Kafka, with merged chains where there are groups; otherwise like `KafkaSource`. Raises ConfigError.
+
+    ``with_headers`` are the streams whose messages' headers are read.
+    """
     merges = bool(groups.groups)
     kafka = KafkaSource(
         settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native, unread=unread

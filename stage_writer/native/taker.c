@@ -6,7 +6,9 @@
       of it is public: the functions, and the fields of a message.
    2. A call takes few messages at a time from the queue, while they are in the processor's cache, and frees them.
    3. Offsets are of 32 bits (`columns.h`): beyond 2^31 - 1 bytes the taking fails, as it does without memory.
-   4. Errors and ends of partitions come through the queue as messages do, and are kept apart. */
+   4. Errors and ends of partitions come through the queue as messages do, and are kept apart.
+   5. Headers are read for the topics that want them only: librdkafka does not even parse the others. Headers that it
+      cannot parse become one with a name that is not UTF-8, so that what reads the names refuses the message. */
 
 #include "columns.h"
 
@@ -17,7 +19,8 @@
 #endif
 
 enum { AT_ONCE = 256, FIRST_GUESS_BYTES = 64 * 1024, MOST_TEXT = 256, RUN = 4, PROBLEM = 6, MESSAGE_BYTES = 32 };
-enum { OFFSETS, STAMPS, VALUES, KEYS, COLUMNS };
+enum { OFFSETS, STAMPS, VALUES, KEYS, HEADERS, HEADER_KEYS, HEADER_VALUES, COLUMNS };
+enum { NO_HEADERS = -156, HEADER_BYTES = 8 };
 
 /* As in rdkafka.h. */
 typedef struct {
@@ -39,6 +42,8 @@ typedef struct {
     const char *(*topic_name)(const void *topic);
     const char *(*error_text)(const message *found);
     int32_t (*leader_epoch)(const message *found);
+    int32_t (*headers)(const message *found, void **headers);
+    int32_t (*header)(const void *headers, size_t place, const char **key, const void **value, size_t *size);
 } calls;
 
 typedef struct {
@@ -46,8 +51,10 @@ typedef struct {
     void *queue;
     node columns[COLUMNS];
     area runs, problems, names, texts; /* of a run: topic, partition, first message, leader epoch */
-    int64_t run_count, problem_count, names_size, texts_size, topic_count;
+    area with_headers;                 /* the numbers of the topics whose headers are read */
+    int64_t run_count, problem_count, names_size, texts_size, topic_count, with_headers_count;
     int64_t guess_bytes, last_topic, last_partition, last_epoch;
+    bool reads_headers; /* of the last topic */
 } taker;
 
 static void empty(taker *self) {
@@ -68,11 +75,12 @@ PUBLIC void kde_taker_free(taker *self) {
     free(self->problems.bytes);
     free(self->names.bytes);
     free(self->texts.bytes);
+    free(self->with_headers.bytes);
     free(self);
 }
 
 PUBLIC taker *kde_taker_new(const calls *given, void *queue) {
-    static const int32_t kinds[COLUMNS] = {LONG, LONG, BASE64, BASE64};
+    static const int32_t kinds[COLUMNS] = {LONG, LONG, BASE64, BASE64, LIST, BASE64, BASE64};
     taker *self = calloc(1, sizeof *self);
     if (self != NULL) {
         self->calls = *given;
@@ -88,8 +96,7 @@ PUBLIC taker *kde_taker_new(const calls *given, void *queue) {
 }
 
 /* The number of a topic, by its name, which are one after the other, each with its zero; -1 without memory. */
-static int64_t topic_of(taker *self, const void *topic) {
-    const char *name = topic == NULL ? "" : self->calls.topic_name(topic);
+static int64_t number_of(taker *self, const char *name) {
     const int64_t size = (int64_t)strlen(name) + 1;
     int64_t place = 0;
     for (int64_t number = 0; number < self->topic_count; number++) {
@@ -103,6 +110,21 @@ static int64_t topic_of(taker *self, const void *topic) {
         return -1;
     }
     return self->topic_count++;
+}
+
+static int64_t topic_of(taker *self, const void *topic) {
+    return number_of(self, topic == NULL ? "" : self->calls.topic_name(topic));
+}
+
+static bool wants_headers(const taker *self, int64_t topic) {
+    for (int64_t place = 0; place < self->with_headers_count; place++) {
+        int64_t number;
+        memcpy(&number, self->with_headers.bytes + place * 8, sizeof number);
+        if (number == topic) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static bool add_numbers(area *place, int64_t *count, const int64_t *numbers, int64_t size) {
@@ -134,6 +156,42 @@ static inline bool add_binary(node *at, const uint8_t *bytes, size_t size) {
            end_entry(at, true);
 }
 
+/* Rule 5. Before the first topic that wants headers the columns for them are empty. */
+static bool add_headers(taker *self, const message *found) {
+    node *lists = &self->columns[HEADERS], *keys = &self->columns[HEADER_KEYS], *values = &self->columns[HEADER_VALUES];
+    static const uint8_t unreadable[] = {0xFF};
+    void *headers = NULL;
+    const char *key = NULL;
+    const void *value = NULL;
+    size_t size = 0;
+    while (lists->length < self->columns[OFFSETS].length) {
+        if (!add_null(lists)) {
+            return false;
+        }
+    }
+    const int32_t error = self->reads_headers ? self->calls.headers(found, &headers) : NO_HEADERS;
+    if (error == NO_HEADERS) {
+        return add_null(lists);
+    }
+    if (error != 0 && !(add_binary(keys, unreadable, 1) && add_null(values))) {
+        return false;
+    }
+    for (size_t place = 0; error == 0 && self->calls.header(headers, place, &key, &value, &size) == 0; place++) {
+        if (!add_binary(keys, (const uint8_t *)key, strlen(key)) || !add_binary(values, value, size)) {
+            return false;
+        }
+    }
+    return add_offset(lists, keys->length) && end_entry(lists, true);
+}
+
+/* Read the headers of a topic's messages from now on; false without memory. */
+PUBLIC bool kde_taker_read_headers(taker *self, const char *name) {
+    const int64_t number = number_of(self, name);
+    self->last_topic = -1;
+    return number >= 0 &&
+           (wants_headers(self, number) || add_numbers(&self->with_headers, &self->with_headers_count, &number, 1));
+}
+
 static bool add_message(taker *self, const message *found, const void **topic) {
     int kind;
     const int64_t stamp = self->calls.timestamp(found, &kind);
@@ -154,16 +212,23 @@ static bool add_message(taker *self, const message *found, const void **topic) {
         self->last_topic = number;
         self->last_partition = found->partition;
         self->last_epoch = epoch;
+        self->reads_headers = wants_headers(self, number);
+    }
+    if (self->with_headers_count > 0 && !add_headers(self, found)) {
+        return false;
     }
     return add_fixed(&self->columns[OFFSETS], &found->offset, 8) && add_fixed(&self->columns[STAMPS], &stamp, 8) &&
            add_binary(&self->columns[VALUES], found->value, found->value_size) &&
            add_binary(&self->columns[KEYS], found->key, found->key_size);
 }
 
-/* What the messages hold: their values, their keys, and what each takes up in the columns. Tombstones have no value. */
+/* What the messages hold: their values, keys and headers, and what each takes up in the columns. Tombstones have no
+   value. */
 static int64_t held_bytes(const taker *self) {
     const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
-    return offset_at(values, values->length) + offset_at(keys, keys->length) + values->length * MESSAGE_BYTES;
+    const node *header_keys = &self->columns[HEADER_KEYS];
+    return data_bytes(values) + data_bytes(keys) + values->length * MESSAGE_BYTES + data_bytes(header_keys) +
+           data_bytes(&self->columns[HEADER_VALUES]) + header_keys->length * HEADER_BYTES;
 }
 
 /* Take what is in the queue, or wait so long for the first message; until there are `most` messages, or about so many
@@ -209,7 +274,8 @@ PUBLIC int64_t kde_taker_take(taker *self, int64_t most, int64_t most_bytes, int
 
 /* Sizes of all that `kde_taker_give` gives, and the number of topics. */
 PUBLIC void kde_taker_sizes(const taker *self, int64_t *sizes) {
-    const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
+    const node *values = &self->columns[VALUES], *keys = &self->columns[KEYS], *lists = &self->columns[HEADERS];
+    const node *header_keys = &self->columns[HEADER_KEYS], *header_values = &self->columns[HEADER_VALUES];
     const int64_t found[] = {
         self->columns[OFFSETS].length,
         self->run_count,
@@ -220,6 +286,12 @@ PUBLIC void kde_taker_sizes(const taker *self, int64_t *sizes) {
         keys->validity.bytes == NULL ? 0 : (keys->length + 7) / 8,
         self->texts_size,
         self->names_size,
+        lists->length,
+        lists->validity.bytes == NULL ? 0 : (lists->length + 7) / 8,
+        header_keys->length,
+        data_bytes(header_keys),
+        data_bytes(header_values),
+        header_values->validity.bytes == NULL ? 0 : (header_values->length + 7) / 8,
     };
     memcpy(sizes, found, sizeof found);
 }
@@ -230,31 +302,44 @@ static void put(uint8_t *target, const uint8_t *from, int64_t size) {
     }
 }
 
+static void put_ends(uint8_t *target, const node *from) {
+    memset(target, 0, 4);
+    if (from->length > 0) {
+        put(target + 4, from->values.bytes + 4, from->length * 4);
+    }
+}
+
+static void put_validity(uint8_t *target, const node *from) {
+    if (from->validity.bytes != NULL) {
+        put(target, from->validity.bytes, (from->length + 7) / 8);
+    }
+}
+
 /* Copy all out, and forget it; but the values' bytes, which are handed over, for `kde_bytes_free`. Targets: offsets,
    timestamps, offsets of values and of keys, validity of values and of keys, bytes of keys, runs, problems, texts,
-   names. */
+   names; offsets of headers, of their keys and of their values, validity of headers and of their values, bytes of their
+   keys and of their values. */
 PUBLIC uint8_t *kde_taker_give(taker *self, uint8_t *const *targets) {
     node *values = &self->columns[VALUES], *keys = &self->columns[KEYS];
     const int64_t length = values->length;
     put(targets[0], self->columns[OFFSETS].values.bytes, length * 8);
     put(targets[1], self->columns[STAMPS].values.bytes, length * 8);
-    memset(targets[2], 0, 4);
-    memset(targets[3], 0, 4);
-    if (length > 0) {
-        put(targets[2] + 4, values->values.bytes + 4, length * 4);
-        put(targets[3] + 4, keys->values.bytes + 4, length * 4);
-    }
-    if (values->validity.bytes != NULL) {
-        put(targets[4], values->validity.bytes, (length + 7) / 8);
-    }
-    if (keys->validity.bytes != NULL) {
-        put(targets[5], keys->validity.bytes, (length + 7) / 8);
-    }
+    put_ends(targets[2], values);
+    put_ends(targets[3], keys);
+    put_validity(targets[4], values);
+    put_validity(targets[5], keys);
     put(targets[6], keys->data.bytes, data_bytes(keys));
     put(targets[7], self->runs.bytes, self->run_count * RUN * 8);
     put(targets[8], self->problems.bytes, self->problem_count * PROBLEM * 8);
     put(targets[9], self->texts.bytes, self->texts_size);
     put(targets[10], self->names.bytes, self->names_size);
+    put_ends(targets[11], &self->columns[HEADERS]);
+    put_ends(targets[12], &self->columns[HEADER_KEYS]);
+    put_ends(targets[13], &self->columns[HEADER_VALUES]);
+    put_validity(targets[14], &self->columns[HEADERS]);
+    put_validity(targets[15], &self->columns[HEADER_VALUES]);
+    put(targets[16], self->columns[HEADER_KEYS].data.bytes, data_bytes(&self->columns[HEADER_KEYS]));
+    put(targets[17], self->columns[HEADER_VALUES].data.bytes, data_bytes(&self->columns[HEADER_VALUES]));
     uint8_t *given = values->data.bytes;
     const int64_t given_size = data_bytes(values);
     values->data.bytes = NULL;

@@ -24,8 +24,10 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import cimpl
 
+from stage_writer.core.batch import HEADERS
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from confluent_kafka import Consumer
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _CONSUMER = 1
 _LOOKED_AT_BYTES = 4096
-_SIZES = 9
+_SIZES = 15
 _RUN, _PROBLEM = 4, 6
 _CALLS = (
     "rd_kafka_consume_batch_queue",
@@ -42,6 +44,8 @@ _CALLS = (
     "rd_kafka_topic_name",
     "rd_kafka_message_errstr",
     "rd_kafka_message_leader_epoch",
+    "rd_kafka_message_headers",
+    "rd_kafka_header_get_all",
 )
 _POINTER, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
 
@@ -77,6 +81,8 @@ class TakenMessages:
     timestamps_ms: NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray
+    headers: pa.ListArray | None
+    """`stage_writer.core.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
     runs: tuple[MessageRun, ...]
     errors: tuple[TakenError, ...]
 
@@ -102,6 +108,7 @@ class _Own:
         own = ctypes.CDLL(str(path))
         self.new = _typed(own.kde_taker_new, _POINTER, _POINTER, _POINTER)
         self.free = _typed(own.kde_taker_free, None, _POINTER)
+        self.read_headers = _typed(own.kde_taker_read_headers, ctypes.c_bool, _POINTER, _TEXT)
         self.take = _typed(own.kde_taker_take, _NUMBER, _POINTER, _NUMBER, _NUMBER, ctypes.c_int, _POINTER)
         self.sizes = _typed(own.kde_taker_sizes, None, _POINTER, _POINTER)
         self.give = _typed(own.kde_taker_give, _POINTER, _POINTER, _POINTER)
@@ -130,6 +137,12 @@ class QueueReader:
             raise MemoryError(msg)
         self.free = weakref.finalize(self, self._own.free, self._taker)
 
+    def read_headers(self, topic: str) -> None:
+        """Read the headers of this topic's messages, too."""
+        if not self._own.read_headers(self._taker, topic.encode()):
+            msg = "no memory for the name of a topic"
+            raise MemoryError(msg)
+
     def take(self, most: int, most_bytes: int, timeout_s: float) -> tuple[int, int]:
         """Read what is available, or wait for the first message; returns how many are held now, and how many bytes."""
         taken_bytes = np.zeros(1, np.int64)
@@ -143,7 +156,7 @@ class QueueReader:
         """The held messages; they are removed from here."""
         sizes = np.zeros(_SIZES, np.int64)
         self._own.sizes(self._taker, sizes.ctypes.data)
-        count, runs, problems, value_bytes, key_bytes, values_valid, keys_valid, texts, names = sizes.tolist()
+        count, runs, problems, value_bytes, key_bytes, values_valid, keys_valid, texts, names = sizes[:9].tolist()
         offsets, stamps = np.empty(count, np.int64), np.empty(count, np.int64)
         ends = [pa.allocate_buffer(4 * (count + 1)) for _ in range(2)]
         valid = [pa.allocate_buffer(size) if size else None for size in (values_valid, keys_valid)]
@@ -153,20 +166,20 @@ class QueueReader:
         arrays = [array.ctypes.data for array in (offsets, stamps)]
         arrays += [0 if buffer is None else buffer.address for buffer in (*ends, *valid, keys)]
         arrays += [array.ctypes.data for array in (*numbers, *text)]
+        headers = _Headers(sizes[9:].tolist())
+        arrays += headers.targets
         targets = np.array(arrays, np.uintp)
         address = self._own.give(self._taker, targets.ctypes.data)
         values = _Given(address, self._own).buffer(value_bytes) if address else pa.allocate_buffer(0)
         topics = text[1].tobytes().decode().split("\0")[:-1]
         said = text[0].tobytes()
 
-        def text_of(first: int, size: int) -> str:
-            return said[first : first + size].decode("utf-8", "replace")
-
         return TakenMessages(
             offsets,
             stamps,
             _binaries(count, valid[0], ends[0], values),
             _binaries(count, valid[1], ends[1], keys),
+            headers.column if headers.messages else None,
             _runs(numbers[0], topics, count),
             tuple(
                 TakenError(
@@ -177,11 +190,31 @@ class QueueReader:
         )
 
 
+class _Headers:
+    """Room for the headers of the held messages: six sizes of `kde_taker_sizes`, seven targets of `kde_taker_give`."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.messages, valid, self._count, key_bytes, value_bytes, values_valid = sizes
+        self._ends = [pa.allocate_buffer(4 * (length + 1)) for length in (self.messages, self._count, self._count)]
+        self._valid = [pa.allocate_buffer(size) if size else None for size in (valid, values_valid)]
+        self._data = [pa.allocate_buffer(size) for size in (key_bytes, value_bytes)]
+        buffers = (*self._ends, *self._valid, *self._data)
+        self.targets = [0 if buffer is None else buffer.address for buffer in buffers]
+
+    @property
+    def column(self) -> pa.ListArray:
+        """The headers, once they are there."""
+        keys = _binaries(self._count, None, self._ends[1], self._data[0])
+        values = _binaries(self._count, self._valid[1], self._ends[2], self._data[1])
+        pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+        return pa.ListArray.from_buffers(HEADERS, self.messages, [self._valid[0], self._ends[0]], children=[pairs])
+
+
 class NativeTaking:
     """Reads the messages of one consumer. Raises OSError where that is not supported (rule 4)."""
 
-    def __init__(self, path: Path, consumer: Consumer) -> None:
-        """``path`` is the compiled library's."""
+    def __init__(self, path: Path, consumer: Consumer, with_headers: Callable[[str], bool]) -> None:
+        """``path`` is the compiled library's; ``with_headers`` says whether a topic's headers are wanted."""
         try:
             self._functions = _Kafka()
         except AttributeError as error:
@@ -191,6 +224,7 @@ class NativeTaking:
         self._queue = self._functions.queue_new(self._kafka)
         self._reader = QueueReader(path, self._functions.calls, self._queue)
         self.take, self.give = self._reader.take, self._reader.give
+        self._with_headers = with_headers
         self._partitions: dict[tuple[str, int], int] = {}
         self._is_closed = False
 
@@ -201,6 +235,8 @@ class NativeTaking:
         """
         for topic, partition in () if self._is_closed else partitions:
             self.let_go([(topic, partition)])
+            if self._with_headers(topic):
+                self._reader.read_headers(topic)
             queue = self._functions.queue_of(self._kafka, topic.encode(), partition)
             if queue:
                 self._partitions[topic, partition] = queue

@@ -19,6 +19,8 @@ from common.errors import StoreError
 from common.stage.news import TELL_EVERY_S
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
@@ -40,8 +42,11 @@ class LoaderNotifier:
         log: FilteringBoundLogger,
         metrics: Metrics,
         control: NotificationTopic | None = None,
+        *,
+        app_ids: Collection[str] | None = None,
     ) -> None:
-        """Sends nothing yet."""
+        """``app_ids`` are the streams whose loader waits for markers; None for all."""
+        self._app_ids = app_ids
         self._stage = stage
         self._clock = clock
         self._log = log
@@ -60,7 +65,8 @@ class LoaderNotifier:
 
     def sealed(self, app_id: str) -> None:
         """A stream has a new marker."""
-        self._untold.add(app_id)
+        if self._app_ids is None or app_id in self._app_ids:
+            self._untold.add(app_id)
 
     def tell(self) -> None:
         """Send pending notifications, if they are due."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer
@@ -25,8 +26,10 @@ class Buffers:
 
     def new(self, start: Position, converter: Converter) -> Buffer:
         """An empty buffer for rows of this converter."""
-        ratio = self._compression.get(converter.stream.app_id, FIRST_GUESS)
-        return Buffer.begin(start, converter.formats, self._filing, ratio)
+        stream = converter.stream
+        ratio = self._compression.get(stream.app_id, FIRST_GUESS)
+        filing = self._filing if stream.compression is None else replace(self._filing, codec=stream.compression)
+        return Buffer.begin(start, converter.formats, filing, ratio)
 
     def begin_next(self, owned: Owned) -> None:
         """Give a partition whose buffer is being flushed the next one, with the newest columns if possible."""

@@ -14,7 +14,7 @@ from stage_writer.partitions.resume_points import ResumePoint
 if TYPE_CHECKING:
     from common.spans import TopicPartition
     from stage_writer.core.chain_end import Lineage, Tail
-    from stage_writer.core.flushing import FlushReason
+    from stage_writer.core.flushing import FlushLimits, FlushReason
     from stage_writer.core.parquet.buffer import Buffer
     from stage_writer.outbox.ports import Outlet
     from stage_writer.ports import (
@@ -68,6 +68,8 @@ class Owned:
     wait: Dependency | None = None
     """What it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
+    skipped: bool = False
+    """Whether messages that arrived while its stream is paused were dropped: it is read again (pauses.py)."""
     outlet: Outlet | None = None
     """What its stream's topology has sent to Kafka topics, not yet delivered."""
     task: PartitionTask | None = None
@@ -93,15 +95,15 @@ class Owned:
 
     def reach_end(self, position: Position) -> None:
         """Kafka has nothing before ``position`` that was not read."""
-        if self.wait is None and position >= self.buffer.end:
+        if self.wait is None and not self.skipped and position >= self.buffer.end:
             self.caught_up, self.read_to = True, position
             if not self.buffer.is_empty:
                 # The offsets between hold no records (transaction markers, aborted records) and are covered too:
                 # otherwise the chain would end at a position that Kafka no longer has once retention has removed it.
                 self.buffer.end = position
 
-    def filling(self) -> Filling:
-        """The input of the flush decision."""
+    def filling(self, limits: FlushLimits | None = None) -> Filling:
+        """The input of the flush decision; ``limits`` are its stream's own."""
         buffer, flight = self.buffer, self.flight
         held = 0 if flight is None else flight.job.memory_bytes
         return Filling(
@@ -114,6 +116,7 @@ class Owned:
             held,
             self.age_share,
             self.task is not None and self.task.wants_flush,
+            limits,
         )
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import Headers, MessageBatch, timestamps_of
+from stage_writer.core.batch import Headers, MessageBatch, headers_column, timestamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class _Columns:
     timestamps_ms: NDArray[np.int64]
     values: pa.BinaryArray
     keys: pa.BinaryArray
-    headers: tuple[Headers | None, ...] | None
+    headers: pa.ListArray | None
 
     @classmethod
     def of(cls, messages: Sequence[Message], *, with_headers: bool) -> _Columns:
@@ -76,13 +76,13 @@ class _Columns:
             timestamps_of(stamps),
             _binaries(list(map(Message.value, messages))),
             _binaries(list(map(Message.key, messages))),
-            tuple(_headers(message) for message in messages) if with_headers else None,
+            headers_column([_headers(message) for message in messages]) if with_headers else None,
         )
 
     def take(self, order: NDArray[np.intp]) -> _Columns:
         """The same messages in another order."""
         places = pa.array(order)
-        headers = None if self.headers is None else tuple(self.headers[place] for place in order.tolist())
+        headers = None if self.headers is None else self.headers.take(places)
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]
         return _Columns(offsets, stamps, self.values.take(places), self.keys.take(places), headers)
 
@@ -94,7 +94,7 @@ class _Columns:
             self.timestamps_ms[start:end],
             self.values.slice(start, end - start),
             self.keys.slice(start, end - start),
-            None if self.headers is None else self.headers[start:end],
+            None if self.headers is None else self.headers.slice(start, end - start),
             leader_epoch=leader_epoch,
         )
 
@@ -134,7 +134,7 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
 
 def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were read as columns; several for one partition when its runs are long."""
-    columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, None)
+    columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, taken.headers)
     sources = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
     if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
         return tuple(

@@ -94,7 +94,7 @@ class KafkaSource:
         clock: Clock,
         log: FilteringBoundLogger,
         *,
-        with_headers: bool,
+        with_headers: Sequence[Stream] = (),
         co_partitioned: bool = False,
         native: Path | None = None,
         unread: UnreadTopics | None = None,
@@ -103,6 +103,7 @@ class KafkaSource:
 
         ``co_partitioned``: one member gets the partitions with the same number, of all topics. ``native`` is the
         compiled library that reads messages without Python objects, if available. ``unread`` is kept up to date.
+        ``with_headers`` are the streams whose messages' headers are read.
         """
         self._unread = unread or UnreadTopics()
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
@@ -125,7 +126,7 @@ class KafkaSource:
         self._looked_at_s = clock.monotonic_s()
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
-            self._taker = self._taker_of(None if with_headers else native)
+            self._taker = self._taker_of(native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
             raise refused_property(_reason(error)) from error
@@ -265,15 +266,19 @@ class KafkaSource:
     def _taker_of(self, native: Path | None) -> Taker | NativeTaker:
         if native is not None:
             try:
-                taking = NativeTaking(native, self._consumer)
-                return NativeTaker(taking, self._consumer, self._clock, self._most, self._enough_bytes)
+                taking = NativeTaking(native, self._consumer, self._wants_headers)
+                limits = (self._most, self._enough_bytes)
+                return NativeTaker(taking, self._consumer, self._clock, *limits, with_headers=bool(self._with_headers))
             except OSError as error:
                 self._log.info("taking messages as Python's objects, at more cost", problem=str(error))
         return Taker(self._consumer, self._clock, self._most, self._enough_bytes)
 
     def _taken(self, timeout_s: float, taken_bytes: int) -> Portion:
         taken = self._taker.take(timeout_s, taken_bytes)
-        return taken if isinstance(taken, Portion) else portion_of(taken, with_headers=self._with_headers)
+        return taken if isinstance(taken, Portion) else portion_of(taken, with_headers=bool(self._with_headers))
+
+    def _wants_headers(self, topic: str) -> bool:
+        return any(stream.takes(topic) for stream in self._with_headers)
 
     def _sort(self, portion: Portion) -> Polled:
         batches: list[MessageBatch] = []

@@ -32,8 +32,18 @@ _SERVED = 100
 class NativeTaker:
     """Reads portions from one consumer."""
 
-    def __init__(self, taking: NativeTaking, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:
-        """Like `Taker`."""
+    def __init__(
+        self,
+        taking: NativeTaking,
+        consumer: Consumer,
+        clock: Clock,
+        most: int,
+        most_bytes: int,
+        *,
+        with_headers: bool = False,
+    ) -> None:
+        """Like `Taker`; ``with_headers`` is for messages that arrive as Python's objects."""
+        self._with_headers = with_headers
         self._taking = taking
         self._consumer = consumer
         self._clock = clock
@@ -89,8 +99,8 @@ class NativeTaker:
         """What is held, without ``stale`` partitions (rule 2); ``fresh`` ones were assigned at the same time."""
         # Events of no partition arrive by the consumer's own queue, and so does what was queued before it was
         # forwarded.
-        taken, other = self._taking.give(), portion_of(strays, with_headers=False)
-        after = portion_of(fresh, with_headers=False)
+        taken = self._taking.give()
+        other, after = (portion_of(some, with_headers=self._with_headers) for some in (strays, fresh))
         problems = [
             ClientEvent(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
             for found in taken.errors

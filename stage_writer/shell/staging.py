@@ -210,7 +210,7 @@ class ObjectStage:
         """Name an encoded file."""
         mixed = file.values is None
         values = () if file.values is None else tuple(zip(table.partition_by, file.values, strict=True))
-        name = DataFileName(source, buffer.start, self._unique(), values)
+        name = DataFileName(source, buffer.start, self._unique(), values, file.codec)
         path = waiting_path(table.url, name) if mixed else name.path
         staged = StagedFile(path, None if mixed else dict(values), file.data.size_bytes, file.rows, file.statistics)
         return NewFile(table, staged, file.data)

@@ -21,9 +21,9 @@ import pyarrow as pa
 from common.schema import to_arrow_schema
 from common.tables.urls import comparable
 from stage_writer.core.batch import Messages
-from stage_writer.core.convert import KafkaColumns
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.outcome import Outcome, Part, joined, staged_of
+from stage_writer.core.steps.kafka_columns import KafkaColumns
 from stage_writer.core.steps.places import Places
 from stage_writer.core.steps.rows import Rows
 from stage_writer.tasks.decoders import decoders_of
@@ -137,9 +137,9 @@ class _WayIn:
         """``stream`` has that table as its main one."""
         self._schema = table.arrow_schema
         self._writer = RowWriter(to_arrow_schema(stream.schema_of_columns))
-        self._kafka: Step | None = KafkaColumns(stream.schema_of_columns) if stream.kafka_columns else None
+        self._more: list[Step] = [KafkaColumns(stream.schema_of_columns, stream)]
         if stream.staged_place is not None:
-            self._kafka = Places(stream.schema_of_columns, stream.staged_place)
+            self._more.append(Places(self._more[0].columns, stream.staged_place))
 
     def fitted(self, rows: Rows, messages: Messages) -> Rows:
         """The rows with the table's columns, without those with null in a NOT NULL column."""
@@ -150,8 +150,8 @@ class _WayIn:
             rejects = [Reject(int(rows.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
             rows = rows.without(failing, rejects)
         rows = rows.with_table(table)
-        if self._kafka is not None:
-            rows = self._kafka.apply(rows, messages)
+        for step in self._more:
+            rows = step.apply(rows, messages)
         return rows.with_table(rows.table.cast(self._schema))
 
 

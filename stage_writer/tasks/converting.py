@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from common.tables.dead_letters import kafka_fields_of
 from stage_writer.core.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.core.steps.kafka_columns import made_of
 from stage_writer.merging.converting import messages_of
 from stage_writer.outbox.records import outgoing_table
 
@@ -140,10 +142,10 @@ def _own(rows: pa.Table) -> pa.Table:
 
 
 def _with_kafka(parent: StreamTasks, table: TableFormat, messages: Messages, index: Index, rows: pa.Table) -> pa.Table:
-    names = parent.stream.kafka_column_names or table.place
-    if not names:
-        return rows
-    for name, column in zip(names, kafka_columns_of(messages, index)[: len(names)], strict=True):
+    names = tuple(field.name for field in kafka_fields_of(parent.stream))
+    columns = list(zip(names, made_of(names, messages, index), strict=True))
+    columns += zip(table.place or (), kafka_columns_of(messages, index), strict=False)  # without the time
+    for name, column in columns:
         rows = rows.append_column(name, column)
     return rows
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from common import metrics as catalogue
-from stage_writer.core.batch import Messages
+from stage_writer.core.batch import Messages, header_lists
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.decoders import decoders_of
@@ -174,5 +174,5 @@ def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, t
         messages.keys.take(pa.array(index)),
         rows,
         is_null,
-        None if headers is None else [headers[place] for place in index.tolist()],
+        None if headers is None else header_lists(headers.take(pa.array(index))),
     )

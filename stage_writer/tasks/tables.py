@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.schema import nullable_columns
 from common.stage.markers import TableKind
 from common.stage.row_places import place_fields
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.core.convert import require_can_partition, rows_format, table_format
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def row_format(stream: Stream, url: str) -> TableFormat:
     """How one of its tables for rows is written. Raises SchemaError."""
     stream = stream.at(url)
     table = nullable_columns(stream.schema_of_columns)
-    if stream.kafka_columns:
-        table = table.with_fields(KAFKA_FIELDS)
+    table = table.with_fields(kafka_fields_of(stream))
     if stream.staged_place is not None:
         table = table.with_fields(place_fields(stream.staged_place))
     rows = rows_format(stream, table)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 5.0
 _OK = 200
+_UNKNOWN = 404
 _AWAY = 503
 
 
@@ -48,7 +49,7 @@ def crew_routes(crew: Crew, token: str | None, clock: Clock, *, looks_up: bool =
     pages |= status_pages(status)
 
     def call(name: str) -> Callable[[Mapping[str, str]], Page]:
-        return lambda _query: _call_all(crew, name, token or "")
+        return lambda query: _call_all(crew, name, query, token or "")
 
     calls = {f"/{name}": call(name) for name in ("pause", "resume")}
     reads = {"/state": lambda rest, query: read_all(crew, f"state{rest}", query, token or "")} if looks_up else {}
@@ -78,10 +79,16 @@ def _read(worker: Worker, path: str, token: str) -> Page:
     return Page(status, "application/json", text.encode())
 
 
-def _call_all(crew: Crew, name: str, token: str) -> Page:
-    answers = [(worker.seat, *_get(worker, name, token)) for worker in crew.workers]
-    problems = [f"worker {seat}: {text.strip()}\n" for seat, ok, text in answers if not ok]
-    return text_page(503, "".join(problems)) if problems else json_page(200, {"paused": name == "pause"})
+def _call_all(crew: Crew, name: str, query: Mapping[str, str], token: str) -> Page:
+    path = f"{name}?{urlencode(query)}" if query else name
+    answers = [(worker.seat, *_ask(worker, "POST", path, token)) for worker in crew.workers]
+    problems = [(status, f"worker {seat}: {text.strip()}\n") for seat, status, text in answers if status != _OK]
+    if not answers:
+        return text_page(_AWAY, "not yet started\n")
+    if problems:
+        refused = {status for status, _ in problems}
+        return text_page(_UNKNOWN if refused == {_UNKNOWN} else _AWAY, "".join(text for _, text in problems))
+    return Page(_OK, "application/json", answers[0][2].encode())
 
 
 def _all(crew: Crew, page: str) -> Health:

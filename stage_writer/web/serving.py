@@ -10,6 +10,7 @@ from common.http.server import HttpServer, Routes
 from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
 from common.pages.assets import status_pages
+from common.settings.pace import writer_of
 from stage_writer.web.view import WriterView
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
+    from common.stage.paused_streams import PausedStreams
     from stage_writer.loop import StageWriter
     from stage_writer.tasks.look_ups import LookUps
 
@@ -34,6 +36,7 @@ class WriterServing:
         settings: Settings,
         service: StageWriter,
         pausing: Pausing,
+        paused: PausedStreams,
         *,
         clock: Clock,
         log: FilteringBoundLogger,
@@ -48,11 +51,12 @@ class WriterServing:
             return
         metrics.with_process()
         history = EndHistory()
-        view = WriterView(history, clock, metrics, pausing, settings.writer.flush_after_s)
+        latencies = {one.app_id: writer_of(settings.writer, one).flush_after_s for one in settings.streams}
+        view = WriterView(history, clock, metrics, pausing, flush_after_s=latencies.__getitem__, paused=paused)
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
         pages |= status_pages(lambda: view.status(service.snapshot()))
         reads = {} if look_ups is None else _state_reads(look_ups)
-        routes = Routes(pages, pausing_calls(pausing), settings.writer.http_token, reads)
+        routes = Routes(pages, pausing_calls(pausing, paused), settings.writer.http_token, reads)
         server = HttpServer(settings.writer.http, routes, settings.writer.http_hosts)
         self._parts.callback(server.close)
         watch = EndWatch(

@@ -27,14 +27,14 @@ from common.pages.model import (
     added,
     counted,
 )
-from common.pages.problems import held_problems, paused_problem
+from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
 from stage_writer.telemetry import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from common.errors import KafkaDeltaExpressError
     from common.http.pausing import Pausing
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Position, TopicPartition
+    from common.stage.paused_streams import PausedStreams
     from stage_writer.core.flushing import Pressure
     from stage_writer.partitions.partition import HeldPartition, Owned, Unread
     from stage_writer.telemetry import WriterTelemetry
@@ -96,14 +97,22 @@ class WriterView:
     """Makes the status, and sets the gauges that depend on time."""
 
     def __init__(
-        self, history: EndHistory, clock: Clock, metrics: Metrics, pausing: Pausing, flush_after_s: float
+        self,
+        history: EndHistory,
+        clock: Clock,
+        metrics: Metrics,
+        pausing: Pausing,
+        *,
+        flush_after_s: Callable[[str], float],
+        paused: PausedStreams,
     ) -> None:
-        """The caller updates ``history``."""
+        """The caller updates ``history``; ``flush_after_s`` gives a stream's allowed latency."""
         self._history = history
         self._clock = clock
         self._metrics = metrics
         self._pausing = pausing
-        self._late_s = max(_BEHIND_S, 3 * flush_after_s)
+        self._flush_after_s = flush_after_s
+        self._paused = paused
         self._started_ms = clock.wall_ms()
 
     def tell(self, snapshot: LoopSnapshot) -> None:
@@ -161,7 +170,7 @@ class WriterView:
 
     def _row(self, one: _Partition, now_s: float) -> PartitionRow:
         lag = self._lag(one, one.staged, now_s)
-        late = one.state is State.WELL and (lag.seconds or 0.0) > self._late_s
+        late = one.state is State.WELL and (lag.seconds or 0.0) > max(_BEHIND_S, 3 * self._flush_after_s(one.app_id))
         end = self._history.end(one.source)
         return PartitionRow(
             stream=one.app_id,
@@ -182,7 +191,7 @@ class WriterView:
         return StreamFlow(
             app_id=app_id,
             table=table,
-            way=f"{counted(len(found), 'partition')} here",
+            way=f"{counted(len(found), 'partition')} here{', paused' if app_id in self._paused.pauses else ''}",
             stops=(
                 Stop("Kafka", None),
                 Stop("Read", read, "in buffers"),
@@ -191,7 +200,7 @@ class WriterView:
             partitions=len(found),
             held=held,
             valid_through_ms=None,
-            level=ProblemLevel.ERROR if held else None,
+            level=ProblemLevel.ERROR if held else ProblemLevel.WARNING if app_id in self._paused.pauses else None,
         )
 
     def _problems(self, snapshot: LoopSnapshot) -> list[Problem]:
@@ -234,6 +243,7 @@ class WriterView:
         ]
         if self._pausing.is_on:
             problems.append(paused_problem("Reading from Kafka is paused"))
+        problems += stream_pauses(self._paused.pauses)
         return problems
 
 

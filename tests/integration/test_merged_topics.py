@@ -44,7 +44,7 @@ class Member:
             }
         )
         clock = SystemClock()
-        self.inner = KafkaSource(self.settings, clock, get_logger(), with_headers=False, co_partitioned=True)
+        self.inner = KafkaSource(self.settings, clock, get_logger(), co_partitioned=True)
         self.source = MergingSource(self.inner, TopicGroups((TopicGroup(topics, idle_s),)), clock, get_logger(), 1_000)
         self.begin: dict[TopicPartition, Position] = {}
         self.mine: set[TopicPartition] = set()

@@ -96,7 +96,7 @@ def read(source: KafkaSource, records: int, within_s: float = 180.0) -> list[int
 
 def source_of(config: Settings, native: Path | None) -> KafkaSource:
     """Takes messages in C where it is given the library, and says so if it cannot."""
-    source = KafkaSource(config, SystemClock(), structlog.get_logger(), with_headers=False, native=native)
+    source = KafkaSource(config, SystemClock(), structlog.get_logger(), native=native)
     assert isinstance(source._taker, Taker if native is None else NativeTaker)
     return source
 

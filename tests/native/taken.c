@@ -21,12 +21,16 @@ static void *scarce_realloc(void *bytes, size_t size) {
 #define KDE_EXACT_ROOM 1
 #include "../../stage_writer/native/taker.c"
 
-enum { MOST_SENT = 600, TOPICS = 3, TARGETS = 11 };
+enum { MOST_SENT = 600, TOPICS = 3, TARGETS = 18, SIZES = 15, MOST_HEADERS = 3 };
 
 typedef struct {
     const char *topic, *problem;
     int64_t stamp;
     int32_t epoch;
+    int32_t headers; /* how many, or the error without any */
+    const char *header_keys[MOST_HEADERS];
+    uint8_t *header_values[MOST_HEADERS];
+    size_t header_sizes[MOST_HEADERS];
 } origin;
 
 typedef struct {
@@ -60,10 +64,21 @@ static uint8_t *some_bytes(size_t *size) {
     return bytes;
 }
 
+static void some_headers(origin *from) {
+    static const char *const keys[] = {"", "trace", "\xC3\xA9", "not \xFF in UTF-8"};
+    from->headers = chance(3) == 0 ? NO_HEADERS : chance(20) == 0 ? -199 : (int32_t)chance(MOST_HEADERS + 1);
+    for (int32_t place = 0; place < from->headers; place++) {
+        from->header_keys[place] = keys[chance(4)];
+        from->header_values[place] = chance(4) == 0 ? NULL : some_bytes(&from->header_sizes[place]);
+    }
+}
+
 static message *some_message(int64_t offset, const message *before) {
     message *made = block(sizeof *made);
     origin *from = block(sizeof *from);
     memset(made, 0, sizeof *made);
+    memset(from, 0, sizeof *from);
+    some_headers(from);
     const bool same = before != NULL && chance(4) > 0;
     from->topic = same ? ((const origin *)before->own)->topic : topic_names[chance(TOPICS)];
     from->problem = chance(2) == 0 ? NULL : "the broker is away, as far as this text goes and a good deal beyond: "
@@ -84,6 +99,10 @@ static message *some_message(int64_t offset, const message *before) {
 }
 
 static void destroy(message *found) {
+    const origin *from = found->own;
+    for (int32_t place = 0; place < from->headers; place++) {
+        free(from->header_values[place]);
+    }
     free((void *)(uintptr_t)found->value);
     free((void *)(uintptr_t)found->key);
     free(found->own);
@@ -113,6 +132,26 @@ static const char *error_text(const message *found) { return ((const origin *)fo
 
 static int32_t leader_epoch(const message *found) { return ((const origin *)found->own)->epoch; }
 
+static int32_t headers(const message *found, void **given) {
+    const origin *from = found->own;
+    if (from->headers < 0) {
+        return from->headers;
+    }
+    *given = found->own;
+    return 0;
+}
+
+static int32_t header(const void *headers_, size_t place, const char **key, const void **value, size_t *size) {
+    const origin *from = headers_;
+    if ((int64_t)place >= from->headers) {
+        return NO_HEADERS;
+    }
+    *key = from->header_keys[place];
+    *value = from->header_values[place];
+    *size = from->header_sizes[place];
+    return 0;
+}
+
 /* As it was sent, while the message itself is gone. */
 static message *copy_of(const message *from) {
     message *made = block(sizeof *made);
@@ -120,6 +159,13 @@ static message *copy_of(const message *from) {
     *made = *from;
     *its = *(const origin *)from->own;
     made->own = its;
+    for (int32_t place = 0; place < its->headers; place++) {
+        if (its->header_values[place] != NULL) {
+            const size_t size = its->header_sizes[place];
+            its->header_values[place] = block(size > 0 ? size : 1);
+            memcpy(its->header_values[place], ((const origin *)from->own)->header_values[place], size);
+        }
+    }
     if (from->value != NULL) {
         uint8_t *value = block(from->value_size > 0 ? from->value_size : 1);
         memcpy(value, from->value, from->value_size);
@@ -152,14 +198,39 @@ static const char *name_of(const uint8_t *names, int64_t number) {
     return at;
 }
 
+/* Whether the headers of an entry are those that were sent, where they are read. */
+static bool are_headers(uint8_t *const *targets, int64_t entry, const origin *from, bool are_read) {
+    int32_t bounds[2];
+    memcpy(bounds, targets[11] + entry * 4, sizeof bounds);
+    const bool valid = targets[14] == NULL || (targets[14][entry >> 3] >> (entry & 7) & 1) != 0;
+    if (!are_read || from->headers == NO_HEADERS) {
+        return !valid && bounds[0] == bounds[1];
+    }
+    if (from->headers < 0) {
+        return valid && bounds[1] == bounds[0] + 1 &&
+               is_column(targets[12], NULL, targets[16], bounds[0], (const uint8_t *)"\xFF", 1) &&
+               is_column(targets[13], targets[15], targets[17], bounds[0], NULL, 0);
+    }
+    bool same = valid && bounds[1] - bounds[0] == from->headers;
+    for (int32_t place = 0; same && place < from->headers; place++) {
+        const char *key = from->header_keys[place];
+        same = is_column(targets[12], NULL, targets[16], bounds[0] + place, (const uint8_t *)key, strlen(key)) &&
+               is_column(targets[13], targets[15], targets[17], bounds[0] + place, from->header_values[place],
+                         from->header_sizes[place]);
+    }
+    return same;
+}
+
 /* Compare what is given with the messages from `first` on; how many of them that were. */
-static int64_t given(taker *self, message *const *sent) {
-    int64_t sizes[9], entry = 0, problem = 0, run = -1, place = 0;
+static int64_t given(taker *self, message *const *sent, const char *with_headers) {
+    int64_t sizes[SIZES], entry = 0, problem = 0, run = -1, place = 0;
     kde_taker_sizes(self, sizes);
     const int64_t count = sizes[0], bytes[TARGETS] = {
         count * 8, count * 8, (count + 1) * 4, (count + 1) * 4, sizes[5], sizes[6], sizes[4],
-        sizes[1] * RUN * 8, sizes[2] * PROBLEM * 8, sizes[7], sizes[8],
+        sizes[1] * RUN * 8, sizes[2] * PROBLEM * 8, sizes[7], sizes[8], (sizes[9] + 1) * 4, (sizes[11] + 1) * 4,
+        (sizes[11] + 1) * 4, sizes[10], sizes[14], sizes[12], sizes[13],
     };
+    require(sizes[9] == (with_headers == NULL ? 0 : count), "headers for other messages");
     uint8_t *targets[TARGETS];
     for (int target = 0; target < TARGETS; target++) {
         targets[target] = bytes[target] > 0 ? block((size_t)bytes[target]) : NULL;
@@ -189,6 +260,8 @@ static int64_t given(taker *self, message *const *sent) {
                 "of another partition");
         require(is_column(targets[2], targets[4], values, entry, was->value, was->value_size), "another value");
         require(is_column(targets[3], targets[5], targets[6], entry, was->key, was->key_size), "another key");
+        require(with_headers == NULL || are_headers(targets, entry, from, strcmp(with_headers, from->topic) == 0),
+                "other headers");
         entry++;
     }
     for (int target = 0; target < TARGETS; target++) {
@@ -202,7 +275,7 @@ int main(int argument_count, char **arguments) {
     if (argument_count != 3) {
         return 2;
     }
-    const calls functions = {consume, destroy, timestamp, topic_name, error_text, leader_epoch};
+    const calls functions = {consume, destroy, timestamp, topic_name, error_text, leader_epoch, headers, header};
     int64_t taken = 0, refused = 0;
     state = strtoull(arguments[2], NULL, 10) * 2 + 1;
     for (long round = strtol(arguments[1], NULL, 10); round > 0; round--) {
@@ -217,6 +290,8 @@ int main(int argument_count, char **arguments) {
         }
         taker *self = kde_taker_new(&functions, &queue);
         require(self != NULL, "no memory for the test");
+        const char *with_headers = chance(2) == 0 ? NULL : topic_names[chance(TOPICS)];
+        require(with_headers == NULL || kde_taker_read_headers(self, with_headers), "no memory for the test");
         scarce = chance(3) == 0 ? 1 + chance(3000) : 0;
         while (queue.taken < queue.count) {
             int64_t value_bytes = -1;
@@ -226,12 +301,12 @@ int main(int argument_count, char **arguments) {
                 compared = queue.taken; /* all that was held is lost */
                 refused++;
             } else if (chance(2) == 0) {
-                const int64_t count = given(self, copies + compared);
+                const int64_t count = given(self, copies + compared, with_headers);
                 taken += count;
                 compared += count;
             }
         }
-        compared += given(self, copies + compared);
+        compared += given(self, copies + compared, with_headers);
         require(compared == queue.taken, "something was left out");
         scarce = 0;
         kde_taker_free(self);

@@ -15,7 +15,7 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
-from stage_writer.core.batch import MessageBatch
+from stage_writer.core.batch import MessageBatch, header_lists, headers_column
 from stage_writer.merging.batch import MergedBatch
 from stage_writer.merging.groups import TopicGroup, TopicGroups
 from stage_writer.merging.source import INCOMPLETE_S, MergingSource
@@ -179,7 +179,7 @@ def batch_of(source: TopicPartition, records: Sequence[Record]) -> MessageBatch:
         np.array([one.time_ms for one in records], np.int64),
         pa.array([f"{source.topic}{one.offset}".encode() for one in records], pa.binary()),
         pa.array([b"key"] * len(records), pa.binary()),
-        tuple([("offset", b"%d" % one.offset)] for one in records),
+        headers_column([[("offset", b"%d" % one.offset)] for one in records]),
     )
 
 
@@ -193,7 +193,7 @@ def messages_of(batch: MergedBatch) -> list[Told]:
         ):
             assert value == f"{topic}{offset}".encode() == batch.values[index].as_py()
             assert batch.headers is not None
-            assert batch.headers[index] == [("offset", b"%d" % offset)]
+            assert header_lists(batch.headers)[index] == [("offset", b"%d" % offset)]
             found[index] = (topic, offset)
     assert sorted(found) == list(range(len(batch)))
     return [found[index] for index in sorted(found)]

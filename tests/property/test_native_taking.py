@@ -17,8 +17,10 @@ from stage_writer.shell.gathering import batches_of_taken
 pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native library is not built")
 
 END = -191
+NO_HEADERS = -156
 MESSAGE_BYTES = 32
 """What the columns have of each message beside its bytes."""
+HEADER_BYTES = 8
 
 
 class Sent(NamedTuple):
@@ -30,6 +32,7 @@ class Sent(NamedTuple):
     key: bytes | None = None
     stamp: int = -1
     error: int = 0
+    headers: tuple[tuple[bytes, bytes | None], ...] | None = None
 
     @property
     def epoch(self) -> int | None:
@@ -64,6 +67,9 @@ class Queue:
             )
             for offset, (one, (value, key)) in enumerate(zip(sent, self._bytes, strict=True))
         ]
+        self._headers = [
+            [(_buffer(key), _buffer(value), len(value or b"")) for key, value in one.headers or ()] for one in sent
+        ]
         self._epochs = [-1 if one.epoch is None else one.epoch for one in sent]
         self.given = 0
         self.freed: list[int] = []
@@ -75,8 +81,24 @@ class Queue:
             ctypes.CFUNCTYPE(pointer, pointer)(lambda topic: topic),
             ctypes.CFUNCTYPE(pointer, message)(lambda found: found.contents.value),
             ctypes.CFUNCTYPE(ctypes.c_int32, message)(lambda found: self._epochs[found.contents.offset]),
+            ctypes.CFUNCTYPE(ctypes.c_int32, message, ctypes.POINTER(pointer))(self._headers_of),
+            ctypes.CFUNCTYPE(ctypes.c_int32, pointer, ctypes.c_size_t, *[ctypes.POINTER(pointer)] * 3)(self._header),
         )
         self.calls = [ctypes.cast(call, pointer).value or 0 for call in self._calls]
+
+    def _headers_of(self, found: ctypes._Pointer[_Message], given: ctypes._Pointer[ctypes.c_void_p]) -> int:
+        offset = found.contents.offset
+        given[0] = offset + 1
+        return 0 if self._headers[offset] else NO_HEADERS
+
+    def _header(self, given: int, place: int, *targets: ctypes._Pointer[ctypes.c_void_p]) -> int:
+        headers = self._headers[given - 1]
+        if place >= len(headers):
+            return NO_HEADERS
+        key, value, size = headers[place]
+        for target, found in zip(targets, (_address(key), _address(value), size), strict=True):
+            target[0] = found
+        return 0
 
     def _take(self, _queue: int, _timeout_ms: int, found: ctypes._Pointer[ctypes.c_void_p], most: int) -> int:
         chosen = self._messages[self.given : self.given + most]
@@ -97,10 +119,13 @@ def _address(buffer: ctypes.Array[ctypes.c_char] | None) -> int | None:
 VALUES = st.none() | st.binary(max_size=40) | st.binary(min_size=5000, max_size=5001)
 STAMPS = st.integers(-1, 2**60)
 TEXTS = st.sampled_from([b"no", b"\xc3", b"x" * 300])
-ORDINARY = st.tuples(st.sampled_from(["a", "b", "ä"]), st.integers(0, 2), VALUES, VALUES, STAMPS, st.just(0))
-ERRORS = st.tuples(st.sampled_from([None, "a"]), st.integers(-1, 1), TEXTS, st.none(), st.just(-1), st.just(END))
-ORDINARY = st.tuples(st.sampled_from(["a", "b", "ä"]), st.integers(0, 2), VALUES, VALUES, STAMPS, st.just(0))
-ERRORS = st.tuples(st.sampled_from([None, "a"]), st.integers(-1, 1), TEXTS, st.none(), st.just(-1), st.just(END))
+HEADERS = st.none() | st.lists(st.tuples(st.sampled_from([b"", b"h", b"\xc3\xa9", b"\xff"]), VALUES), min_size=1).map(
+    tuple
+)
+ORDINARY = st.tuples(st.sampled_from(["a", "b", "ä"]), st.integers(0, 2), VALUES, VALUES, STAMPS, st.just(0), HEADERS)
+ERRORS = st.tuples(
+    st.sampled_from([None, "a"]), st.integers(-1, 1), TEXTS, st.none(), st.just(-1), st.just(END), st.none()
+)
 MESSAGES = ORDINARY | ERRORS
 
 
@@ -134,6 +159,30 @@ def test_every_message_is_taken_once_as_it_is_and_freed(sent: list[Sent], most: 
         if one.error
     ]
     assert sorted(queue.freed) == list(range(len(sent)))
+    reader.free()
+
+
+@given(st.lists(MESSAGES.map(Sent._make), max_size=40), st.lists(st.sampled_from(["a", "ä"]), unique=True))
+def test_headers_are_read_for_the_topics_that_want_them(sent: list[Sent], topics: list[str]) -> None:
+    queue = Queue(sent)
+    reader = QueueReader(library_path(), queue.calls, 1)
+    for topic in topics:
+        reader.read_headers(topic)
+    found: list[object] = []
+    while queue.given < len(sent):
+        _, held_bytes = reader.take(7, 20_000, 0.0)
+        taken = reader.give()
+        lists = [None] * len(taken.offsets) if taken.headers is None else taken.headers.to_pylist()
+        found += lists
+        headers = [(header["key"], header["value"]) for some in lists for header in some or ()]
+        columns = (*taken.values.to_pylist(), *taken.keys.to_pylist(), *(part for pair in headers for part in pair))
+        more = len(taken.offsets) * MESSAGE_BYTES + len(headers) * HEADER_BYTES
+        assert held_bytes == sum(len(value or b"") for value in columns) + more
+    assert found == [
+        [{"key": key, "value": value} for key, value in one.headers] if one.headers and one.topic in topics else None
+        for one in sent
+        if not one.error
+    ]
     reader.free()
 
 

@@ -22,6 +22,7 @@ from common.pages.model import Lag, ProblemLevel, State, Status
 from common.pages.samples import Samples
 from common.settings.values import StartAt
 from common.spans import Position, Topic
+from common.stage.paused import StreamPart
 from common.stage.undeclared import UndeclaredFields
 from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.core.writers import IdleWriter
@@ -42,6 +43,7 @@ from stage_writer.web.view import WriterView
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
 from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.pauses import paused_streams
 from tests.fakes.staging import Staging
 from tests.fakes.status import writer_status
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
@@ -93,7 +95,10 @@ class WriterPage:
         self.metrics, self.history = Metrics(), EndHistory()
         clock = self.world.clock
         self.pausing = Pausing(clock, structlog.get_logger(), self.metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
-        self.view = WriterView(self.history, clock, self.metrics, self.pausing, flush_after_s=1.0)
+        self.paused = paused_streams(part=StreamPart.STAGING, metrics=self.metrics)
+        self.view = WriterView(
+            self.history, clock, self.metrics, self.pausing, flush_after_s=lambda _app_id: 1.0, paused=self.paused
+        )
 
     def look(self) -> Status:
         """Kafka's ends are looked at, and the page."""
@@ -248,6 +253,7 @@ class LoaderPage:
         self.settings = settings_for(self.staging)
         clock, log = clock or SystemClock(), structlog.get_logger()
         self.pausing = Pausing(clock, log, self.metrics, catalogue.LOADER_PAUSED_BY_REQUEST)
+        self.paused = paused_streams([stream.app_id for stream in self.settings.streams], metrics=self.metrics)
         self.loader: Loader | None = None
         service = loader_for(self.staging, tables or MemoryDeltaTables(), self.settings, clock)
         self.checkpoints = BackgroundCheckpoints(clock, log, self.metrics, lambda _: ())
@@ -260,6 +266,7 @@ class LoaderPage:
             None,
             cast("ReadinessCheck", _Nothing()),
             self.pausing,
+            self.paused,
             turns,
             StreamScheduler(1),
             self.checkpoints,
@@ -290,7 +297,7 @@ class _Nothing:
 
 def healthcheck(page: LoaderPage) -> tuple[int, str]:
     """What `/healthcheck` answers."""
-    serving = LoaderServing(page.pausing, loader=page.ready, view=page.view)
+    serving = LoaderServing(page.pausing, page.paused, loader=page.ready, view=page.view)
     served = serving.routes(page.metrics, None, page.view).pages["/healthcheck"]
     assert callable(served)
     answer = served()

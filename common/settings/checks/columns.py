@@ -31,8 +31,9 @@ def check_columns(stream: Stream) -> None:
         msg = f"{error.problem}; {error.remedy}"
         raise ValueError(msg) from None
     # the place of a staged row is no column of the table, and none of its columns may have such a name
-    _require_new(columns.names, {"kafka_columns": stream.kafka_column_names, "load": stream.staged_place or ()})
-    known = [*columns.names, *stream.kafka_column_names]
+    added = {"kafka_columns": stream.kafka_column_names, "include": stream.included_column_names}
+    _require_new(columns.names, {**added, "load": stream.staged_place or ()})
+    known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names]
     for name in stream.partition_by:
         if name not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")

@@ -85,6 +85,10 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
         "unknown_fields": (stream.rescues, f"{columns}, or leave these out to have the whole JSON"),
         "envelope": (stream.has_events, "let a processor read the event"),
         "framing": (stream.framing != "none", "give this topic a stream of its own"),
+        "include: [headers]": (
+            "headers" in stream.include,
+            "read them with headers=True in the topology's source, into a column of your own",
+        ),
         "merge": (stream.merge is not None, "let the topology give one row for each change"),
         "route": (stream.route is not None, "name the route in add_sink(table=…)"),
         "unrouted": (stream.unrouted != "table", "name a route in every add_sink(table=…)"),

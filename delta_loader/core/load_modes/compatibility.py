@@ -27,7 +27,7 @@ from common.remedies import delta_table
 from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
-from common.settings.stream import KAFKA_COLUMNS
+from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.schema_compatibility import partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.core.load_modes.casting import cast_type
@@ -75,6 +75,8 @@ def remedy_for(
     if missing.fields:
         statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
         without = "; or kafka_columns: false, and rows do not have their offsets" if _has_kafkas(missing) else ""
+        included = [part for part, name in INCLUDED_COLUMNS.items() if missing.field(name)]
+        without += f"; or leave {' and '.join(included)} out of include" if included else ""
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
     settings = [f"columns: {', '.join(wanted)}"] if wanted else []

@@ -31,7 +31,7 @@ from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
 from delta_loader.shell.session_conf import spark_url
-from delta_loader.shell.spark_writes import rows_of
+from delta_loader.shell.spark_writes import codec_of, rows_of
 from delta_loader.shell.variants import with_variants
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def merge_within(
     files = [file for write in writes for file in write.files]
     bounds = key_bounds(files, columns, by.keys, backticks)
     statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
-    with sessions.writing(optimized=True) as writer:
+    with sessions.writing(optimized=True, codec=codec_of(transaction)) as writer:
         spark, gateway = writer.spark, writer.gateway
         events = with_variants(DataFrame(events_of(gateway, writes, by, work.stage_url), spark), work.variants)
         if needs_other_folders(events, work.partition_by, _properties(gateway, transaction)):

@@ -16,7 +16,7 @@ class ErrorClass(StrEnum):
     """The message has no bytes, or only white space. (A null value is a tombstone, not an error.)"""
 
     INVALID_UTF8 = "invalid_utf8"
-    """The message's bytes are not UTF-8."""
+    """The message's bytes are not UTF-8, or the key of a header that the stream uses is not."""
 
     INVALID_JSON = "invalid_json"
     """The message is not exactly one JSON document: malformed, a second document, NaN, an unpaired surrogate."""

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from common.schema.evolution import MOST_OFFERED, NO_COLUMNS, joined_within
 from common.spans import Position
+from common.stage.data_files import CODECS
 from common.storage.pieces import Pieces
 from stage_writer.core.parquet.encodings import all_leaves, choose_encodings
 from stage_writer.core.parquet.partitioning import Groups, Values
@@ -66,6 +67,8 @@ class Filing:
     """Arrow bytes after which waiting rows are encoded."""
     max_values: int = 100
     """The most partition values with a file of their own in one flush (rule 4)."""
+    codec: str = CODECS[0]
+    """How pages are compressed."""
 
 
 MOST_FILES = 10_000
@@ -101,6 +104,7 @@ class EncodedFile:
     data: Pieces
     rows: int
     statistics: str
+    codec: str = CODECS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +153,16 @@ class _Sink:
 class _OpenFile:
     """One Parquet file that grows in memory."""
 
-    def __init__(self, schema: pa.Schema, first: pa.Table) -> None:
+    def __init__(self, schema: pa.Schema, first: pa.Table, codec: str) -> None:
         self._schema = schema
+        self._codec = codec
         self._sink = _Sink()
         encodings = choose_encodings(first)
         long = encodings.without_statistics
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
-            compression="snappy",
+            compression=codec,
             write_statistics=[path for path in all_leaves(first) if path not in long] if long else True,
             use_dictionary=list(encodings.with_dictionary),
             column_encoding=dict.fromkeys(encodings.by_difference, "DELTA_BINARY_PACKED"),
@@ -183,7 +188,7 @@ class _OpenFile:
         self._writer.close()
         footer = self._writer.writer.metadata
         statistics = delta_statistics(footer, self._schema, self._with_nan)
-        return EncodedFile(values, Pieces(self._sink.pieces), self.rows, statistics)
+        return EncodedFile(values, Pieces(self._sink.pieces), self.rows, statistics, self._codec)
 
 
 class _Waiting:
@@ -299,12 +304,12 @@ class TableRows:
         is_mixed = self._table.waits or self._mixed is not None
         groups = None if is_mixed else Groups.of(rows, self._table.partition_by)
         if groups is None or not self._may_open(groups.values):
-            self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows)
+            self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows, self._filing.codec)
             self._mixed.write(rows)
         else:
             for values, group in groups.split(rows):
                 if values not in self._open:
-                    self._open[values] = _OpenFile(self._file_schema, group)
+                    self._open[values] = _OpenFile(self._file_schema, group, self._filing.codec)
                 self._open[values].write(group)
         files = [*self._open.values(), *([self._mixed] if self._mixed else [])]
         self._encoded_bytes = sum(file.size_bytes for file in files)

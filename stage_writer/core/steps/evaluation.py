@@ -27,6 +27,7 @@ from stage_writer.core.batch import NO_TIMESTAMP
 from stage_writer.core.decoding.rejects import ErrorClass, Reject
 from stage_writer.core.duck import connect
 from stage_writer.core.steps.expressions import KAFKA, CheckedExpression, ExpressionChecker, refused
+from stage_writer.core.steps.headers import HEADER_MAP, header_maps, with_readable_headers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import DataType
-    from stage_writer.core.batch import Headers, Messages
+    from stage_writer.core.batch import Messages
     from stage_writer.core.steps.rows import Rows
 
     Index = NDArray[np.int64]
@@ -47,7 +48,7 @@ _KAFKA_PARTS: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "key": pa.binary(),
     "key_text": pa.string(),
-    "headers": pa.map_(pa.string(), pa.binary()),
+    "headers": HEADER_MAP,
 }
 _CASTS = {"HUGEINT": "BIGINT or DECIMAL(38,0)", "VARIANT": "VARCHAR"}
 _FIRST_YEAR, _LAST_YEAR = 1, 9999
@@ -105,6 +106,8 @@ class Evaluator:
 
     def evaluate(self, rows: Rows, messages: Messages) -> Evaluated:
         """The values for all rows except those that fail, which become rejects."""
+        if self.needs_headers:
+            rows = with_readable_headers(rows, messages)
         source = rows.table
         if self._kafka_parts:
             source = source.append_column(KAFKA, _kafka_column(self._kafka_parts, rows.index, messages))
@@ -259,12 +262,7 @@ def _kafka_part(part: str, row_index: Index, messages: Messages) -> pa.Array:  #
         case "key_text":
             return _text_where_valid(messages.keys.take(pa.array(row_index)).cast(pa.binary()))
         case _:
-            headers = messages.headers or (None,) * len(messages)
-            return pa.array([_header_map(headers[row]) for row in row_index.tolist()], _KAFKA_PARTS["headers"])
-
-
-def _header_map(headers: Headers | None) -> list[tuple[str, bytes | None]] | None:
-    return None if headers is None else list(dict(headers).items())
+            return header_maps(messages, row_index)
 
 
 def _text_where_valid(keys: pa.BinaryArray) -> pa.StringArray:

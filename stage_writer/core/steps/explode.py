@@ -102,6 +102,8 @@ class Exploder:
 
     def _with(self, table: pa.Table, column: pa.Array | pa.ChunkedArray, *, removed: bool = False) -> pa.Table:
         others = table if removed else table.remove_column(self._place)
+        if not others.num_columns:  # a table without columns does not keep its length
+            return pa.table([column], schema=pa.schema([self._field]))
         return others.add_column(self._place, self._field, column)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.core.batch import MessageBatch, Messages, headers_column
 from stage_writer.core.steps.rows import Rows
 
 if TYPE_CHECKING:
@@ -116,5 +116,5 @@ def _batch(given: Input) -> MessageBatch:
         given.timestamps_ms,
         pa.nulls(len(given), pa.binary()),
         given.keys,
-        None if given.headers is None else tuple(given.headers),
+        None if given.headers is None else headers_column(given.headers),
     )

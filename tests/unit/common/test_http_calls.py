@@ -18,6 +18,7 @@ from common.http.pausing import Pausing
 from common.http.server import HttpServer, Page, Routes, text_page
 from common.metrics import Metrics
 from tests.fakes.group import HandClock
+from tests.fakes.pauses import paused_streams
 
 TOKEN = "a-token-of-a-test"
 
@@ -44,7 +45,9 @@ def serve(pausing: Pausing, metrics: Metrics) -> Iterator[Callable[..., HttpServ
     ) -> HttpServer:
         served = service_pages("x", lambda: Health(notes=pausing.notes), Health, metrics.exposition)
         served["/long"] = lambda: text_page(200, "x" * 100_000)
-        routes = Routes({**served, **(pages or {})}, pausing_calls(pausing) | {"/broken": broken}, token)
+        routes = Routes(
+            {**served, **(pages or {})}, pausing_calls(pausing, paused_streams()) | {"/broken": broken}, token
+        )
         servers.append(HttpServer("127.0.0.1:0", routes, hosts))
         return servers[-1]
 

@@ -12,7 +12,7 @@ from common.metrics import Metrics
 from common.ports import StoredObject
 from common.stage.news import news_folder, news_path
 from common.storage.store import FsspecStore
-from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger
+from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger, StreamTrigger
 from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
 from delta_loader.on_marker.requests import LoadRequest, RequestQueue
 from delta_loader.schedule import Schedule
@@ -41,7 +41,9 @@ class World:
 
     set_back_s = 0.0
 
-    def __init__(self, schedule: str = "on-marker", per_minute: int = 6) -> None:
+    def __init__(
+        self, schedule: str = "on-marker", per_minute: int = 6, own: dict[str, StreamTrigger] | None = None
+    ) -> None:
         self.clock = HandClock(0.0)
         self.news = Said()
         self.desk = RequestQueue()
@@ -54,6 +56,7 @@ class World:
             news=news,
             app_ids=STREAMS,
             loads_per_minute=per_minute,
+            own=own,
         )
 
     @property
@@ -117,6 +120,44 @@ def test_the_stage_is_looked_at_once_a_second() -> None:
 def test_everything_is_looked_at_once_a_minute_though_nobody_told_of_it() -> None:
     world = World()
     assert [world.look(1) for _ in range(130)].count("all") == 3
+
+
+HOURLY = {"orders": StreamTrigger(Schedule("1h"), waits=False, loads_per_minute=6)}
+
+
+def test_a_stream_with_a_schedule_of_its_own_is_loaded_at_its_times() -> None:
+    world = World("10s", own=HOURLY)
+    assert world.look() == "all"
+    assert [world.look(1) for _ in range(3590)] == ([None] * 9 + [{"a/b=c"}]) * 359
+    found = [world.look(1) for _ in range(20)]
+    assert [one for one in found if one is not None] == ["all", {"a/b=c"}]
+
+
+def test_only_streams_on_marker_are_loaded_by_notifications() -> None:
+    world = World(own=HOURLY)
+    world.look()
+    for _ in range(3):
+        world.news.streams |= set(STREAMS)
+        assert world.look(15) == {"a/b=c"}
+
+
+def test_a_stream_that_is_due_does_not_wait_for_one_with_another_schedule() -> None:
+    world = World("10s", own=HOURLY)
+    turn = world.next()
+    assert turn is not None
+    assert not world.turns.hurries(frozenset())
+    world.clock.now_s = 10
+    assert world.turns.hurries(frozenset({"orders"}))
+    assert not world.turns.hurries(frozenset(STREAMS)), "it is being loaded, and would only be loaded again"
+    world.turns.ended(turn, [StreamReport("a/b=c")], world.now)
+    assert world.look() == {"a/b=c"}
+
+
+def test_a_stream_that_is_resumed_is_loaded_at_once() -> None:
+    world = World("10s", own=HOURLY)
+    world.look()
+    world.turns.begin_again({"orders"})
+    assert world.look(1) == {"orders"}
 
 
 def test_a_date_that_is_set_back_delays_no_look_at_everything() -> None:

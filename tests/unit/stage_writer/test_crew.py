@@ -16,9 +16,11 @@ from common.http.pausing import Pausing
 from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings
+from common.stage.paused import StreamPart
 from stage_writer.crew import Crew, Seat, Worker, settings_of, workers_of
 from stage_writer.web.crew_pages import crew_routes, merged
 from tests.fakes.group import HandClock
+from tests.fakes.pauses import paused_streams
 
 TOKEN = "the-token-of-workers"
 
@@ -107,7 +109,9 @@ def worker() -> Iterator[Worker]:
     metrics, log = Metrics(), structlog.get_logger()
     pausing = Pausing(HandClock(), log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     pages = service_pages("stage-writer", Health, lambda: Health(("not ready",)), metrics.exposition)
-    server = HttpServer("127.0.0.1:0", Routes(pages, pausing_calls(pausing), TOKEN))
+    server = HttpServer(
+        "127.0.0.1:0", Routes(pages, pausing_calls(pausing, paused_streams(part=StreamPart.STAGING)), TOKEN)
+    )
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         yield Worker(Seat(0, 1), process, server.port)
     server.close()

@@ -9,7 +9,7 @@ import pytest
 from common.errors import ExpressionError, SchemaError
 from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import Headers, MessageBatch, Messages
+from stage_writer.core.batch import Headers, MessageBatch, Messages, headers_column
 from stage_writer.core.decoding.decode import Decoder
 from stage_writer.core.decoding.rejects import ErrorClass
 from stage_writer.core.steps.derive import Deriver
@@ -24,7 +24,7 @@ COLUMNS = parse_ddl(
 def batch_of(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None = None,
-    headers: tuple[Headers | None, ...] | None = None,
+    headers: Sequence[Headers | None] | None = None,
 ) -> MessageBatch:
     count = len(values)
     return MessageBatch(
@@ -33,7 +33,7 @@ def batch_of(
         np.array([1_600_000_000_123 if place % 2 == 0 else -1 for place in range(count)]),
         pa.array(values, pa.binary()),
         pa.array(keys or [None] * count, pa.binary()),
-        headers,
+        None if headers is None else headers_column(headers),
     )
 
 
@@ -56,7 +56,7 @@ def test_kafka_gives_what_it_knows_of_the_record() -> None:
     batch = batch_of(
         [b"{}", b"nonsense", b"{}"],
         keys=[b"k", None, b"\xff"],
-        headers=((("a", b"1"), ("a", b"2")), None, None),  # type: ignore[arg-type]
+        headers=([("a", b"1"), ("a", b"2")], None, None),
     )
     derived = derive(
         {

@@ -14,6 +14,7 @@ from stage_writer.core.flushing import (
     age_share_of,
     decide,
 )
+from tests.fakes.streams import stream_of
 
 LIMITS = FlushLimits(flush_after_s=60, flush_bytes=1000, flush_records=100, memory_bytes=10_000)
 
@@ -47,6 +48,22 @@ def test_age_needs_no_second_record() -> None:
     young = filling(first_record_at_s=100.0, records=1)
     assert flushes(young, now_s=159.9) == ()
     assert flushes(young, now_s=160.0) == (Flush(source(0), FlushReason.AGE),)
+
+
+def test_a_stream_with_limits_of_its_own_is_flushed_by_them() -> None:
+    fast = FlushLimits(flush_after_s=1, flush_bytes=10, flush_records=5, memory_bytes=1)
+    old = {"first_record_at_s": 0.0, "records": 1}
+    one_second = [filling(0, **old), filling(1, limits=fast, **old)]
+    assert flushes(*one_second, now_s=1.0) == (Flush(source(1), FlushReason.AGE),)
+    sizes = [filling(0, limits=fast, parquet_bytes=10, **old), filling(1, limits=fast, **{**old, "records": 5})]
+    assert [flush.reason for flush in flushes(*sizes)] == [FlushReason.BYTES, FlushReason.RECORDS]
+    assert flushes(filling(0, limits=replace(LIMITS, flush_after_s=3600), **old), now_s=100.0) == ()
+
+
+def test_a_streams_limits_are_its_own_or_the_writers() -> None:
+    assert LIMITS.of(stream_of(columns="id INT")) == LIMITS
+    own = LIMITS.of(stream_of(columns="id INT", flush_after="1s", flush_records=7))
+    assert own == replace(LIMITS, flush_after_s=1, flush_records=7)
 
 
 def test_ages_are_staggered_within_what_is_allowed() -> None:

@@ -65,7 +65,7 @@ def source_of(monkeypatch: pytest.MonkeyPatch, *calls: Callable[[ScriptedConsume
             "streams": [stream],
         }
     )
-    source = KafkaSource(settings, SystemClock(), structlog.get_logger(), with_headers=False)
+    source = KafkaSource(settings, SystemClock(), structlog.get_logger(), with_headers=settings.streams)
     source._listener = Listener()  # what `subscribe` does, without a cluster
     return source
 
@@ -92,7 +92,6 @@ def test_keys_and_headers_end_a_poll_as_values_do(monkeypatch: pytest.MonkeyPatc
         return keyed + traced
 
     source = source_of(monkeypatch, *[tombstones] * 50)
-    source._with_headers = True
     taken = sum(len(batch) for batch in source.poll(0.2).batches)
     assert FULL <= taken <= 4 * FULL, "the share of a poll is 16 MiB"
 
@@ -134,7 +133,8 @@ def test_messages_are_parted_by_topic_and_partition_and_keep_their_order(places:
         topic, partition = batch.source.topic, batch.source.partition
         assert batch.values.to_pylist() == [f"{topic}/{partition}/{offset}".encode() for offset in batch.offsets]
         assert batch.timestamps_ms.tolist() == [1000 + offset for offset in batch.offsets]
-        assert batch.keys.null_count == len(batch.headers or ()) == len(batch)
+        assert batch.headers is not None
+        assert batch.keys.null_count == batch.headers.null_count == len(batch)
 
 
 def test_values_and_times_are_those_of_the_messages() -> None:

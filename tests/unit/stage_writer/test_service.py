@@ -14,6 +14,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
 from common.stage.markers import MarkerName
+from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
@@ -39,6 +40,7 @@ class World:
     """One stage, one group of one, and a writer that is asked to step."""
 
     pausing: Pausing | None = None
+    paused: PausedStreams | None = None
     tells_news = False
     control: NotificationTopic | None = None
 
@@ -98,7 +100,7 @@ class World:
             runtime=runtime,
             limits=limits_with(**limits),
             session_s=SESSION_S,
-            attachments=Attachments(self.pausing, notifier if self.tells_news else NO_NOTIFIER),
+            attachments=Attachments(self.pausing, self.paused, notifier if self.tells_news else NO_NOTIFIER),
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer

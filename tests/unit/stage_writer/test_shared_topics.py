@@ -35,7 +35,7 @@ def source_of(
     settings = Settings.model_validate(
         {"kafka": {"bootstrap.servers": "localhost:1"}, "stage": {"url": "file:///stage"}, "streams": streams}
     )
-    source = KafkaSource(settings, HandClock(), structlog.get_logger(), with_headers=False, unread=unread)
+    source = KafkaSource(settings, HandClock(), structlog.get_logger(), unread=unread)
     source._streams = settings.streams
     there = {topic: [0] for topic in topics}
     monkeypatch.setattr(source, "_metadata", lambda: there)

@@ -101,7 +101,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
             "streams": [{"app_id": "a", "topics": ["orders"], "table": "file:///t", "columns": "id BIGINT"}],
         }
     )
-    source = KafkaSource(settings, clock, structlog.get_logger(), with_headers=False)
+    source = KafkaSource(settings, clock, structlog.get_logger())
 
     class Listener:
         def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:

@@ -1,0 +1,98 @@
+"""``pause`` and ``resume`` of both services: they pause one stream, in the stage (common/stage/paused.py)."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from common import metrics as catalogue
+from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
+from common.clock import SystemClock
+from common.errors import UsageError
+from common.settings.hints import did_you_mean
+from common.stage.paused import Pause, StreamPart, pause, resume
+from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams
+from common.storage.store import FsspecStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings import Settings
+
+StreamOption = Annotated[str, typer.Option("--stream", metavar="APP_ID", help="The stream.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Shown wherever the pause is.")]
+
+
+def add_pause_commands(app: typer.Typer, part: StreamPart) -> None:
+    """Add the two commands to a service's."""
+    app.command("pause", epilog=_examples(part, "pause"))(_pause(part))
+    app.command("resume", epilog=_examples(part, "resume"))(_resume(part))
+
+
+def paused_streams(settings: Settings, part: StreamPart, log: FilteringBoundLogger, metrics: Metrics) -> PausedStreams:
+    """The paused streams of a process; nothing is read yet."""
+    app_ids = [stream.app_id for stream in settings.streams]
+    metric = catalogue.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else catalogue.WRITER_STREAM_PAUSED
+    return PausedStreams(_stage(settings), part, app_ids, clock=SystemClock(), log=log, metrics=metrics, metric=metric)
+
+
+def _examples(part: StreamPart, command: str) -> str:
+    more = [' --reason "repairs"'] if command == "pause" else []
+    return examples(*(f"{part.program} {command} pipeline.yaml --stream orders{text}" for text in ("", *more)))
+
+
+def _pause(part: StreamPart) -> Callable[..., None]:
+    def command(
+        config: ConfigArgument, *, stream: StreamOption, reason: ReasonOption = "", as_json: JsonOption = False
+    ) -> None:
+        settings = settings_from(config)
+        _require_stream(settings, stream)
+        found = pause(_stage(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
+        if as_json:
+            echo(json.dumps({"stream": stream, "paused": True, "since_ms": found.since_ms, "by": found.by}))
+        else:
+            echo(f"{stream}: {found.text}\n  processes stop within {REFRESH_EVERY_S:.0f} s; {found.remedy}")
+
+    command.__doc__ = f"Pause the {part} of one stream, in all processes and across restarts; all other streams go on."
+    return command
+
+
+def _resume(part: StreamPart) -> Callable[..., None]:
+    def command(config: ConfigArgument, *, stream: StreamOption, as_json: JsonOption = False) -> None:
+        settings = settings_from(config)
+        _require_stream(settings, stream)
+        was_paused = resume(_stage(settings), part, stream)
+        if as_json:
+            echo(json.dumps({"stream": stream, "paused": False, "was_paused": was_paused}))
+        else:
+            echo(f"{stream}: {part} {'resumes' if was_paused else 'was not paused'}")
+
+    command.__doc__ = f"Resume the {part} of one stream."
+    return command
+
+
+def _stage(settings: Settings) -> FsspecStore:
+    return FsspecStore(settings.stage.url, settings.stage.storage_options)
+
+
+def _require_stream(settings: Settings, app_id: str) -> None:
+    app_ids = [stream.app_id for stream in settings.streams]
+    if app_id not in app_ids:
+        msg = f"no stream of the config has the app_id {app_id!r}"
+        raise UsageError(msg, did_you_mean(app_id, app_ids, f"known are: {', '.join(app_ids)}"))
+
+
+def _operator() -> str:
+    """The user and the machine of this process, as pauses name them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "an unnamed user"
+    return f"{user} on {socket.gethostname()}"

@@ -1,0 +1,40 @@
+"""Each stream's own pace: the keys of a stream that stand for keys of the writer and the loader.
+
+Rule: a stream's key has the same name and meaning as the service's, which is its default.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.on_marker import RETENTION_ON_MARKER
+from common.settings.values import ON_MARKER, parse_duration_s
+
+if TYPE_CHECKING:
+    from common.settings.model import LoaderSettings, Settings, WriterSettings
+    from common.settings.stream import Stream
+
+_OF_WRITER = ("compression", "flush_after_s", "flush_bytes", "flush_records")
+_OF_LOADER = ("schedule", "max_commits_per_minute", "max_files", "max_bytes")
+
+
+def writer_of(writer: WriterSettings, stream: Stream) -> WriterSettings:
+    """The writer's settings for one stream."""
+    return writer.model_copy(update=_given(stream, _OF_WRITER))
+
+
+def loader_of(loader: LoaderSettings, stream: Stream) -> LoaderSettings:
+    """The loader's settings for one stream."""
+    given = _given(stream, _OF_LOADER)
+    if given.get("schedule") == ON_MARKER and "marker_retention_s" not in loader.model_fields_set:
+        given["marker_retention_s"] = parse_duration_s(RETENTION_ON_MARKER)
+    return loader.model_copy(update=given)
+
+
+def longest_flush_after_s(settings: Settings) -> float:
+    """The longest time for which records of any stream may wait for their flush."""
+    return max(writer_of(settings.writer, stream).flush_after_s for stream in settings.streams)
+
+
+def _given(stream: Stream, names: tuple[str, ...]) -> dict[str, object]:
+    return {name: value for name in names if (value := getattr(stream, name)) is not None}

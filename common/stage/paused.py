@@ -1,0 +1,120 @@
+"""Streams that an operator has paused: objects in the stage, which every process of the stream obeys.
+
+Rules:
+
+1. ``paused/<part>/<app_id>.json`` pauses one part of one stream, ``loading`` or ``staging``, until it is deleted. So a
+   pause outlives restarts, applies to all processes, and is shown by each of them. The first pause counts: another one
+   changes neither its time nor its reason.
+2. An object that cannot be read still pauses: its presence is the pause.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from common.errors import MarkerError
+from common.ports import AlreadyExists
+from common.remedies import CONFIG, quoted
+from common.stage.stored import Stored, reading, require_known_version
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+
+FOLDER = "paused"
+VERSION = 1
+
+
+class StreamPart(StrEnum):
+    """What of a stream is paused."""
+
+    LOADING = "loading"
+    STAGING = "staging"
+
+    @property
+    def program(self) -> str:
+        """The program that does it."""
+        return "delta-loader" if self is StreamPart.LOADING else "stage-writer"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """One pause."""
+
+    app_id: str
+    part: StreamPart
+    since_ms: int | None
+    """By the clock of the process that wrote it; None where the object cannot be read (rule 2)."""
+    by: str = ""
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of its object."""
+        return pause_path(self.part, self.app_id)
+
+    @property
+    def text(self) -> str:
+        """``loading is paused since … by …``."""
+        since = "" if self.since_ms is None else f" since {_moment(self.since_ms)}"
+        by = f" by {self.by}" if self.by else ""
+        return f"{self.part} is paused{since}{by}{f': {self.reason}' if self.reason else ''}"
+
+    @property
+    def remedy(self) -> str:
+        """The command that ends it."""
+        return f"`{self.part.program} resume {CONFIG} --stream {quoted(self.app_id)}` ends it"
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        stored = _StoredPause(version=1, since_ms=self.since_ms or 0, by=self.by, reason=self.reason)
+        return stored.model_dump_json(indent=2).encode()
+
+
+class _StoredPause(Stored):
+    version: Literal[1]
+    since_ms: int
+    by: str = ""
+    reason: str = ""
+
+
+def pause_path(part: StreamPart, app_id: str) -> str:
+    """The path of the object that pauses a stream."""
+    return f"{FOLDER}/{part}/{quote(app_id, safe='')}.json"
+
+
+def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
+    """A stream's pause; None if there is none. Raises StoreError."""
+    path = pause_path(part, app_id)
+    data = store.read(path)
+    if data is None:
+        return None
+    try:
+        with reading(path, "delete it to end the pause"):
+            require_known_version(path, data, VERSION)
+            stored = _StoredPause.model_validate_json(data)
+    except MarkerError:
+        return Pause(app_id, part, None)
+    return Pause(app_id, part, stored.since_ms, stored.by, stored.reason)
+
+
+def pause(store: ObjectStore, wanted: Pause) -> Pause:
+    """Pause a stream; returns the pause that counts, which may be an earlier one. Raises StoreError."""
+    if isinstance(store.create(wanted.path, wanted.to_bytes()), AlreadyExists):
+        return pause_of(store, wanted.part, wanted.app_id) or wanted
+    return wanted
+
+
+def resume(store: ObjectStore, part: StreamPart, app_id: str) -> bool:
+    """End a pause; returns whether there was one. Raises StoreError."""
+    path = pause_path(part, app_id)
+    was_paused = store.stat(path) is not None
+    store.delete([path])
+    return was_paused
+
+
+def _moment(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,122 @@
+"""The pauses of one process's streams (common/stage/paused.py).
+
+Rule: a process reads the pauses before its first step, and again every `REFRESH_EVERY_S`. Until they were read once,
+everything counts as paused; while the stage cannot be read, what was read last counts.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.stage.paused import FOLDER, Pause, pause, pause_of, pause_path, resume
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metric, Metrics
+    from common.ports import Clock, ObjectStore
+    from common.stage.paused import StreamPart
+
+REFRESH_EVERY_S = 5.0
+
+
+class PausedStreams:
+    """Safe to use from any thread."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        part: StreamPart,
+        app_ids: Collection[str],
+        *,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        metric: Metric,
+    ) -> None:
+        """``metric`` is 1 for each paused stream."""
+        self._store = store
+        self._part = part
+        self._app_ids = tuple(app_ids)
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._metric = metric
+        self._lock = Lock()
+        self._pauses: Mapping[str, Pause] | None = None
+        self._resumed: set[str] = set()
+
+    @property
+    def app_ids(self) -> tuple[str, ...]:
+        """The streams that can be paused."""
+        return self._app_ids
+
+    @property
+    def pauses(self) -> Mapping[str, Pause]:
+        """The known pauses, by stream."""
+        return self._pauses or {}
+
+    def is_paused(self, app_id: str) -> bool:
+        """Whether a stream is paused now (the rule)."""
+        pauses = self._pauses
+        return pauses is None or app_id in pauses
+
+    def refresh(self) -> None:
+        """Read the pauses. Raises StoreError."""
+        with self._lock:
+            known = self._pauses or {}
+            listed = {found.path for found in self._store.list(f"{FOLDER}/{self._part}/")}
+            found: dict[str, Pause] = {}
+            for app_id in self._app_ids:
+                if pause_path(self._part, app_id) in listed:
+                    one = known.get(app_id) or pause_of(self._store, self._part, app_id)
+                    found |= {} if one is None else {app_id: one}
+            self._become(found)
+
+    def run(self) -> None:
+        """Like `refresh`, as a job: where the stage is away, it is logged."""
+        try:
+            self.refresh()
+        except StoreError as error:
+            self._log.warning("the pauses of streams cannot be read", problem=error.problem, remedy=error.remedy)
+
+    def pause(self, app_id: str, by: str) -> Pause:
+        """Pause a stream. Raises StoreError."""
+        with self._lock:
+            made = pause(self._store, Pause(app_id, self._part, self._clock.wall_ms(), by))
+            self._become({**self.pauses, app_id: made})
+            return made
+
+    def resume(self, app_id: str) -> bool:
+        """Resume a stream; returns whether it was paused. Raises StoreError."""
+        with self._lock:
+            was_paused = resume(self._store, self._part, app_id)
+            self._become({one: found for one, found in self.pauses.items() if one != app_id})
+            return was_paused
+
+    def take_resumed(self) -> frozenset[str]:
+        """The streams whose pause has ended since the last call."""
+        with self._lock:
+            taken, self._resumed = frozenset(self._resumed), set()
+            return taken
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """A line for each pause, for the health page."""
+        return tuple(f"{app_id}: {one.text} → {one.remedy}" for app_id, one in sorted(self.pauses.items()))
+
+    def _become(self, found: Mapping[str, Pause]) -> None:
+        before, self._pauses = self._pauses, found
+        for app_id in found.keys() - (before or {}).keys():
+            self._log.warning("stream paused", app_id=app_id, part=self._part.value, by=found[app_id].by)
+        ended = (before or {}).keys() - found.keys()
+        self._resumed |= ended
+        for app_id in ended:
+            self._log.warning("stream resumed", app_id=app_id, part=self._part.value)
+        if before is None or found.keys() != before.keys():
+            for app_id in self._app_ids:
+                self._metrics.set(self._metric, int(app_id in found), app_id=app_id)

@@ -1,0 +1,40 @@
+"""The pauses of streams, in a stage in memory or in a folder."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import structlog
+
+from common import metrics as catalogue
+from common.metrics import Metrics
+from common.stage.paused import StreamPart
+from common.stage.paused_streams import PausedStreams
+from common.storage.store import FsspecStore
+from tests.fakes.group import HandClock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from common.ports import ObjectStore
+
+
+def paused_streams(
+    app_ids: Collection[str] = ("orders",),
+    part: StreamPart = StreamPart.LOADING,
+    store: ObjectStore | None = None,
+    metrics: Metrics | None = None,
+) -> PausedStreams:
+    """Those of a process that has read them once."""
+    made = PausedStreams(
+        store or FsspecStore(f"memory://pauses-{uuid.uuid4().hex}"),
+        part,
+        app_ids,
+        clock=HandClock(),
+        log=structlog.get_logger(),
+        metrics=metrics or Metrics(),
+        metric=catalogue.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else catalogue.WRITER_STREAM_PAUSED,
+    )
+    made.refresh()
+    return made

@@ -1,0 +1,123 @@
+"""A stream whose staging an operator has paused, in the writer's loop; the pauses are in a real stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import HeldError, StoreError
+from common.remedies import CONFIG
+from common.stage.paused import Pause, StreamPart, pause, pause_of, pause_path, resume
+from common.storage.store import FsspecStore
+from tests.fakes.pauses import paused_streams
+from tests.unit.stage_writer.test_service import FIRST, SECOND, World
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAUSE = Pause("orders", StreamPart.STAGING, 1_000, "a test")
+
+
+def paused_world(folder: Path, *, is_paused: bool = True) -> World:
+    class Paused(World):
+        paused = paused_streams(part=StreamPart.STAGING, store=FsspecStore(f"{folder}/stage"))
+
+    if is_paused:
+        pause(FsspecStore(f"{folder}/stage"), PAUSE)
+        Paused.paused.refresh()
+    return Paused(folder, {FIRST: 10, SECOND: 5})
+
+
+def spans(world: World) -> list[tuple[int, int]]:
+    return [(start, end) for start, end, *_ in world.chain()]
+
+
+def test_a_writer_that_starts_stages_nothing_of_a_paused_stream_and_all_of_it_later(tmp_path: Path) -> None:
+    """What Kafka's client hands over before the pause reaches it is read again: none is left out."""
+    world = paused_world(tmp_path)
+    world.steps(20)
+    assert spans(world) == []
+    assert world.group.paused == {FIRST, SECOND}
+    assert world.problems() == ""
+    assert f"`stage-writer resume {CONFIG} --stream orders` ends it" in world.writer.health().notes[0]
+    resume(world.store, StreamPart.STAGING, "orders")
+    world.steps(60)
+    assert spans(world) == [(0, 10)]
+
+
+def test_a_pause_stops_a_running_writer_after_what_it_has_read(tmp_path: Path) -> None:
+    world = paused_world(tmp_path, is_paused=False)
+    world.steps(1)
+    pause(world.store, PAUSE)
+    world.steps(60)
+    world.group.ends |= {FIRST: 20}
+    world.steps(60)
+    assert spans(world) == [(0, 10)]
+    resume(world.store, StreamPart.STAGING, "orders")
+    world.steps(60)
+    assert spans(world) == [(0, 10), (10, 20)]
+
+
+def test_messages_that_arrive_for_a_paused_stream_do_not_lengthen_a_span_that_waits(tmp_path: Path) -> None:
+    """Kafka's end counts only for what was read: a span that covered dropped messages would lose them."""
+    world = paused_world(tmp_path, is_paused=False)
+    world.writer = world.new_writer(flush_after_s=10**6)
+    world.steps(1)
+    pause(world.store, PAUSE)
+    assert world.paused is not None
+    world.paused.refresh()
+    world.group.ends[FIRST] = 20  # before the pause reaches Kafka's client
+    world.steps(1)
+    resume(world.store, StreamPart.STAGING, "orders")
+    world.paused.refresh()
+    world.steps(5)
+    owned = world.writer.assignment.owned[FIRST]
+    assert (owned.buffer.records, owned.buffer.end) == (20, 20)
+
+
+def test_a_run_to_the_end_leaves_a_paused_stream_out_and_says_so(tmp_path: Path) -> None:
+    world = paused_world(tmp_path)
+    with pytest.raises(HeldError, match=r"staging is paused since 1970-01-01T00:00:01\+00:00 by a test"):
+        world.writer.run(until_caught_up=True)
+    assert spans(world) == []
+
+
+def test_the_first_pause_counts_and_its_end_ends_it(tmp_path: Path) -> None:
+    store = FsspecStore(str(tmp_path))
+    assert pause(store, PAUSE) == PAUSE
+    assert pause(store, Pause("orders", StreamPart.STAGING, 2_000, "another")) == PAUSE
+    assert pause_of(store, StreamPart.LOADING, "orders") is None
+    assert [resume(store, StreamPart.STAGING, "orders") for _ in range(2)] == [True, False]
+    assert pause_of(store, StreamPart.STAGING, "orders") is None
+
+
+def test_an_object_that_cannot_be_read_pauses(tmp_path: Path) -> None:
+    store = FsspecStore(str(tmp_path))
+    store.write(pause_path(StreamPart.LOADING, "a/b"), b"paused")
+    found = paused_streams(["a/b", "orders"], store=store)
+    assert (found.is_paused("a/b"), found.is_paused("orders")) == (True, False)
+    assert found.notes[0].startswith("a/b: loading is paused →")
+
+
+def test_until_the_stage_was_read_everything_counts_as_paused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(str(tmp_path))
+    known, unknown = paused_streams(store=store), paused_streams(store=store)
+    unknown._pauses = None
+
+    def away(_prefix: str) -> None:
+        raise StoreError("away", "wait")
+
+    monkeypatch.setattr(store, "list", away)
+    for one in (known, unknown):
+        one.run()
+    assert (known.is_paused("orders"), unknown.is_paused("orders")) == (False, True)
+
+
+def test_a_stream_that_is_resumed_elsewhere_is_told_of_once(tmp_path: Path) -> None:
+    store = FsspecStore(str(tmp_path))
+    pause(store, Pause("orders", StreamPart.LOADING, 1_000))
+    found = paused_streams(store=store)
+    resume(store, StreamPart.LOADING, "orders")
+    found.refresh()
+    assert [found.take_resumed() for _ in range(2)] == [{"orders"}, frozenset()]
