@@ -65,8 +65,7 @@ def check_one(
         if wanted is None:
             assert text is None
         else:
-            assert text is not None
-            assert parse_document(text) == wanted
+            assert parse_document(required(text)) == wanted
 
 
 @settings(max_examples=examples(0.6))

@@ -19,6 +19,7 @@ from common.stage.state_files import (
 )
 from common.storage.store import FsspecStore
 from stage_writer.shell.state_cleaning import StateCleaning
+from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 
 STEPS = st.lists(
@@ -78,8 +79,7 @@ class History:
 
     def mark(self, state: MarkedState) -> None:
         marker = flush(self.position, self.position + 1)
-        assert marker.manifest is not None
-        marker = replace(marker, manifest=replace(marker.manifest, state=state))
+        marker = replace(marker, manifest=replace(required(marker.manifest), state=state))
         self.store.write(marker.name.path, marker_to_bytes(marker))
         self.markers.append(marker)
         self.position += 1
@@ -169,8 +169,7 @@ def test_another_generations_files_go_once_its_chain_is_no_more() -> None:
     old = StateFileName(ORDERS, Position(9), 0, "old", StateKind.SNAPSHOT).path
     history.store.write(old, b"state")
     first = history.markers[0]
-    assert first.manifest is not None
-    renewed = replace(first, manifest=replace(first.manifest, generation=1))
+    renewed = replace(first, manifest=replace(required(first.manifest), generation=1))
     history.store.write(renewed.name.path, marker_to_bytes(renewed))
     history.cleaning.clean(ORDERS)
     assert old not in history.files

@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from stage_writer.topologies.testing import Message, TopologyTestDriver
+from tests.builders import required
 from tests.chaos.plan import LEASE_S, SESSION_S, Kind, plan
 from tests.chaos.records import COLUMNS, expected, number_of, numbered, record
 from tests.chaos.stateful import SEEN, TOPIC, build
@@ -42,8 +43,7 @@ def test_a_record_is_always_the_same_and_says_its_number() -> None:
         assert number_of(sent) == number
         kinds[one.key if one.value is not None else b"gone"] += 1
         if one.key == GOOD:
-            assert one.value is not None
-            content = json.loads(one.value)
+            content = json.loads(required(one.value))
             row = expected(sent)
             assert (row["n"], row["amount"]) == (number, Decimal(content["amount"]))
     assert len(kinds) == 9

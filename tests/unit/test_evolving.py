@@ -27,6 +27,7 @@ from stage_writer.core.convert import StreamConverter
 from stage_writer.loop import StageWriter
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.shell.staging import ObjectStage
+from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
@@ -197,8 +198,7 @@ def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path:
     )
     world.load()
     published = latest(world.store, "orders")
-    assert published is not None
-    assert to_ddl(published.columns) == "x BIGINT"
+    assert to_ddl(required(published).columns) == "x BIGINT"
     assert len(world.tables.tables[world.stream.table].paths) == 1
 
 

@@ -27,7 +27,7 @@ from delta_loader.core.status import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status import stream_status
-from tests.builders import instance
+from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.markers import ORDERS, chain_of, flush, put
@@ -35,8 +35,7 @@ from tests.fakes.staging import Staging
 
 
 def of(marker: Marker, generation: int = 0, topic_id: str | None = None) -> Marker:
-    assert marker.manifest is not None
-    return replace(marker, manifest=replace(marker.manifest, generation=generation, topic_id=topic_id))
+    return replace(marker, manifest=replace(required(marker.manifest), generation=generation, topic_id=topic_id))
 
 
 @given(

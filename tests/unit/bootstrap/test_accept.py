@@ -68,8 +68,7 @@ def test_where_they_end_the_chain_is_rewound() -> None:
     (found,) = plan_replay(went(), [settled], AUTHOR, complete).partitions
     assert found.rewind is not None
     assert (found.position, found.rewind.position) == (20, 20)
-    assert found.rewind.marker is not None
-    assert found.rewind.marker.span == Span(Position(19), Position(20))
+    assert required(found.rewind.marker).span == Span(Position(19), Position(20))
 
 
 def test_what_kafka_no_longer_has_is_named_in_numbers() -> None:
@@ -182,8 +181,7 @@ def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest(
     accepting = restored.accepting
     (plan,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     (partition,) = plan.partitions
-    assert partition.rewind is not None
-    rewind(restored.stage, partition.rewind)
+    rewind(restored.stage, required(partition.rewind))
     (again,) = accepting.plan(restored.tables(), Decision.REPLAY, give_up=False)
     restored.carry_out([again])
     assert again.positions == plan.positions

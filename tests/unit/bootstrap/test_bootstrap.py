@@ -29,7 +29,7 @@ from common.stage.chain import read_chain
 from common.stage.chain_origins import Beginning
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
-from tests.builders import span
+from tests.builders import required, span
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush, put
 
 AUTHOR = Author("test", 1_000)
@@ -156,8 +156,7 @@ def test_a_position_becomes_the_marker_before_it() -> None:
     assert outcome.marker.name.path == "done/orders/0/00000000000000000041.done"
     assert outcome.marker.span == Span(Position(41), Position(42))
     assert outcome.marker.previous is None
-    assert outcome.marker.manifest is not None
-    assert outcome.marker.manifest.origin is Origin.BOOTSTRAP
+    assert required(outcome.marker.manifest).origin is Origin.BOOTSTRAP
     assert read_chain([outcome.marker]).end == 42
 
 
@@ -267,8 +266,7 @@ def test_a_plan_is_shown_to_people_and_to_programs() -> None:
 
 def skipped(found: PartitionState, to: int) -> tuple[Span, Position | None]:
     plan = plan_skip(found, Position(to), AUTHOR)
-    assert plan.marker.manifest is not None
-    assert plan.marker.manifest.origin is Origin.SKIP
+    assert required(plan.marker.manifest).origin is Origin.SKIP
     return plan.marker.span, plan.marker.previous
 
 
@@ -391,8 +389,7 @@ def test_a_rewind_into_a_marker_goes_down_to_its_start() -> None:
 def test_a_rewind_to_the_table_s_position_splits_a_marker_that_straddles_it() -> None:
     plan = rewound(state(chain_of(0, 10, 20, 30), table=17), 17)
     assert (plan.position, aside(plan)) == (17, [20, 10])
-    assert plan.marker is not None
-    assert plan.marker.span == span(16, 17)
+    assert required(plan.marker).span == span(16, 17)
 
 
 def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
@@ -424,8 +421,7 @@ def test_a_rewind_does_not_cover_the_last_position_of_a_gap() -> None:
 def test_a_rewind_to_before_the_chain_begins_it_anew() -> None:
     plan = rewound(state([by_hand(41), flush(42, 50, 41)]), 20)
     assert (plan.position, aside(plan)) == (20, [42, 41])
-    assert plan.marker is not None
-    assert plan.marker.span == span(19, 20)
+    assert required(plan.marker).span == span(19, 20)
 
 
 def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
@@ -545,8 +541,7 @@ def test_a_marker_at_the_new_beginning_is_replaced(store: FsspecStore) -> None:
     put(store, flush(16, 30))
     stage.rewind(store, plan_rewind(found_in(store, table=17), Position(17), AUTHOR))
     (only,) = stage.staged_markers(store, ORDERS)
-    assert only.marker is not None
-    assert only.marker.span == span(16, 17)
+    assert required(only.marker).span == span(16, 17)
     assert store.read("stray/done/orders/0/00000000000000000016.done") is not None
 
 

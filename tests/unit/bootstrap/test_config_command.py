@@ -17,6 +17,7 @@ from common.settings import Settings, Stream
 from common.settings.json_schema import settings_schema
 from common.settings.load import parse_settings
 from common.settings.loading import LoadSetting
+from tests.builders import required
 
 ANSWERS = Answers({"bootstrap.servers": "localhost:9092"}, "s3://lake/stage", "s3://lake/tables")
 
@@ -167,8 +168,7 @@ def test_frames_and_change_events_are_recognised() -> None:
     assert any("schema_registry.url" in line for line in found.told)
     merged = found.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
     stream = parse_settings(merged, {}, "draft").streams[0]
-    assert stream.merge is not None
-    assert (stream.load, stream.merge.keys) == (LoadSetting.MERGE, ("id",))
+    assert (stream.load, required(stream.merge).keys) == (LoadSetting.MERGE, ("id",))
 
 
 def test_no_value_and_no_secret_is_written_down() -> None:

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from common.lagging.history import MOST, EndHistory
 from common.lagging.watch import EndWatch, KafkaEnds
 from common.spans import Partition, Position, Topic, TopicPartition
+from tests.builders import required
 from tests.fakes.group import HandClock
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -76,8 +77,7 @@ def test_the_lag_is_bounded_by_what_was_seen(looks: list[tuple[int, int]], data:
     elif len(looks) <= MOST:
         assert found == times[-1] - (exact[-1] if exact else times[0])
     else:
-        assert found is not None
-        assert found >= times[-1] - (exact[-1] if exact else times[0]), "thinned out, it is rather longer"
+        assert required(found) >= times[-1] - (exact[-1] if exact else times[0]), "thinned out, it is rather longer"
 
 
 def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:

@@ -19,6 +19,7 @@ from common.stage.merged import (
     merged_position,
     topics_of,
 )
+from tests.builders import required
 
 CHAIN = TopicPartition(Topic("orders+payments"), Partition(3))
 ORDERS, PAYMENTS = inputs_of(CHAIN)
@@ -63,8 +64,7 @@ def test_a_marker_says_how_far_its_inputs_are() -> None:
     ]
     found = marker_from_bytes(name, data)
     assert inputs_at(found.span.end) == inputs_at(place(5, 7))
-    assert found.manifest is not None
-    assert found.manifest.inputs == inputs_at(place(5, 7))
+    assert required(found.manifest).inputs == inputs_at(place(5, 7))
     assert inputs_at(found.span.start) == (), "as markers of older releases have it"
     plain = MarkerName(TopicPartition(Topic("orders"), Partition(3)), Position(2))
     assert b"inputs" not in marker_to_bytes(Marker(plain, manifest(Position(12))))

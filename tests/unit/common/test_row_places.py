@@ -17,6 +17,7 @@ from delta_loader.core.held import not_written
 from delta_loader.core.load_modes.record_identity import place_of
 from delta_loader.core.merging.unmatched_deletes import kept_columns_asked
 from stage_writer.core.convert import StreamConverter
+from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import batch_of, stream_of
 
@@ -51,8 +52,7 @@ def test_a_column_of_such_a_name_is_refused_at_start() -> None:
 
 def test_a_marker_names_the_columns_and_costs_no_byte_without_them() -> None:
     marker = flush(0, 3)
-    assert marker.manifest is not None
-    manifest = replace(marker.manifest, tables=(TABLE,))
+    manifest = replace(required(marker.manifest), tables=(TABLE,))
     stored = manifest_to_bytes(ORDERS, manifest)
     assert manifest_from_bytes(marker.name, stored) == manifest
     assert manifest.version == 4, "a loader from before it reads the marker, and passes over the columns"
@@ -70,8 +70,7 @@ def test_where_a_row_s_place_is_found() -> None:
     own = ("_merge_topic", "_merge_partition", "_merge_offset")
     assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own))) == own
     marker = flush(0, 3)
-    assert marker.manifest is not None
-    marker = replace(marker, manifest=replace(marker.manifest, tables=(TABLE,)))
+    marker = replace(marker, manifest=replace(required(marker.manifest), tables=(TABLE,)))
     assert [write.place for write in split_files_at("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
 
 

@@ -204,8 +204,7 @@ def test_what_is_younger_than_the_log_by_an_hour_was_not_loaded_by_a_commit_that
 ) -> None:
     """The clocks of writers and committers differ by less."""
     marker = flush(0, 10)
-    assert marker.manifest is not None
-    oldest = replace(other(5), timestamp_ms=marker.manifest.created_ms - younger_ms)
+    oldest = replace(other(5), timestamp_ms=required(marker.manifest).created_ms - younger_ms)
     found = unknown_positions(oldest, {P0: (Position(10), [marker])}, {})
     assert (found is not None) == waits
 

@@ -395,8 +395,7 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     with pytest.raises(UsageError, match=r"\[30, 35\)"):
         begin_anew(pipeline, orders, "orders_prod", give_up=False, at=Position(35))
     plan = begin_anew(pipeline, orders, "orders_prod", give_up=False)
-    assert plan.beginning is not None
-    assert plan.beginning.position == 30
+    assert required(plan.beginning).position == 30
     orders.app_id = "orders_prod"
     stage_again(orders, 30, 40)
     assert not reasons(pipeline.load("orders", app_id="orders_prod"))

@@ -78,8 +78,7 @@ def merged(start: int, end: int, by: MergeBy | None, previous: int | None = None
     offsets = {"_kafka_offset": start}
     file = file_of(offsets, {"_kafka_offset": end - 1})
     table = StagedTable("/t", TableKind.ROWS, '{"type":"struct","fields":[]}', ("day",), (file,), by)
-    assert marker.manifest is not None
-    return replace(marker, manifest=replace(marker.manifest, tables=(table,)))
+    return replace(marker, manifest=replace(required(marker.manifest), tables=(table,)))
 
 
 def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:

@@ -245,8 +245,7 @@ def test_a_partition_that_a_marker_made_by_hand_begins_goes_first() -> None:
     by_people = [by_hand(0), marker(1, 9, created_ms=7)]
     other = [marker(start, start + 1, partition=1, created_ms=3) for start in range(2)]
     load = plan_load({run[0].name.topic_partition: run_of(*run) for run in (other, by_people)}, Limits(2, 10_000))
-    assert load is not None
-    assert load.markers == (*by_people, other[0])
+    assert required(load).markers == (*by_people, other[0])
 
 
 def test_nothing_to_load_is_no_load() -> None:

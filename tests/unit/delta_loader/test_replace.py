@@ -106,13 +106,7 @@ class World:
 
     def __init__(self) -> None:
         self.staging = Staging(f"memory://{uuid.uuid4().hex}")
-        self.stream = (
-            settings_for(
-                self.staging,
-            )
-            .streams[0]
-            .model_copy(update={"kafka_columns": True})
-        )
+        self.stream = settings_for(self.staging).streams[0].model_copy(update={"kafka_columns": True})
         self.rows, self.dead = self.staging.table, self.staging.dead_letters
         self.books = Books()
         self.books.begin(self.rows, self.staging.schema(), {0, 2, 4, 6, 8})

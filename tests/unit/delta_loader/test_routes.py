@@ -12,6 +12,7 @@ from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.deferred import left_out
 from delta_loader.core.plan import Load, Straddle, TableShape
 from delta_loader.streams.report import StreamReport
+from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for
@@ -140,8 +141,7 @@ def test_one_broken_table_is_told_and_holds_no_other(
     how(tables, url)
     staged(staging)
     report = one_pass(staging, tables, marker_retention=0)
-    assert report.failure is not None
-    assert url in report.failure.problem
+    assert url in required(report.failure).problem
     assert (report.held, rows(tables, staging.table)) == ({}, WHOLE[0])
     others = {staging.route("a"), staging.route("b"), staging.dead_letters} - {url}
     assert all(rows(tables, other) for other in others)
@@ -220,8 +220,7 @@ def test_files_that_do_not_fit_one_table_hold_no_other(staging: Staging, tables:
     tables.tables[url].schema = '{"type":"struct","fields":[]}'
     staging.flush(0, 10, 20, routed={"a": [11], "b": [12]})
     report = one_pass(staging, tables)
-    assert report.failure is not None
-    assert url in report.failure.problem
+    assert url in required(report.failure).problem
     assert counted(staging, tables)[:3] == (17, 1, 1)
 
 

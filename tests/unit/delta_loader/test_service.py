@@ -151,8 +151,7 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     (report,) = loader_for(staging, Broken()).run_pass()
     assert report.exit_code == ExitCode.FAILED
     found = status_of(staging)
-    assert found.last_failure is not None
-    assert "is torn" in found.last_failure.problem
+    assert "is torn" in required(found.last_failure).problem
     assert (found.partitions[0].held, exit_code([found])) == (None, ExitCode.FAILED)
     assert "the last load failed at" in to_text([found])
     told = json.loads(json.dumps(to_json([found])))["streams"][0]

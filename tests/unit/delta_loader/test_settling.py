@@ -27,6 +27,7 @@ from delta_loader.core.settle import (
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.streams.settling import Settling
+from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
@@ -75,8 +76,7 @@ def test_the_highest_timestamp_is_that_of_what_is_loaded() -> None:
 
 
 def of_time(found: Marker, highest_ms: int | None) -> Marker:
-    assert found.manifest is not None
-    return replace(found, manifest=replace(found.manifest, highest_timestamp_ms=highest_ms))
+    return replace(found, manifest=replace(required(found.manifest), highest_timestamp_ms=highest_ms))
 
 
 def test_the_newest_fact_of_the_stream_counts() -> None:

@@ -108,8 +108,7 @@ def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> 
     first = dropped.look(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
     second = dropped.look(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values)
     assert first is not None
-    assert second is not None
-    assert (first.undeclared, second.undeclared) == ({"a": 20}, {"a": 2, "b": 2})
+    assert (first.undeclared, required(second).undeclared) == ({"a": 20}, {"a": 2, "b": 2})
     assert dropped.sentence == "of 22 sampled records, fields that no column takes: a (22), b (2)"
 
 
@@ -118,8 +117,7 @@ def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) ->
     dropped = DroppedFields(stream_of(columns="id INT"))
     for _ in range(batches):
         dropped.look(batch_of([b'{"a":1}'] * (6_000 // batches)).values)
-    assert dropped.census is not None
-    assert dropped.census.records == FIRST + (6_000 - FIRST) // EVERY
+    assert required(dropped.census).records == FIRST + (6_000 - FIRST) // EVERY
 
 
 def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:

@@ -9,6 +9,7 @@ from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.tasks.look_ups import LookUps, StoreQuery
 from stage_writer.tasks.shared import SnapshotsWhen
 from stage_writer.topologies.stores import StoreKind
+from tests.builders import required
 from tests.fakes.counting import FIRST, World, counted
 
 
@@ -59,8 +60,7 @@ def test_a_rewind_takes_the_state_back(tmp_path: Path) -> None:
     world.grow(15)
     last = max(item.path for item in world.store.list("done/orders/0"))
     data = world.store.read(last)
-    assert data is not None
-    world.store.write(f"stray/{last}", data)
+    world.store.write(f"stray/{last}", required(data))
     world.store.delete([last])
     world.grow(20)  # the next claim is withdrawn
     world.steps()

@@ -97,8 +97,7 @@ def test_a_state_file_that_is_gone_is_named() -> None:
 
 def test_a_topic_that_was_made_anew_has_none_of_the_old_one_s() -> None:
     first = flush(0, 3)
-    assert first.manifest is not None
-    old = [replace(first, manifest=replace(first.manifest, generation=1))]
+    old = [replace(first, manifest=replace(required(first.manifest), generation=1))]
     assert state_of(old, files(0)) == EMPTY_STATE
 
 
@@ -114,8 +113,7 @@ def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
     assert plan.position == 9
     assert any("the chain is rewound to 9" in note for note in plan.notes)
     assert plan.marker is not None
-    assert plan.marker.manifest is not None
-    assert plan.marker.manifest.state == MarkedState(files(0, 5), files(0, 5))
+    assert required(plan.marker.manifest).state == MarkedState(files(0, 5), files(0, 5))
 
 
 def test_a_rewind_to_where_nobody_knows_the_state_says_what_will_come_of_it() -> None:
@@ -123,8 +121,7 @@ def test_a_rewind_to_where_nobody_knows_the_state_says_what_will_come_of_it() ->
     assert plan.position == 7
     assert any("--to 0 --below-table rebuilds it" in note for note in plan.notes)
     assert plan.marker is not None
-    assert plan.marker.manifest is not None
-    assert plan.marker.manifest.state is None
+    assert required(plan.marker.manifest).state is None
 
 
 def test_a_chain_without_a_topology_is_rewound_as_before() -> None:

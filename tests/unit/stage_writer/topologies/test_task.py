@@ -397,11 +397,12 @@ def test_time_and_punctuations_outlive_a_restart() -> None:
     assert ticks(driver) == [(10, 20), (25, 25)]
 
 
-def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart() -> None:
-    class WallTicks(Ticks):
-        kind = PunctuationType.WALL_CLOCK_TIME
-        intervals = (1000,)
+class WallTicks(Ticks):
+    kind = PunctuationType.WALL_CLOCK_TIME
+    intervals = (1000,)
 
+
+def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart() -> None:
     driver = ticking(WallTicks)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     driver.advance_wall_clock(SECOND * 0.6)
@@ -414,10 +415,6 @@ def test_wall_clock_punctuations_come_with_the_next_input_and_outlive_a_restart(
 
 
 def test_a_wall_clock_punctuation_waits_when_all_messages_are_refused() -> None:
-    class WallTicks(Ticks):
-        kind = PunctuationType.WALL_CLOCK_TIME
-        intervals = (1000,)
-
     driver = ticking(WallTicks)
     driver.pipe_input("numbers", "k", {"n": 1}, 1)
     driver.advance_wall_clock(SECOND)
