@@ -28,6 +28,16 @@ def test_every_link_between_pages_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    named = NAMED_TEST.findall(page.read_text("utf-8"))
+    tests = {path: (ROOT / path).read_text("utf-8") if (ROOT / path).exists() else "" for path, _ in named}
+    assert [f"{path}::{name}" for path, name in named if f"\ndef {name}(" not in tests[path]] == []
+
+
 LOADED = re.compile(
     r"""<(?:script|img|iframe|link[^>]*rel="(?:stylesheet|preload|icon)")[^>]*(?:src|href)="(?:https?:)?//"""
 )
