@@ -1,0 +1,503 @@
+"""Exit codes, as the commands themselves end: 0 done, 1 may help to retry, 2 wrong use or config, 3 waits for a person.
+
+Where a command would need Kafka or Spark, the part that asks them is replaced by what it would find.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+import structlog
+
+import bootstrap.__main__ as bootstrap_program
+import delta_loader.__main__ as loader_program
+import stage_writer.__main__ as writer_program
+from bootstrap.core.plan import NotNeeded, PlannedPartition, RefusedPartition, StreamPlan
+from common import errors
+from common.cli import new_app, run
+from common.clock import SystemClock
+from common.errors import (
+    BrokerError,
+    BrokerRefusedError,
+    ConfigError,
+    ExitCode,
+    HeldError,
+    KafkaDeltaExpressError,
+    NotCompatibleError,
+    StoreError,
+    StoreRefusedError,
+    StoreUnfitError,
+    TableError,
+)
+from common.spans import Position
+from common.stage.failures import LastFailure, failure_path, last_failure
+from delta_loader.catalog.ports import UnknownCatalogError
+from delta_loader.checks.preflight import failed
+from delta_loader.commands import check, clean, services, status, verify
+from delta_loader.core.cleaning import Tally
+from delta_loader.core.findings import Finding, Verdict, VerifiedStream
+from delta_loader.core.held import Held
+from delta_loader.core.preflight import Check, Level
+from delta_loader.core.services import outcomes
+from delta_loader.core.services.due import CommitPiece, TableRules
+from delta_loader.core.services.facts import Service
+from delta_loader.core.status import PartitionStatus, StreamStatus
+from delta_loader.streams.failures import FailureNotes
+from delta_loader.streams.report import StreamReport
+from stage_writer.crew import Crew
+from stage_writer.topologies.errors import TopologyError, UnknownFieldError
+from tests.fakes.markers import ORDERS
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+    from pathlib import Path
+    from threading import Event
+
+
+PACKAGES = {"bootstrap", "common", "delta_loader", "stage_writer"}
+
+CODES = {
+    "BrokerError": 1,
+    "BrokerRefusedError": 2,
+    "BuildError": 1,
+    "ConfigError": 2,
+    "DownloadError": 1,
+    "ExpressionError": 2,
+    "HeldError": 3,
+    "KafkaDeltaExpressError": 1,
+    "MarkerError": 1,
+    "NewerFormatError": 1,
+    "NotCompatibleError": 3,
+    "RegistryError": 1,
+    "SchemaError": 2,
+    "StateError": 1,
+    "StoreError": 1,
+    "StoreRefusedError": 2,
+    "StoreUnfitError": 2,
+    "TableError": 1,
+    "TopologyError": 1,
+    "UnknownCatalogError": 2,
+    "UnknownFieldError": 2,
+    "UsageError": 2,
+}
+
+
+def errors_below(root: type[KafkaDeltaExpressError]) -> list[type[KafkaDeltaExpressError]]:
+    found = [root]
+    for below in root.__subclasses__():
+        found += errors_below(below)
+    return [one for one in found if one.__module__.partition(".")[0] in PACKAGES]
+
+
+LAZILY = (TopologyError, UnknownCatalogError, UnknownFieldError)
+"""Errors of modules that a program imports only when it needs them."""
+ERRORS = {error.__name__: error for error in errors_below(errors.KafkaDeltaExpressError)}
+
+
+def raising(error: KafkaDeltaExpressError) -> Callable[..., NoReturn]:
+    def fail(*_arguments: object, **_named: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+def nothing(*_arguments: object, **_named: object) -> None:
+    pass
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Staging:
+    return Staging.below(tmp_path)
+
+
+@pytest.fixture
+def config(staging: Staging, tmp_path: Path) -> str:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        f"kafka: {{bootstrap.servers: 'localhost:1'}}\nstage: {{url: {staging.stage_url}}}\n"
+        "loader: {http: null}\nwriter: {http: null}\n"
+        f"streams: [{{app_id: orders, topics: [orders], table: {staging.table}, columns: 'id BIGINT'}}]\n"
+    )
+    return str(path)
+
+
+# The numbers, and errors.
+
+
+def test_the_numbers_are_those_that_other_programs_rely_on() -> None:
+    assert {code.name: int(code) for code in ExitCode} == {"DONE": 0, "FAILED": 1, "USAGE": 2, "HELD": 3}
+
+
+def test_of_several_codes_the_gravest_counts() -> None:
+    gravest = [2, 1, 3, 0]
+    for codes in itertools.product(ExitCode, repeat=2):
+        assert ExitCode.of(codes) == min(codes, key=gravest.index)
+    assert ExitCode.of([]) == 0
+
+
+def test_each_error_has_its_code_here() -> None:
+    assert ERRORS.keys() == CODES.keys()
+
+
+@pytest.mark.parametrize(("name", "code"), CODES.items())
+def test_an_error_ends_a_command_with_its_code(name: str, code: int) -> None:
+    app, error = new_app("Try things."), ERRORS[name]("something is wrong", "do something")
+
+    @app.command()
+    def fail() -> None:
+        raise error
+
+    assert run(app, ["fail"]) == code
+
+
+# bootstrap
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(NotNeeded("there is a chain"), 0), (RefusedPartition("no", "do this"), 3)]
+)
+def test_bootstrap_plan(
+    outcome: NotNeeded | RefusedPartition, code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = (StreamPlan("orders", (PlannedPartition(ORDERS, None, outcome),)),)
+    work = SimpleNamespace(plan=lambda *_: plans)
+    monkeypatch.setattr(bootstrap_program, "Work", lambda *_: work)
+    assert run(bootstrap_program.app, ["plan", config, "--from", "earliest"]) == code
+
+
+@pytest.mark.parametrize(("spoiled", "code"), [("nothing", 0), ("file", 3), ("marker", 3), ("table", 1)])
+def test_bootstrap_markers_verify(spoiled: str, code: int, config: str, staging: Staging) -> None:
+    marker = staging.flush(0, 0, 10)
+    if spoiled == "file":
+        staging.store(staging.table).delete([marker.tables[0].files[0].path])
+    if spoiled == "marker":
+        staging.store(staging.stage_url).write(marker.name.path, b"{")
+    if spoiled == "table":
+        staging.store(staging.table).write("_delta_log/00000000000000000000.json", b"{")
+    assert run(bootstrap_program.app, ["markers", "verify", config]) == code
+
+
+# delta-loader
+
+
+def loader_that(reports: list[StreamReport], unfit: tuple[Check, ...], at_load: Callable[[], None]) -> object:
+    def run_pass(*_arguments: object, **_named: object) -> list[StreamReport]:
+        at_load()
+        return reports
+
+    return SimpleNamespace(
+        lease=None,
+        lease_thread=None,
+        end_streams=nothing,
+        service=SimpleNamespace(run_pass=run_pass, book=SimpleNamespace(entries={})),
+        checkpoints=SimpleNamespace(finish=nothing),
+        fitness=SimpleNamespace(look_again=nothing, problems=(), unfit=unfit),
+    )
+
+
+HELD_REPORT = StreamReport("orders", held={ORDERS: Held("gap", "it lacks records", "do this")})
+UNFIT = Check("table", Level.ERROR, "it lacks a column", "add it")
+
+
+@pytest.mark.parametrize(
+    ("reports", "unfit", "code"),
+    [
+        ([StreamReport("orders")], (), 0),
+        ([HELD_REPORT], (), 3),
+        ([StreamReport("orders", failure=StoreError("it is away"))], (), 1),
+        ([StreamReport("orders", failure=StoreRefusedError("no right"))], (), 2),
+        ([StreamReport("orders", failure=NotCompatibleError("it lacks a column"))], (), 3),
+        ([StreamReport("orders")], (UNFIT,), 3),
+        ([HELD_REPORT, StreamReport("more", failure=TableError("it is away"))], (UNFIT,), 1),
+    ],
+)
+def test_loader_run_once(
+    reports: list[StreamReport], unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_signals_and_logs(loader_program, monkeypatch)
+    loader = loader_that(reports, unfit, nothing)
+    monkeypatch.setattr(loader_program, "_loader", lambda *_, **__: loader)
+    assert run(loader_program.app, ["run", config, "--once"]) == code
+
+
+@pytest.mark.parametrize(
+    ("once", "while_loading", "code"), [(["--once"], True, 1), (["--once"], False, 1), ([], False, 0)]
+)
+def test_a_loader_that_is_stopped(
+    once: list[str],
+    while_loading: bool,  # noqa: FBT001
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With --once something may be left; a service that was asked to stop has done as it was told."""
+    without_signals_and_logs(loader_program, monkeypatch)
+
+    def made(_settings: object, _log: object, _stack: ExitStack, stopped: Event, **_named: object) -> object:
+        if not while_loading:
+            stopped.set()
+        return loader_that([StreamReport("orders")], (), stopped.set)
+
+    monkeypatch.setattr(loader_program, "_loader", made)
+    assert run(loader_program.app, ["run", config, *once]) == code
+
+
+@pytest.mark.parametrize(
+    ("found", "code"),
+    [
+        (Check("stage", Level.OK, "well"), 0),
+        (Check("table", Level.WARNING, "look at it"), 0),
+        (UNFIT, 3),
+        (Check("registry", Level.ERROR, "it is away", away=True), 1),
+        (failed("stage", StoreError("it is away")), 1),
+        (failed("stage", StoreRefusedError("no right")), 2),
+        (failed("stage", StoreUnfitError("no conditions")), 2),
+        (failed("spark", ConfigError("no such key")), 2),
+        (failed("spark", TableError("it has no log")), 3),
+        (failed("kafka", BrokerRefusedError("no right")), 2),
+    ],
+)
+def test_loader_check(found: Check, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_signals_and_logs(check, monkeypatch)
+    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=lambda: [found]))
+    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([Check("spark", Level.OK, "well")]))
+    assert run(loader_program.app, ["check", config]) == code
+    monkeypatch.setattr(check, "preflight_of", lambda *_: SimpleNamespace(checks=list))
+    monkeypatch.setattr(check, "_spark_checks", lambda *_: iter([found]))
+    assert run(loader_program.app, ["check", config]) == code
+
+
+@pytest.mark.parametrize(
+    ("verdict", "failure", "code"),
+    [
+        (Verdict.PROVED, None, 0),
+        (Verdict.NOTED, None, 0),
+        (Verdict.UNPROVED, None, 0),
+        (Verdict.FAULT, None, 3),
+        (Verdict.PROVED, "it is away", 1),
+        (Verdict.FAULT, "it is away", 1),
+    ],
+)
+def test_loader_verify(
+    verdict: Verdict, failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finding = Finding(verdict, "kind", "text", "/t")
+    report = VerifiedStream("orders", "/t", 1, 0, findings=(finding,), failure=failure)
+    verifier = SimpleNamespace(verify=lambda _: report)
+    monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
+    monkeypatch.setattr(verify, "replace", lambda found, **_: found)
+    assert run(loader_program.app, ["verify", config]) == code
+
+
+class Ends:
+    """What Kafka says of the streams' topics: nothing, or an error."""
+
+    error: KafkaDeltaExpressError | None = None
+
+    def __init__(self, _settings: object) -> None:
+        pass
+
+    def __call__(self, _stream: object) -> dict[object, object]:
+        if self.error is not None:
+            raise self.error
+        return {}
+
+    def firsts(self, _sources: object) -> dict[object, object]:
+        return {}
+
+    def topic_ids(self, _topics: object) -> dict[object, object]:
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, 0), (BrokerError("it is away"), 1), (BrokerRefusedError("no right"), 2)]
+)
+def test_loader_status_of_what_answers(
+    error: KafkaDeltaExpressError | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    monkeypatch.setattr(Ends, "error", error)
+    assert run(loader_program.app, ["status", config]) == code
+
+
+@pytest.mark.parametrize("code", list(ExitCode)[1:])
+def test_loader_status_after_a_load_that_failed(
+    code: ExitCode, config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    note = LastFailure(1_000, "it failed", "do this", code)
+    staging.store(staging.stage_url).write(failure_path("orders"), note.to_bytes())
+    assert run(loader_program.app, ["status", config]) == code
+
+
+def test_the_note_of_a_load_that_failed_has_its_error_s_code(staging: Staging) -> None:
+    store = staging.store(staging.stage_url)
+    FailureNotes(store, SystemClock(), structlog.get_logger()).failed("orders", HeldError("it waits"))
+    note = last_failure(store, "orders")
+    assert note is not None
+    assert note.code == ExitCode.HELD
+
+
+def test_loader_status_of_a_held_partition(config: str, staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    marker = staging.flush(0, 0, 10)
+    staging.store(staging.stage_url).write(marker.name.path, b"{")
+    assert run(loader_program.app, ["status", config]) == 3
+
+
+WAITS = Held("topic_recreated", "it waits", "do this")
+
+
+WELL = PartitionStatus(ORDERS, Position(0), Position(0), None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("partition", "unfit", "code"),
+    [
+        (WELL, (), 0),
+        (replace(WELL, held=WAITS), (), 3),
+        (replace(WELL, writers_hold=WAITS), (), 3),
+        (WELL, (UNFIT,), 3),
+    ],
+)
+def test_loader_status_of_what_waits(
+    partition: PartitionStatus, unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = StreamStatus("orders", "/t", None, None, (partition,), unfit=unfit)
+    monkeypatch.setattr(status, "BrokerEnds", Ends)
+    monkeypatch.setattr(status, "stream_status", lambda *_, **__: found)
+    assert run(loader_program.app, ["status", config]) == code
+
+
+@pytest.mark.parametrize(("failure", "code"), [(None, 0), ("it is away", 1)])
+def test_loader_clean(failure: str | None, code: int, config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Tally("data files", "/t", failure=failure)
+    monkeypatch.setattr(clean, "CleanUp", lambda *_: SimpleNamespace(run=lambda *_, **__: [found]))
+    assert run(loader_program.app, ["clean", config]) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found", "code"),
+    [
+        ([], (outcomes.Done(), None), 0),
+        ([], (outcomes.Done(), "it is away"), 1),
+        (["--run"], (outcomes.Done(), None), 0),
+        (["--run"], (outcomes.GivenUp("another commit"), None), 0),
+        (["--run"], (outcomes.TaskFailed("it is away"), None), 1),
+        (["--run"], (outcomes.Done(), "it is away"), 1),
+        (["--run", "--dry-run"], (outcomes.Done(), None), 2),
+    ],
+)
+def test_loader_services(
+    arguments: list[str],
+    found: tuple[outcomes.Outcome, str | None],
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outcome, failure = found
+    without_signals_and_logs(services, monkeypatch)
+
+    def look_at(settings: object, *_: object) -> list[outcomes.TableLook]:
+        rules = TableRules(settings.table_services, 0.0)  # type: ignore[attr-defined]
+        return [outcomes.TableLook("/t", None, rules, failure=failure)]
+
+    def parts(settings: object, *_: object, **__: object) -> object:
+        piece = outcomes.PieceReport(CommitPiece(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)
+        report = outcomes.RunReport((piece,), tuple(look_at(settings)))
+        return SimpleNamespace(run=lambda **_: report)
+
+    monkeypatch.setattr(services, "look_at", look_at)
+    monkeypatch.setattr(services, "TableServices", parts)
+    monkeypatch.setattr(services, "_spark", nothing)
+    assert run(loader_program.app, ["services", config, *arguments]) == code
+
+
+# stage-writer
+
+UNTIL = ["--until-caught-up"]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 0), (UNTIL, 1)])
+def test_a_writer_that_is_stopped_before_it_has_begun(
+    arguments: list[str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_program, "_stop_on_signals", lambda stop: stop())
+    assert run(writer_program.app, ["run", config, *arguments]) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "raised", "code"),
+    [([], {"alarm": "held"}, 0), (UNTIL, {}, 0), (UNTIL, {"alarm": "held"}, 3)],
+)
+def test_a_writer_that_has_caught_up(
+    arguments: list[str], raised: dict[str, str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_signals_and_logs(writer_program, monkeypatch)
+    for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
+        monkeypatch.setattr(writer_program, part, nothing)
+    alarms = SimpleNamespace(teller=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
+    service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
+    monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
+    monkeypatch.setattr(writer_program, "WriterServing", lambda *_, **__: SimpleNamespace(port=None, close=nothing))
+    monkeypatch.setattr(writer_program, "KafkaOutlets", lambda *_, **__: SimpleNamespace(close=lambda _: True))
+    assert run(writer_program.app, ["run", config, *arguments]) == code
+
+
+@pytest.mark.parametrize(
+    ("codes", "arguments", "code"),
+    [((0, 0), UNTIL, 0), ((0, 3), UNTIL, 3), ((0, 2), UNTIL, 2), ((1, 1), UNTIL, 1), ((0, 0), [], 1)],
+)
+def test_several_writers(
+    codes: tuple[int, int],
+    arguments: list[str],
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the gravest of them; one that runs until stopped has failed when it ends by itself."""
+    without_signals_and_logs(writer_program, monkeypatch)
+    ends = f"import sys; raise SystemExit({codes!r}[int(sys.argv[-1].split('/')[0])])"
+    command = [sys.executable, "-c", ends]
+    monkeypatch.setattr(writer_program, "workers_of", lambda _: 2)
+    monkeypatch.setattr(writer_program, "Crew", lambda _, *rest: Crew(command, *rest))
+    assert run(writer_program.app, ["run", config, *arguments]) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "well", "code"),
+    [
+        (None, True, 0),
+        (None, False, 3),
+        (StoreError("it is away"), True, 1),
+        (StoreUnfitError("no conditions"), True, 2),
+    ],
+)
+def test_writer_check(
+    error: KafkaDeltaExpressError | None,
+    well: bool,  # noqa: FBT001
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without_signals_and_logs(writer_program, monkeypatch)
+    monkeypatch.setattr(writer_program, "open_stage", nothing if error is None else raising(error))
+    monkeypatch.setattr(writer_program, "_ends", lambda _: {ORDERS: 0})
+    monkeypatch.setattr(writer_program, "_topics", lambda *_: iter(["ok"]))
+    monkeypatch.setattr(writer_program, "_try_records", lambda *_: well)
+    monkeypatch.setattr(writer_program, "_check_topics_of_ours", nothing)
+    for arguments in ([], ["--json"]):
+        assert run(writer_program.app, ["check", config, *arguments]) == code
+
+
+def without_signals_and_logs(program: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is pytest's: a command must not take its signals and its log."""
+    monkeypatch.setattr(program, "_stop_on_signals", nothing, raising=False)
+    monkeypatch.setattr(program, "set_up_logs", lambda *_: structlog.get_logger())
