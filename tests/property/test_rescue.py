@@ -72,6 +72,7 @@ def check_one(
 @given(batches(PLAIN))
 @example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
 @example([b'{"i":1}', b'{"i":2}'])
+@example([b'{"i":1,"i":2}', b'{"z":"2020-01-01T00:00:00.1234567Z"}'])  # of which nothing is left in bulk
 def test_plain_columns(batch: list[bytes | None]) -> None:
     check(PLAIN, batch)
 
