@@ -187,7 +187,12 @@ def test_bootstrap_markers_verify(spoiled: str, code: int, config: str, staging:
 # delta-loader
 
 
-def loader_that(reports: list[StreamReport], unfit: tuple[Check, ...], at_load: Callable[[], None]) -> object:
+def loader_that(
+    reports: list[StreamReport],
+    unfit: tuple[Check, ...] = (),
+    at_load: Callable[[], None] = lambda: None,
+    paused: tuple[str, ...] = (),
+) -> object:
     def run_pass(*_arguments: object, **_named: object) -> list[StreamReport]:
         at_load()
         return reports
@@ -199,6 +204,7 @@ def loader_that(reports: list[StreamReport], unfit: tuple[Check, ...], at_load: 
         service=SimpleNamespace(run_pass=run_pass, book=SimpleNamespace(entries={})),
         checkpoints=SimpleNamespace(finish=nothing),
         fitness=SimpleNamespace(look_again=nothing, problems=(), unfit=unfit),
+        paused=SimpleNamespace(notes=[f"{app_id} is paused" for app_id in paused], pauses=dict.fromkeys(paused)),
     )
 
 
@@ -222,9 +228,16 @@ def test_loader_run_once(
     reports: list[StreamReport], unfit: tuple[Check, ...], code: int, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_signals_and_logs(loader_program, monkeypatch)
-    loader = loader_that(reports, unfit, nothing)
+    loader = loader_that(reports, unfit)
     monkeypatch.setattr(loader_program, "_loader", lambda *_, **__: loader)
     assert run(loader_program.app, ["run", config, "--once"]) == code
+
+
+def test_loader_run_once_with_a_paused_stream(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_signals_and_logs(loader_program, monkeypatch)
+    loader = loader_that([StreamReport("orders")], paused=("orders",))
+    monkeypatch.setattr(loader_program, "_loader", lambda *_, **__: loader)
+    assert run(loader_program.app, ["run", config, "--once"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -243,7 +256,7 @@ def test_a_loader_that_is_stopped(
     def made(_settings: object, _log: object, _stack: ExitStack, stopped: Event, **_named: object) -> object:
         if not while_loading:
             stopped.set()
-        return loader_that([StreamReport("orders")], (), stopped.set)
+        return loader_that([StreamReport("orders")], at_load=stopped.set)
 
     monkeypatch.setattr(loader_program, "_loader", made)
     assert run(loader_program.app, ["run", config, *once]) == code
