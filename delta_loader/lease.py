@@ -10,10 +10,10 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
+from common.background import BackgroundLoop
 from common.errors import StoreError
 from common.remedies import CONFIG
 from delta_loader.core.lease import (
@@ -201,33 +201,17 @@ class LeaseThread:
 
     def __init__(self, lease: LoaderLease, log: FilteringBoundLogger) -> None:
         self._lease = lease
-        self._log = log
-        self._wake = threading.Event()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
+        # without its thread a loader would wait for the lease forever
+        self._loop = BackgroundLoop("lease", lease.step, log, after_a_bug_s=_AFTER_A_BUG_S, finish=lease.release)
 
     def contend(self) -> None:
         """From now on, take the lease, at once if it is free."""
         self._lease.contend()
-        self._wake.set()
+        self._loop.wake()
 
     def close(self) -> None:
         """Release the lease and end, without waiting for a store that does not answer."""
-        self._closing = True
-        self._wake.set()
-        self._thread.join(_CLOSE_WITHIN_S)
-
-    def _run(self) -> None:
-        while not self._closing:
-            try:
-                seconds = self._lease.step()
-            except Exception:  # noqa: BLE001 - a bug: a loader without the lease's thread would wait forever
-                self._log.exception("unexpected exception", part="lease")
-                seconds = _AFTER_A_BUG_S
-            self._wake.wait(seconds)
-            self._wake.clear()
-        self._lease.release()
+        self._loop.close(_CLOSE_WITHIN_S)
 
 
 def lease_status(store: ObjectStore) -> LeaseStatus | None:

@@ -12,10 +12,12 @@ Rules:
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+
+from common.background import in_background
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -32,20 +34,11 @@ def close_within(consumer: Consumer, seconds: float = CLOSE_WITHIN_S) -> bool:
 
     Raises the errors of closing, or of a callback.
     """
-    raised: list[BaseException] = []
-
-    def close() -> None:
-        try:
-            consumer.close()
-        except BaseException as error:  # noqa: BLE001 - who waits is to have it
-            raised.append(error)
-
-    thread = threading.Thread(target=close, name="close-consumer", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    return not thread.is_alive()
+    closing = in_background("close-consumer", consumer.close)
+    done, _ = wait([closing], seconds)
+    if done:
+        closing.result()
+    return bool(done)
 
 
 def answer_of(asked: Future[Answer], timeout_s: float) -> Answer:

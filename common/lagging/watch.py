@@ -10,13 +10,13 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from common.background import BackgroundLoop
 from common.kafka.bounded import answer_of
 from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import words
@@ -123,14 +123,12 @@ class EndWatch:
         self._clock = clock
         self._log = log
         self._answers = True
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kafka-ends", daemon=True)
-        self._thread.start()
+        # a bug here may cost figures and nothing else
+        self._loop = BackgroundLoop("kafka-ends", self._step, log, after_a_bug_s=EVERY_S)
 
     def close(self) -> None:
         """Stop; does not wait for a request in progress."""
-        self._closed.set()
-        self._thread.join(_CLOSE_WITHIN_S)
+        self._loop.close(_CLOSE_WITHIN_S)
 
     def look(self) -> None:
         """One round."""
@@ -145,10 +143,6 @@ class EndWatch:
             self._answers = False
         self._tell()
 
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self.look()
-            except Exception:  # noqa: BLE001 - a bug here may cost figures and nothing else
-                self._log.exception("unexpected exception", part="kafka-ends")
-            self._closed.wait(EVERY_S)
+    def _step(self) -> float:
+        self.look()
+        return EVERY_S

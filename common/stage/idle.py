@@ -117,12 +117,7 @@ def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()
     return _StoredIdle(version=1, partitions=stored, streams=told).model_dump_json().encode()
 
 
-def facts_from_bytes(path: str, data: bytes) -> tuple[IdleFact, ...]:
-    """The idle partitions of `facts_to_bytes`. Raises MarkerError."""
-    return all_from_bytes(path, data)[0]
-
-
-def all_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
+def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
     """The inverse of `facts_to_bytes`. Raises MarkerError."""
     with reading(path, "delete it: a writer writes it again within a minute or so"):
         require_known_version(path, data, VERSION)

@@ -10,11 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING
 
+from common.background import in_background
 from common.remedies import CONFIG
 from delta_loader.core.preflight import Check, Level
 
@@ -45,7 +45,8 @@ class SideBySide:
         while waiting or running:
             while waiting and len(running) < MOST:
                 app_id = waiting.pop()
-                running[_begin(look, app_id)] = app_id, time.monotonic() + self._within_s
+                checks = in_background(f"check-{app_id}", _checks, look, app_id)
+                running[checks] = app_id, time.monotonic() + self._within_s
             first_s = min(until_s for _, until_s in running.values())
             done, _ = wait(running, max(0.0, first_s - time.monotonic()), FIRST_COMPLETED)
             for future in done:
@@ -69,14 +70,5 @@ class SideBySide:
         )
 
 
-def _begin(look: Callable[[str], Iterable[Check]], app_id: str) -> Future[Checks]:
-    future: Future[Checks] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(tuple(look(app_id)))
-        except BaseException as error:  # noqa: BLE001 - it is the caller's
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=f"check-{app_id}", daemon=True).start()
-    return future
+def _checks(look: Callable[[str], Iterable[Check]], app_id: str) -> Checks:
+    return tuple(look(app_id))

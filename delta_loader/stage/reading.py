@@ -18,7 +18,7 @@ from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
 from common.stage.chain_origins import BEGIN, beginning_from_bytes, source_of
 from common.stage.evolved import latest
-from common.stage.idle import IDLE, all_from_bytes
+from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.core.listed import listing_of, without
 from delta_loader.core.plan import Found, UnreadableMarker, for_tables
@@ -103,7 +103,7 @@ class Stage:
         streams: list[StreamFact] = []
         for item, data in zip(recent, contents, strict=True):
             with suppress(MarkerError):  # it is not needed, and was written by another release
-                idle, told = all_from_bytes(item.path, data or b"")
+                idle, told = facts_from_bytes(item.path, data or b"")
                 facts += idle
                 streams += told
         return tuple(facts), tuple(streams)

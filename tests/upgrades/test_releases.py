@@ -43,7 +43,7 @@ def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each form
         case "beginning":
             return beginning_from_bytes(begin_path(formats.SOURCE), data)
         case "idle":
-            return facts_from_bytes(idle_path("writer-1"), data)
+            return facts_from_bytes(idle_path("writer-1"), data)[0]
         case "lease":
             return LeaseRecord.from_bytes(data, 1.0)
         case "columns":

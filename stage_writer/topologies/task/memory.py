@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from stage_writer.topologies.task.clock import NO_TIME_MS
 
 if TYPE_CHECKING:
+    from stage_writer.topologies.stores import Stores
     from stage_writer.topologies.task.clock import TaskClock, Timers
 
 TASK_STORE = "__task"
@@ -14,29 +15,10 @@ TASK_STORE = "__task"
 _STREAM_TIME, _STREAM, _WALL = "stream_time_ms", "stream_punctuations", "wall_punctuations"
 
 
-class TaskStores(Protocol):
-    """The task's view of its stores (`stage_writer.topologies.stores.Stores`)."""
-
-    def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
-        """A store by its name; `TASK_STORE` always exists."""
-
-    def begin_record(self) -> None:
-        """Changes up to now can no longer be undone."""
-
-    def undo_record(self) -> None:
-        """Undo the changes since `begin_record`."""
-
-    def savepoint(self) -> int:
-        """A savepoint for `undo_to`, valid until the next `begin_record`."""
-
-    def undo_to(self, savepoint: int) -> None:
-        """Undo the changes since the savepoint."""
-
-
 class ClockMemory:
     """Keeps the clock in the task's own store."""
 
-    def __init__(self, stores: TaskStores) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._store = stores.store(TASK_STORE)
         self._kept: dict[str, Any] = {}
 

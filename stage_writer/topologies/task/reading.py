@@ -23,7 +23,7 @@ from stage_writer.topologies.keys import any_json, key_decoder
 from stage_writer.topologies.nodes import KeyType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -148,11 +148,3 @@ def _text(data: bytes | str) -> str:
 
 def _headers(found: KafkaHeaders | None) -> Headers:
     return tuple(found or ())
-
-
-def all_of(rejects: Iterable[Reject]) -> dict[int, Reject]:
-    """The rejects by their messages; for several of one message the first counts."""
-    found: dict[int, Reject] = {}
-    for reject in rejects:
-        found.setdefault(reject.index, reject)
-    return found

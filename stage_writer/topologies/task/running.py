@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stage_writer.stopping import Stopping
+    from stage_writer.topologies.stores import Stores
     from stage_writer.topologies.task.clock import TaskClock, Timers
     from stage_writer.topologies.task.collecting import Outbox
     from stage_writer.topologies.task.context import Current
     from stage_writer.topologies.task.feeds import Feed
     from stage_writer.topologies.task.graph import Graph
-    from stage_writer.topologies.task.memory import TaskStores
 
     Rejects = dict[int, Reject]
 
@@ -37,7 +37,7 @@ class Runner:
         self,
         task_id: str,
         graph: Graph,
-        stores: TaskStores,
+        stores: Stores,
         shared: tuple[Current, TaskClock, Outbox],
         *,
         fails_on_error: bool,

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from stage_writer.core.decoding.rejects import Reject
     from stage_writer.stopping import Stopping
     from stage_writer.topologies.built import BuiltTopology
+    from stage_writer.topologies.stores import Stores
     from stage_writer.topologies.task.early import Early
     from stage_writer.topologies.task.inputs import Input
-    from stage_writer.topologies.task.memory import TaskStores
 
     Tables = list[tuple[str, Part]]
     Rejects = dict[int, Reject]
@@ -62,7 +62,7 @@ class Task:
         self,
         topology: BuiltTopology,
         task_id: TaskId,
-        stores: TaskStores,
+        stores: Stores,
         output_schema: Mapping[str, pa.Schema | RowWriter],
         stopping: Stopping = NEVER_STOPPING,
     ) -> None:

@@ -14,7 +14,7 @@ from common.errors import StoreError
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
 from common.stage.evolved import Evolved
-from common.stage.idle import IDLE, IdleFact, StreamFact, all_from_bytes
+from common.stage.idle import IDLE, IdleFact, StreamFact, facts_from_bytes
 from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
 from common.stage.undeclared import UndeclaredFields
@@ -301,7 +301,7 @@ def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Ta
     streams = [StreamFact("orders", 1_000, {SOURCE.topic: 1})]
     stage.tell_idle(idle, streams)
     (item,) = world.store.list(f"{IDLE}/")
-    found_idle, found_streams = all_from_bytes(item.path, world.store.read(item.path) or b"")
+    found_idle, found_streams = facts_from_bytes(item.path, world.store.read(item.path) or b"")
     assert (list(found_idle), list(found_streams)) == (idle, streams)
     assert stage.gained("orders") is None
     evolved = Evolved("orders", 1, parse_ddl("more STRING"))

@@ -12,7 +12,7 @@ from common.ports import CreateOutcome
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
-from common.stage.idle import MARGIN_MS, StreamFact, all_from_bytes, facts_from_bytes
+from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
 from common.stage.markers import MarkerName
 from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
@@ -150,7 +150,7 @@ def test_the_positions_behind_the_last_record_are_covered_once_the_end_was_reach
 def stream_facts(world: World) -> list[StreamFact]:
     """What was told of the streams' topics."""
     items = world.store.list("idle")
-    return [fact for item in items for fact in all_from_bytes(item.path, world.store.read(item.path) or b"")[1]]
+    return [fact for item in items for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[1]]
 
 
 def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def idle_facts(world: World) -> dict[int, tuple[int, int]]:
     return {
         int(fact.source.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
         for item in world.store.list("idle")
-        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")
+        for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[0]
     }
 
 

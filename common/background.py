@@ -1,0 +1,76 @@
+"""Work beside a program's main loop, in daemon threads: one that hangs does not keep the process from ending."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
+
+
+def in_background(
+    name: str, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Future[Result]:
+    """Begin a piece of work in a thread of its own; its result, or what it raised, is in the future."""
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
+
+
+class BackgroundLoop:
+    """Takes steps, one after the other, until it is closed. A step that raises is logged: it is a bug."""
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        log: FilteringBoundLogger,
+        *,
+        after_a_bug_s: float,
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts at once. ``step`` returns the seconds until the next one; ``finish`` is called after the last."""
+        self._name = name
+        self._step = step
+        self._log = log
+        self._after_a_bug_s = after_a_bug_s
+        self._finish = finish
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Take the next step now."""
+        self._wake.set()
+
+    def close(self, within_s: float) -> None:
+        """Take no more steps; does not wait long for one in progress."""
+        self._closing = True
+        self._wake.set()
+        self._thread.join(within_s)
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                seconds = self._step()
+            except Exception:  # noqa: BLE001 - a bug there must not end the loop in silence
+                self._log.exception("unexpected exception", part=self._name)
+                seconds = self._after_a_bug_s
+            self._wake.wait(seconds)
+            self._wake.clear()
+        self._finish()
