@@ -116,10 +116,12 @@ class Refusals:
         letters = self._letters(fresh, commit)
         if letters is None:
             return After.PLAN_AGAIN
-        with self.tables.tried(url):
-            if url not in self.tables.targets and url not in self.tables.failed:
+        if url not in self.tables.targets and url not in self.tables.failed:
+            with self.tables.tried(url):
                 self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
                 self.tables.look()
+            if url in self.tables.targets:
+                return After.PLAN_AGAIN  # another loader may have created it, and written these dead letters already
         target, after = self.tables.targets.get(url), After.PLAN_AGAIN
         if target is not None:
             with self.tables.tried(url):

@@ -1,7 +1,7 @@
 """Records that a table refuses: each is a dead letter once, or waits, whatever happens in between."""
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -33,6 +33,8 @@ class World(MemoryDeltaTables):
         self.in_kafka = set(range(100))
         self.dies = False
         self.may_create = True
+        self.before_creating: Callable[[], None] | None = None
+        """Happens right before a table is created."""
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if self.dies and commit.target.url == self.staging.table:
@@ -42,6 +44,9 @@ class World(MemoryDeltaTables):
     def create(self, url: str, shape: TableShape) -> None:
         if not self.may_create:
             raise TableError("no right to create")
+        happens, self.before_creating = self.before_creating, None
+        if happens is not None:
+            happens()
         super().create(url, shape)
 
     def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
@@ -110,6 +115,20 @@ def test_a_loader_that_dies_in_between_buries_nobody_twice(world: World) -> None
     assert world.buried == [5, 7, 8] == world.left_out
     counts = world.tables[world.staging.table].commits[-1].metadata.counts[SOURCE]
     assert (counts.rows, counts.dead_letters) == (3, 3)
+
+
+def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_written_again(world: World) -> None:
+    world.refuses = {5, 7}
+    world.staging.flush(0, 4, 10)
+
+    def another_loader_dies() -> None:
+        world.dies = True
+        assert world.run().failure is not None
+        world.dies = False
+
+    world.before_creating = another_loader_dies
+    assert world.run().failure is None
+    assert world.buried == [5, 7] == world.left_out
 
 
 def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(world: World) -> None:
