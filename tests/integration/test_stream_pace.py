@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from common.storage.store import FsspecStore
 
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 FAST, SLOW = "alerts", "audit"
+COLUMNS = pa.schema(
+    {
+        "id": pa.int32(),
+        "_kafka_topic": pa.string(),
+        "_kafka_partition": pa.int32(),
+        "_kafka_offset": pa.int64(),
+        "_kafka_timestamp": pa.timestamp("us", "UTC"),
+    }
+)
 Header = tuple[str, bytes | None]
 HEADERS: list[list[Header] | None] = [None, [], [("a", b"1"), ("a", None), ("é", b"")], [("b", b"\xff")]]
 
@@ -94,6 +104,10 @@ def test_one_config_serves_streams_of_different_paces_of_which_one_is_paused(
     streams = Streams(kafka, topics, tmp_path, programs)
     for topic in topics:
         streams.produce(topic)
+    wanted = {"delta.parquet.compression.codec": "ZSTD"}
+    DeltaTable.create(
+        f"{tmp_path}/{SLOW}", Schema.from_arrow(COLUMNS), configuration=wanted, raise_if_key_not_exists=False
+    )
 
     programs.succeed("stage-writer", "pause", streams.config, "--stream", SLOW, "--reason", "a test")
     assert "staging is paused since" in streams.stage(code=3)
@@ -107,7 +121,7 @@ def test_one_config_serves_streams_of_different_paces_of_which_one_is_paused(
     assert streams.rows(FAST, "_kafka_key", "_kafka_headers") == expected()
     files = DeltaTable(f"{tmp_path}/{FAST}").file_uris()
     assert {one.rpartition("-")[2].partition(".")[2] for one in files} == {"zstd.parquet"}
-    assert not (tmp_path / SLOW / "_delta_log").exists()
+    assert DeltaTable(f"{tmp_path}/{SLOW}").version() == 0
     found = json.loads(programs.succeed("delta-loader", "status", streams.config, "--json", code=3))
     assert [list(one["paused"]) for one in found["streams"]] == [[], ["loading"]]
 
@@ -116,6 +130,8 @@ def test_one_config_serves_streams_of_different_paces_of_which_one_is_paused(
     streams.produce(topics[1], 10)
     streams.stage()
     streams.load()
+    files = DeltaTable(f"{tmp_path}/{SLOW}").file_uris()
+    assert {one.endswith(".zstd.parquet") for one in files} == {True}, "as the table's property says"
     without = [{**row, "_kafka_headers": None} for row in expected()]
     assert streams.rows(SLOW, "_kafka_headers") == [
         {name: row[name] for name in ("id", "_kafka_headers")} for row in [*without, *expected(10)]

@@ -324,6 +324,21 @@ def test_a_loader_whose_checkpoints_fail_is_not_healthy(tmp_path: Path) -> None:
     assert healthcheck(page)[0] == 200
 
 
+def test_a_paused_stream_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
+    page = LoaderPage(tmp_path)
+    page.load()
+    page.paused.pause("orders", "an operator")
+    status, text = healthcheck(page)
+    assert (status, "orders: loading is paused since" in text, "by an operator" in text) == (200, True, True)
+    assert "`delta-loader resume" in text
+    found = page.view.status()
+    assert [problem.title for problem in found.problems] == ["orders is paused"]
+    assert found.streams[0].way.endswith(", paused")
+    assert gauges(page.metrics, "delta_loader_stream_paused") == {"": 1.0}
+    page.paused.resume("orders")
+    assert page.view.status().problems == ()
+
+
 def test_a_loader_tells_of_the_fields_that_no_column_takes(tmp_path: Path) -> None:
     page = LoaderPage(tmp_path)
     page.staging.undeclared = UndeclaredFields(20, {"sku": 20})

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from urllib.parse import unquote
 
 import pytest
@@ -18,6 +19,14 @@ def test_a_data_file_tells_where_its_rows_came_from() -> None:
     assert name(("date", "2026-03-01")).path == (
         f"date=2026-03-01/orders-eu-1-3-00000000000000000041-{UNIQUE}.snappy.parquet"
     )
+
+
+def test_a_name_tells_how_the_file_is_compressed() -> None:
+    compressed = replace(name(("date", None)), codec="zstd")
+    assert compressed.path.endswith(f"{UNIQUE}.zstd.parquet")
+    assert DataFileName.parse(compressed.path) == compressed
+    with pytest.raises(MarkerError):
+        DataFileName.parse(compressed.path.replace("zstd", "gzip"))
 
 
 @pytest.mark.parametrize(

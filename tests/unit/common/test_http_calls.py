@@ -2,6 +2,7 @@
 
 import gzip
 import http.client
+import json
 import select
 import socket
 import threading
@@ -92,6 +93,20 @@ def test_a_call_with_another_token_or_none_is_refused(
     status, text, answered = ask(serve(), "POST", "/pause", headers)
     assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
     assert TOKEN not in text
+    assert not pausing.is_on
+
+
+def test_one_stream_is_paused_and_resumed(serve: Callable[..., HttpServer], pausing: Pausing) -> None:
+    server = serve()
+    status, text, _ = ask(server, "POST", "/pause?stream=orders", bearer())
+    assert (status, json.loads(text)["by"]) == (200, "POST /pause")
+    assert json.loads(ask(server, "POST", "/resume?stream=orders", bearer())[1])["was_paused"]
+    assert not json.loads(ask(server, "POST", "/resume?stream=orders", bearer())[1])["was_paused"]
+    assert ask(server, "POST", "/pause?stream=order", bearer())[:2] == (
+        404,
+        "no stream of this config has the app_id 'order'; did you mean 'orders'?\n",
+    )
+    assert ask(server, "POST", "/pause?strean=orders", bearer())[0] == 400
     assert not pausing.is_on
 
 

@@ -13,6 +13,7 @@ from common.schema.spark_json import schema_to_json
 from common.schema.types import Field, Primitive, StructType
 from common.settings import Settings, Stream
 from common.settings.loading import Evolution
+from common.settings.stream import Included
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.state import TableState
@@ -100,6 +101,11 @@ def test_a_table_of_another_tool_lacks_kafkas_columns_and_is_told_the_statement_
     added = "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP"
     assert f"ALTER TABLE delta.`{STREAM.table}` ADD COLUMNS ({added})" in found.remedy
     assert "kafka_columns: false" in found.remedy
+    including = STREAM.model_copy(update={"include": (Included.HEADERS,), "kafka_columns": False})
+    found = columns_check(including, foreign)
+    added = "_kafka_headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    assert f"ADD COLUMNS ({added})" in found.remedy
+    assert "or leave headers out of include" in found.remedy
     assert columns_check(STREAM.model_copy(update={"kafka_columns": False}), foreign).level is Level.OK
     assert columns_check(STREAM.model_copy(update={"evolution": Evolution.ADD}), foreign).level is Level.OK
 
