@@ -21,11 +21,12 @@ from common.stage.undeclared import UndeclaredFields
 from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
 from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed
 from stage_writer.shell.staging import ObjectStage
 from stage_writer.shell.table_compatibility import Incompatibility
 from tests.fakes.group import HandClock
-from tests.unit.stage_writer.test_staging import SOURCE, World
+from tests.unit.stage_writer.test_staging import SOURCE, Waiting, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,8 +216,11 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
         return ClaimVerdict.WAIT if len(asked) == 1 else ClaimVerdict.CLAIM
 
     buffer = buffer_of(format_of(world))
+    outgoing = pa.table([["out"], [b"k"], [b"v"], [1], [None], [0], [0]], schema=SCHEMA_OF_OUTGOING)
+    buffer.add(StagedRows(Position(30), 0, 0, {}, None, (rows_of(),), outgoing=outgoing), now_s=0.0)
     arrow_bytes = buffer.memory_bytes
-    job = stage_of(world, tables).flush_job(SOURCE, world.stream, buffer, None, state=change, guard=guard)
+    stage = stage_of(world, tables)
+    job = stage.flush_job(SOURCE, world.stream, buffer, None, state=change, guard=guard, outlet=Waiting())
     assert job.memory_bytes == arrow_bytes + 10
     with pytest.raises(StoreError):
         job.run()
@@ -232,6 +236,8 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
     assert tables.uploaded[0] == first
     assert [(name.source, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
     assert outcome.tail.state == StateFiles(change.written[0].path)
+    assert tuple(found.path for found in world.store.list("outbox/")) == outcome.tail.outboxes
+    assert stage.tail(SOURCE) == outcome.tail
 
 
 def test_a_job_holds_what_is_left_to_upload(world: World, tables: Tables) -> None:

@@ -318,6 +318,15 @@ def test_a_claim_is_not_withdrawn_because_of_an_older_rewind_or_a_late_claim_put
     assert outcome.chain_moved
 
 
+def test_a_claim_behind_a_marker_that_is_copied_and_still_there_stays(world: World) -> None:
+    """An operator's rewind has copied it, and ended before it deleted it."""
+    first = world.seal(0, 10, None)
+    world.store.write(stray_path(first.tail.path), world.store.read(first.tail.path) or b"")
+    second = world.seal(10, 20, first.tail)
+    assert not second.chain_moved
+    assert world.stage().tail(SOURCE) == second.tail
+
+
 def test_the_second_rewind_of_one_place_is_recognised_too(world: World) -> None:
     path = MarkerName(SOURCE, Position(10)).path
     first = world.seal(0, 10, None)
