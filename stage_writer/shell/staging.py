@@ -156,9 +156,8 @@ class ObjectStage:
     def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
         """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
         for name, _, path in below:
-            data = self._store.read(path)
-            marker = None if data is None else marker_from_bytes(name, data)
-            if marker is not None and marker.manifest is not None:
+            marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
+            if marker.manifest is not None:
                 return marker.manifest.outboxes
         return ()
 

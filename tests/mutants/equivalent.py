@@ -25,6 +25,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "stage_writer.shell.staging": {
         "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",
+        "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
     "stage_writer.topologies.stores.expiry": {
         "Expiry.admits: time_ms > highest_ms → time_ms >= highest_ms": "the highest time is set to what it is",

@@ -158,6 +158,8 @@ def test_files_for_a_strange_table_are_never_passed_over() -> None:
     tables = {"s3://lake/t": "s3://lake/t/"}
     strange = instance(UnreadableMarker, for_tables(marker(0, 5, table="s3://lake/other"), tables))
     assert "s3://lake/other" in strange.problem
+    nothing = marker(0, 5, table="s3://lake/other", files=0, schema='{"type":"struct","fields":[]}')
+    assert for_tables(nothing, tables) == nothing
     same = for_tables(marker(0, 5, table="s3a://lake/t", schema='{"type":"struct","fields":[]}'), tables)
     assert isinstance(same, Marker)
     assert same.tables[0].url == "s3://lake/t/"

@@ -13,6 +13,7 @@ import pytest
 from common.errors import StoreError
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position, Span
+from common.stage.data_files import waiting_folder
 from common.stage.evolved import Evolved
 from common.stage.idle import IDLE, IdleFact, StreamFact, facts_from_bytes
 from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
@@ -204,6 +205,7 @@ def test_rows_that_wait_for_spark_are_in_one_file_in_the_stage(world: World, tab
     ((file,),) = (table.files for table in outcome.marker.tables)
     assert (file.partition_values, file.is_mixed, file.rows, tables.uploaded) == (None, True, 3, [])
     assert world.store.stat(file.path) is not None
+    assert file.path.startswith(waiting_folder(format_of(world).url))
 
 
 def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: World, tables: Tables) -> None:

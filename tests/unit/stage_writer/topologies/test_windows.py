@@ -48,6 +48,7 @@ def test_windows_are_what_their_factories_say() -> None:
     assert TimeWindows.of_size_and_grace(ms(10), ms(3)).advance_by(ms(5)) == TimeWindows(10, 5, 3)
     assert SessionWindows.of_inactivity_gap_with_no_grace(ms(1)) == SessionWindows(1, 0)
     assert SessionWindows.of_inactivity_gap_and_grace(ms(10), ms(3)) == SessionWindows(10, 3)
+    assert SessionWindows.of_inactivity_gap_and_grace(ms(10), ms(3)).closing_ms == 14
     assert JoinWindows.of_time_difference_with_no_grace(ms(0)) == JoinWindows(0, 0, 0)
     joins = JoinWindows.of_time_difference_and_grace(ms(10), ms(4))
     assert joins == JoinWindows(10, 10, 4)
