@@ -7,7 +7,7 @@ SESSION_S = 9.0
 
 def test_a_silence_longer_than_the_session_is_doubted_until_the_group_was_heard() -> None:
     freshness = Freshness(SESSION_S)
-    freshness.polled(0.0, 0.2)
+    freshness.polled(0.0, 0.0)
     assert freshness.is_fresh(9.0)
     assert not freshness.is_fresh(9.3), "nobody came round"
     freshness.polled(9.3, 9.5)
