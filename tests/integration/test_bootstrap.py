@@ -234,6 +234,21 @@ def test_records_that_kafka_has_deleted_are_not_promised(operator: Operator, kaf
     assert operator.markers() == {f"{topic}/0": (1, 2)}
 
 
+def test_records_that_kafka_has_deleted_can_be_given_up(operator: Operator, kafka: KafkaCluster, topic: str) -> None:
+    operator.configure(start="latest")
+    operator.runs("write", "--from", "earliest")  # origins, and no marker
+    put(operator.store, *chain_of(0, 1, 3, source=TopicPartition(Topic(topic), Partition(1))))
+    admin = kafka.admin
+    for partition in (0, 1):
+        gone = KafkaPartition(topic, partition, 2)
+        admin.delete_records([gone])[gone].result(60)
+    operator.runs("skip", "--topic", topic, "--partition", "0", "--to", "2", "--yes")
+    arguments = ("rewind", "--topic", topic, "--partition", "1", "--to", "0", "--yes")
+    assert "--give-up" in operator.fails(*arguments)
+    assert "[0, 2): it will never be loaded" in operator.runs(*arguments, "--give-up")
+    assert operator.markers() == {f"{topic}/0": (0, 2), f"{topic}/1": (0, 2)}
+
+
 def test_skip_shows_first_and_does_it_with_yes(operator: Operator, topic: str) -> None:
     put(operator.store, *chain_of(0, 2, source=TopicPartition(Topic(topic), Partition(0))))
     arguments = ("skip", "--topic", topic, "--partition", "0", "--to", "4")
