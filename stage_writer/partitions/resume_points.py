@@ -6,7 +6,8 @@ Rules:
 2. A ``start`` that would be another position tomorrow (latest, a time, an offset) is recorded before anything is read.
 3. ``latest`` skips the records that existed when the stream started. A partition that is added to a topic later starts
    at its first record. Partition 0 tells them apart: the writer that starts a topic records the origins of all its
-   partitions, from the highest to the lowest, so a partition without one is new if partition 0 has one.
+   partitions, from the highest to the lowest, so a partition without one is new if partition 0 has one. It asks for
+   the ends before it looks at partition 0: another writer may start the topic meanwhile, and then a partition be added.
 4. A chain's records are of one topic. Where the broker's id for the topic differs from the chain's, the topic was
    deleted and recreated, and nothing may be read into the chain.
 """
@@ -127,8 +128,9 @@ class ResumePoints:
     def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> Beginning | None:
         """The origin of a partition whose stream starts at the end; None for a partition that was added later."""
         first = TopicPartition(source.topic, Partition(0))
+        ends = self._source.end_positions([stream])  # first, so that none of them was added after partition 0 began
         if not self._has_chain(first):
-            for place, end in sorted(self._source.end_positions([stream]).items(), reverse=True):
+            for place, end in sorted(ends.items(), reverse=True):
                 if place.topic == source.topic and not self._has_chain(place):
                     self._stage.begin(place, Beginning(end))
         return self._stage.beginning(source)

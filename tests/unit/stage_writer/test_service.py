@@ -1,5 +1,6 @@
 """The writer's loop, one history after the other: a real stage on a disk, a group and a clock in memory."""
 
+from collections.abc import Collection, Mapping
 from operator import itemgetter
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import structlog
 from common.errors import BrokerError, ConfigError, StoreError
 from common.http.pausing import Pausing
 from common.ports import CreateOutcome
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
@@ -428,6 +429,26 @@ def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
     world.steps()
     begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND)]
     assert begun == [[(5, 6)], [(5, 7)]]
+
+
+def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is added right after the other writer recorded the origin of partition 0."""
+    world = World(tmp_path, {FIRST: 5}, "latest")
+    ask = LonelyMember.end_positions
+
+    def meanwhile(group: LonelyMember, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        if SECOND not in group.ends:
+            write_beginning(world, FIRST, Beginning(Position(5)))
+            group.ends[SECOND] = 3
+        return ask(group, streams)
+
+    monkeypatch.setattr(LonelyMember, "end_positions", meanwhile)
+    world.steps()
+    world.writer = world.new_writer()
+    world.steps()
+    assert [(start, end) for start, end, *_ in world.chain(SECOND)] == [(0, 3)]
 
 
 def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_path: Path) -> None:
