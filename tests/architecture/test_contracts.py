@@ -48,7 +48,7 @@ def test_a_writer_of_plain_streams_pays_for_no_java_library_topologies_or_worker
     _run("-c", _PLAIN_WRITER)
 
 
-@pytest.mark.parametrize("module", ["tests.verifier", "tests.chaos.records"])
+@pytest.mark.parametrize("module", ["tests.verifier", "tests.chaos.records", "tests.chaos.history"])
 def test_the_judge_of_real_runs_shares_no_code_with_what_it_judges(module: str) -> None:
     ours = "{'common', 'stage_writer', 'delta_loader', 'bootstrap', 'devservices', 'kafka_delta_express'}"
     script = f"import sys, {module}; found = {ours} & {{name.partition('.')[0] for name in sys.modules}}"

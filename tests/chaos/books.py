@@ -1,4 +1,4 @@
-"""What came of it, beyond what tests/verifier.py judges by Kafka and the tables alone.
+"""What came of it, beyond the verdict by Kafka and the tables alone (tests/chaos/history.py), and no part of it.
 
 Rules:
 
