@@ -220,26 +220,11 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 @pytest.fixture
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The loader's own Spark session, one for the whole run; it reaches the test's `lake`, where it has one."""
-    from common.settings.model import Settings
-    from delta_loader.shell.spark import build_session
+    from tests.session import session_of_tests
+    from tests.spark_archive import use_spark_archive
 
-    folder = tmp_path_factory.getbasetemp() / "spark"
-    settings = Settings.model_validate(
-        {
-            "kafka": {"bootstrap.servers": "127.0.0.1:9"},
-            # An S3 URL, so that the session has S3's jars whichever test comes first.
-            "stage": {"url": "s3://nowhere/stage"},
-            "loader": {
-                "spark": {
-                    "spark.master": "local[2]",
-                    "spark.driver.memory": "1g",
-                    "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
-                }
-            },
-            "streams": [{"app_id": "tests", "topics": ["none"], "table": "s3://nowhere/table", "columns": "id INT"}],
-        }
-    )
-    session = build_session(settings)
+    use_spark_archive()
+    session = session_of_tests(tmp_path_factory.getbasetemp() / "spark")
     if "lake" in request.fixturenames:
         found: Lake = request.getfixturevalue("lake")
         if found.server is not None:

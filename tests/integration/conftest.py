@@ -11,6 +11,7 @@ import yaml
 
 from devservices import processes
 from tests.integration.forked import Forked, forked_programs
+from tests.spark_archive import use_spark_archive
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,6 +37,7 @@ class Programs:
 
     def start(self, program: str, *arguments: str | Path) -> processes.Child:
         """Start ``stage-writer``, ``delta-loader`` or ``bootstrap`` and let it run."""
+        _prepare(program)
         log = self.folder / f"{program}-{len(self.started) + 1}.log"
         command = [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]
         self.started.append(processes.start(command, log))
@@ -43,6 +45,7 @@ class Programs:
 
     def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program to its end; its exit code and what it printed are the caller's to judge."""
+        _prepare(program)
         return self.forked.run(program.replace("-", "_"), [str(one) for one in arguments], _RUN_TIMEOUT_S)
 
     def succeed(self, program: str, *arguments: str | Path, code: int = 0) -> str:
@@ -50,6 +53,11 @@ class Programs:
         done = self.run(program, *arguments)
         assert done.returncode == code, f"{program} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+
+def _prepare(program: str) -> None:
+    if program == "delta-loader":
+        use_spark_archive()
 
 
 @pytest.fixture(scope="session")

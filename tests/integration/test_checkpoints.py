@@ -145,14 +145,16 @@ def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum
     if checkpointed:
         later.due[0].write()
     table.forget_checksums()
-    gateway = Gateway(spark)
+    sessions = spark, spark.newSession()
+    for session in sessions:  # those of tests have another number, which would be left as it is
+        session.conf.set(STATE_PARTITIONS, LOCAL_STATE_PARTITIONS)
+    gateway, services = map(Gateway, sessions)
     snapshot = gateway.log(table.staging.table).unsafeVolatileSnapshot()
     assert snapshot.checkpointProvider().isEmpty() is not checkpointed
     monkeypatch.setattr(state_sessions, "_FILES_OF_A_PART", 1)
     with StateSessions(gateway).fit(snapshot):
         active = gateway.jvm.org.apache.spark.sql.SparkSession.active()
         assert int(active.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
-    services = Gateway(spark.newSession())
     StateSessions(services).set_for(snapshot)
     assert int(services.session.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
     table.require_whole()
@@ -216,13 +218,12 @@ def test_a_loader_whose_codec_is_missing_loads_and_leaves_no_torn_checkpoint(
 ) -> None:
     """Java raises an error, not an exception, and Parquet then closes its file: S3A would upload what there is."""
     staging = Staging(lake.url, "orders", storage_options=dict(lake.storage_options))
-    store = FsspecStore(staging.table, staging.storage_options)
     nowhere = tmp_path / "file"
     nowhere.touch()
-    told: list[str] = []
-
-    def load(name: str, java_options: str) -> list[str]:
-        settings = {
+    broken = [f"-Dorg.xerial.snappy.{key}={nowhere}/folder" for key in ("lib.path", "tempdir")]
+    stream = {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
+    config = programs.config(
+        {
             "kafka": {"bootstrap.servers": "127.0.0.1:9"},
             "stage": {"url": staging.stage_url, "storage_options": staging.storage_options},
             "loader": {

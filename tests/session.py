@@ -1,0 +1,44 @@
+"""The Spark session of tests that load in their own process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.model import Settings
+from delta_loader.shell.session_conf import STATE_PARTITIONS
+from delta_loader.shell.spark import build_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+# Tables of tests have a few rows: what Spark compiles for each query, and tasks without rows, are half of its CPU.
+# Loaders that are processes of their own have Spark's own values.
+_SMALL = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+    STATE_PARTITIONS: "1",
+}
+
+
+def session_of_tests(folder: Path) -> SparkSession:
+    """The loader's own session, for small tables; the running one, where there is one."""
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:9"},
+            # An S3 URL, so that the session has S3's jars whichever test comes first.
+            "stage": {"url": "s3://nowhere/stage"},
+            "loader": {
+                "spark": {
+                    "spark.master": "local[2]",
+                    "spark.driver.memory": "1g",
+                    "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+                    **_SMALL,
+                }
+            },
+            "streams": [{"app_id": "tests", "topics": ["none"], "table": "s3://nowhere/table", "columns": "id INT"}],
+        }
+    )
+    return build_session(settings)
