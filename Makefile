@@ -152,7 +152,7 @@ native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sani
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
-test: check ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker and a Spark of their own each
+test: check ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them
 	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## put the code into shape

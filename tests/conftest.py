@@ -10,9 +10,11 @@ from __future__ import annotations
 import atexit
 import os
 import random
+import re
 import sys
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import WorkerController
 
     from devservices.kafka import KafkaCluster
     from devservices.s3 import S3Kind, S3Server
@@ -83,15 +86,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """A file's tests share a worker's topics and tables; histories and properties share nothing, and are spread."""
+    """A file's tests share a worker's topics and tables; histories and properties share nothing, and are spread.
+
+    What a Spark session does for the first time costs it much more CPU than the second time. So half of the workers
+    take the files that need one first, and the others last: those seldom start one.
+    """
     from xdist.scheduler import LoadFileScheduling
+
+    def needs_session(scope: str) -> bool:
+        return scope in _sessions(config.rootpath)
 
     class Spread(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return nodeid if nodeid.startswith(_BY_THEMSELVES) else str(super()._split_scope(nodeid))
 
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            has_session = list(self.nodes).index(node) % 2 == 0
+            scope = next((scope for scope in self.workqueue if needs_session(scope) is has_session), None)
+            if scope is not None:
+                self.workqueue.move_to_end(scope, last=False)
+            super()._assign_work_unit(node)
+
     config.option.loadscopereorder = False  # our order is the one above
     return Spread(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@cache
+def _sessions(root: Path) -> set[str]:
+    """The files with tests that ask for `spark`."""
+    files = (file for folder in ("integration", "contract") for file in (root / "tests" / folder).glob("test_*.py"))
+    asked = re.compile(r'spark: SparkSession|getfixturevalue\("spark"\)')
+    return {file.relative_to(root).as_posix() for file in files if asked.search(file.read_text("utf-8"))}
 
 
 def _end_worker(pid: int) -> None:
