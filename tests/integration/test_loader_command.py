@@ -8,186 +8,153 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from common.tables.delta_log import read_table_state
-from devservices import processes
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, Staging
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from devservices.processes import Child
+    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300
 
 
-def config_of(staging: Staging, folder: Path, **loader: object) -> Path:
+def config_of(staging: Staging, programs: Programs, **loader: object) -> Path:
     stream = settings_for(staging).streams[0]
-    path = folder / "config.yaml"
-    path.write_text(
-        yaml.safe_dump(
-            {
-                "kafka": {"bootstrap.servers": "127.0.0.1:1"},
-                "stage": {"url": staging.stage_url},
-                "loader": {"http": "127.0.0.1:0", "spark": {"spark.master": "local[2]"}, **loader},
-                "logs": {"format": "json"},
-                "streams": [
-                    {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}
-                ],
-            }
-        )
-    )
-    return path
-
-
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "delta_loader", *map(str, arguments)]
-
-
-def call(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    return programs.config(
+        {
+            "kafka": {"bootstrap.servers": "127.0.0.1:1"},
+            "stage": {"url": staging.stage_url},
+            "loader": {"http": "127.0.0.1:0", "spark": {"spark.master": "local[2]"}, **loader},
+            "logs": {"format": "json"},
+            "streams": [{"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}],
+        }
     )
 
 
-def test_once_loads_what_is_there_and_status_tells(tmp_path: Path) -> None:
+def test_once_loads_what_is_there_and_status_tells(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 30)
     staging.flush(1, 5, 8)
     staging.flush(1, 20, 22)
-    config = config_of(staging, tmp_path)
+    config = config_of(staging, programs)
 
-    before = json.loads(call("status", config, "--json").stdout)["streams"][0]
+    before = json.loads(programs.run("delta-loader", "status", config, "--json").stdout)["streams"][0]
     assert (before["version"], before["way"]) == (None, None)
     assert [(one["staged_to"], one["loaded_to"], one["waiting_markers"]) for one in before["partitions"]] == [
         (30, None, 2),
         (22, None, 2),
     ]
 
-    done = call("run", config, "--once")
+    done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 3, done.stderr
     assert "orders: done, 1 commits, 3 files, 33 rows" in done.stdout
     assert "orders/1 is held (gap): nothing is staged for the positions [8, 20)" in done.stdout
     chatter = (" WARN ", "WARNING", "Exception", "Inbox", "log level")
     assert [line for line in done.stderr.splitlines() if any(word in line for word in chatter)] == []
 
-    after = json.loads(call("status", config, "--json").stdout)["streams"][0]
+    after = json.loads(programs.run("delta-loader", "status", config, "--json").stdout)["streams"][0]
     assert after["way"]["kind"] == "add"
     first, second = after["partitions"]
     assert (first["staged_to"], first["loaded_to"], first["lag"], first["held"]) == (30, 30, 0, None)
     assert (second["staged_to"], second["loaded_to"], second["lag"]) == (22, 8, 14)
     assert second["held"]["reason"] == "gap"
     assert first["kafka_end"] is None
-    shown = call("status", config)
+    shown = programs.run("delta-loader", "status", config)
     text = shown.stdout
     assert shown.returncode == 3
     assert "held (gap)" in text
     assert f"bootstrap rewind {config} --topic orders --partition 1 --to 8" in text
 
 
-def test_status_needs_no_spark(tmp_path: Path) -> None:
+def test_status_needs_no_spark(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from delta_loader.__main__ import app; from common.cli import run\n"
-        f"sys.exit(run(app, ['status', {str(config_of(staging, tmp_path))!r}]))"
+        f"sys.exit(run(app, ['status', {str(config_of(staging, programs))!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "orders/0" in done.stdout
 
 
-def test_a_stream_that_fails_ends_in_1_and_says_why(tmp_path: Path) -> None:
+def test_a_stream_that_fails_ends_in_1_and_says_why(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
     broken = Path(staging.table) / "_delta_log"
     broken.mkdir(parents=True)
     (broken / "00000000000000000000.json").write_text('{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n')
-    config = config_of(staging, tmp_path)
-    done = call("run", config, "--once")
+    config = config_of(staging, programs)
+    done = programs.run("delta-loader", "run", config, "--once")
     assert done.returncode == 1, done.stderr
-    status = call("status", config)
+    status = programs.run("delta-loader", "status", config)
     assert (status.returncode, "the last load failed at" in status.stdout) == (1, True), status.stdout
     assert "orders: failed" in done.stdout
     assert "Traceback" not in done.stderr
 
 
-def test_a_wrong_schedule_ends_in_2(tmp_path: Path) -> None:
-    config = config_of(Staging.below(tmp_path), tmp_path, schedule="99 * * * *")
-    done = call("run", config)
+def test_a_wrong_schedule_ends_in_2(tmp_path: Path, programs: Programs) -> None:
+    config = config_of(Staging.below(tmp_path), programs, schedule="99 * * * *")
+    done = programs.run("delta-loader", "run", config)
     assert done.returncode == 2
     assert "loader.schedule" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-@contextmanager
-def running(config: Path, folder: Path) -> Iterator[Child]:
-    """The service; what it prints and logs is in the child's log."""
-    service = processes.start(command("run", config), folder / "log", folder=ROOT)
-    try:
-        yield service
-    finally:
-        service.kill()
-
-
-def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    config = config_of(staging, tmp_path, schedule="1s")
-    with running(config, tmp_path) as service:
-        until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
-        staging.flush(0, 10, 20)
-        until(lambda: _loaded(staging) == 19, within_s=PATIENCE_S)
-        port = next(
-            json.loads(line)["port"]
-            for line in service.log.read_text("utf-8").splitlines()
-            if '"event": "serving"' in line
-        )
-        position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
-        until(lambda: position in _page(port, "/metrics"), within_s=PATIENCE_S)
-        for page, expected in (
-            ("/", "<title>kafka-delta-express</title>"),
-            ("/status.json", '"service":"delta-loader"'),
-            ("/healthcheck", "ok"),
-            ("/ready", "ok"),
-            ("/version", "delta-loader"),
-        ):
-            assert expected in _page(port, page), page
-        service.signal(signal.SIGTERM)
-        assert service.process.wait(180) == 0
+    config = config_of(staging, programs, schedule="1s")
+    service = programs.start("delta-loader", "run", config)
+    until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
+    staging.flush(0, 10, 20)
+    until(lambda: _loaded(staging) == 19, within_s=PATIENCE_S)
+    port = next(
+        json.loads(line)["port"] for line in service.log.read_text("utf-8").splitlines() if '"event": "serving"' in line
+    )
+    position = 'delta_loader_loaded_position{partition="0",topic="orders"} 20.0'
+    until(lambda: position in _page(port, "/metrics"), within_s=PATIENCE_S)
+    for page, expected in (
+        ("/", "<title>kafka-delta-express</title>"),
+        ("/status.json", '"service":"delta-loader"'),
+        ("/healthcheck", "ok"),
+        ("/ready", "ok"),
+        ("/version", "delta-loader"),
+    ):
+        assert expected in _page(port, page), page
+    service.signal(signal.SIGTERM)
+    assert service.process.wait(180) == 0
     assert "Traceback" not in service.log.read_text("utf-8")
 
 
-def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path) -> None:
+def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    with running(config_of(staging, tmp_path, schedule="1s"), tmp_path) as service:
-        until(lambda: "starting spark" in service.log.read_text("utf-8"), within_s=PATIENCE_S)
-        service.signal(signal.SIGTERM)
-        assert service.process.wait(180) == 0
+    service = programs.start("delta-loader", "run", config_of(staging, programs, schedule="1s"))
+    until(lambda: "starting spark" in service.log.read_text("utf-8"), within_s=PATIENCE_S)
+    service.signal(signal.SIGTERM)
+    assert service.process.wait(180) == 0
     assert "Traceback" not in service.log.read_text("utf-8")
 
 
-def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path) -> None:
+def test_a_loader_whose_spark_dies_ends_in_1(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
-    with running(config_of(staging, tmp_path, schedule="1s"), tmp_path) as service:
-        until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
-        for child in Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-        assert service.process.wait(180) == 1
+    service = programs.start("delta-loader", "run", config_of(staging, programs, schedule="1s"))
+    until(lambda: _loaded(staging) == 9, within_s=PATIENCE_S)
+    for child in Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children").read_text().split():
+        os.kill(int(child), signal.SIGKILL)
+    assert service.process.wait(180) == 1
     assert "the Spark process is gone" in service.log.read_text("utf-8")
 
 
