@@ -139,10 +139,12 @@ def config(programs: Programs, proxy: Proxy) -> Callable[..., Path]:
 
 
 only_s3 = pytest.mark.parametrize("lake", ["moto", "versitygw"], indirect=True)
+_MOTO_AT_NIGHT = pytest.param("moto", marks=pytest.mark.nightly)
+on_versitygw = pytest.mark.parametrize("lake", [_MOTO_AT_NIGHT, "versitygw"], indirect=True)
 only_moto = pytest.mark.parametrize("lake", ["moto"], indirect=True)  # it checks no signatures
 
 
-@only_s3
+@on_versitygw
 def test_two_loaders_of_one_table_lose_and_double_nothing(
     orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
 ) -> None:
@@ -163,6 +165,7 @@ def test_two_loaders_of_one_table_lose_and_double_nothing(
 
 
 @only_moto
+@pytest.mark.nightly  # of Delta, and not of anything of ours
 def test_deltas_own_log_store_loses_an_acknowledged_commit(
     orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
 ) -> None:
