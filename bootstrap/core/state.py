@@ -63,7 +63,7 @@ class PartitionState:
     foreign: str | None = None
     """Why the chain is not the one of the table's positions (common/tables/identity.py); None where it is."""
     elsewhere: Position | None = None
-    """The table's position under the app_id that the chain was staged for, where that is another one."""
+    """Where ``foreign``: how far the table has this topic, under this app_id or one that the chain was staged for."""
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
     owed_from: Position | None = None

@@ -61,25 +61,41 @@ def partition_state(
     foreign = _foreign(state, stream, ids, begun, identity)
     if foreign is None:
         return state
-    theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
+    loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
+    loaded += [replace(ids, app_id=other).position(transactions, source) for other in _others(state, stream)]
     return replace(
         state,
         table=None,  # Its content is about another chain.
         owed_from=None,
         foreign=foreign,
-        elsewhere=None if theirs is None else replace(ids, app_id=theirs).position(transactions, source),
+        elsewhere=max((position for position in loaded if position is not None), default=None),
         replaced_generation=max(
             (known.generation for other, known in identity.chains.items() if overlap(other, source)), default=0
         ),
     )
 
 
+def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:
+    """The app_ids of other streams that the chain was staged for."""
+    return tuple(app_id for app_id in state.staged_for if app_id != stream.app_id)
+
+
+def _is_of_its_topic(state: PartitionState, stream: Stream, identity: TableIdentity) -> bool:
+    """Whether the table's own position is about the topic that Kafka has."""
+    known = identity.chains.get(state.source)
+    if known is None or known.generation != state.generation:
+        return False
+    if known.topic_id is None or state.topic_id is None:
+        return bool(_others(state, stream))  # a marker of another app_id says nothing against the position
+    return known.topic_id == state.topic_id
+
+
 def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
     """Why the staged records, or those to stage, are not of the stream and topic of the table's positions."""
     source = state.source
-    theirs = next((app_id for app_id in state.staged_for if app_id != stream.app_id), None)
-    if theirs is not None:
-        return f"it was staged for the app_id {theirs}, and the stream's is {stream.app_id}"
+    others = _others(state, stream)
+    if others:
+        return f"it was staged for the app_id {others[0]}, and the stream's is {stream.app_id}"
     other = identity.in_its_place(source, ids.generation_of(source), several_topics=stream.several_topics)
     if other is not None:
         position = identity.chains[other].position

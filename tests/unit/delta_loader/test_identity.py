@@ -402,6 +402,26 @@ def test_another_app_id_begins_behind_what_the_first_one_has(pipeline: Pipeline)
     assert pipeline.begun("orders") == [0, 10, 20, 30]
 
 
+@pytest.mark.parametrize("topic_id", ["A", None])
+def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
+    pipeline: Pipeline, topic_id: str | None
+) -> None:
+    """Another config staged into the chain for a while: what came before that is loaded already."""
+    orders = pipeline.staging(topic_id=topic_id)
+    flushes(orders, 0, 10, 20, 30)
+    pipeline.load("orders")
+    orders.app_id = "returns"
+    flushes(orders, 30, 40)
+    assert reasons(pipeline.load("orders")) == {"orders/0": "other_stream"}
+    plan = begin_anew(pipeline, orders, give_up=False)
+    assert plan.beginning is not None
+    assert plan.beginning.position == 30
+    orders.app_id = "orders"
+    stage_again(orders, 30, 40)
+    assert not reasons(pipeline.load("orders"))
+    assert pipeline.begun("orders") == [0, 10, 20, 30]
+
+
 def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline: Pipeline) -> None:
     flushes(pipeline.staging(topic_id="A"), 0, 20, 40)
     pipeline.load("orders")
