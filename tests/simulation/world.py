@@ -37,8 +37,8 @@ _ROUNDING = 1e-6
 
 
 _CLAIM = "create done/"
-_DECIDES = (_CLAIM, "commit to ")
-"""Requests that decide what is staged or loaded."""
+_DECIDES = (_CLAIM, "commit to ", "copy ")
+"""Requests that decide what is staged or loaded, and what comes right before them."""
 
 
 class Fault(StrEnum):
