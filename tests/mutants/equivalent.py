@@ -25,6 +25,9 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     },
     "stage_writer.shell.staging": {
         "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",
+        "ObjectStage._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
+            "no content, either way"
+        ),
         "ObjectStage.new_file: True → False": "a file has as many values as its table has partition columns",
     },
     "stage_writer.topologies.stores.expiry": {
