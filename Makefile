@@ -85,7 +85,7 @@ integration: setup ## the tests that need a broker, an S3 server or Spark
 
 simulate: setup ## thousands of histories of the real services in a hostile world (SEEDS=…), and each rule broken on purpose
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(or $(SEED),0)
-	$(BIN)/python -m tests.simulation.mutations
+	$(BIN)/python -m tests.simulation.sweep
 
 chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage or topic, KEEP=1), then the books
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \

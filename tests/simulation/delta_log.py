@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import duckdb
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 
 CONSTRAINT = "delta.constraints.world"
 _OFFSET = "_kafka_offset"
-_DUCKDB = duckdb.connect(config={"threads": 1})
-"""One database for all: what is registered, and a temporary table, are a cursor's own."""
 
 
 class Place(NamedTuple):
@@ -89,6 +88,11 @@ class DeltaLog(MemoryDeltaTables):
         self._places: dict[str, list[Place]] = {}
         self._keyed: dict[str, pa.Table] = {}
         self.invariants: WatchesCommits | None = None
+
+    @cached_property
+    def _duckdb(self) -> duckdb.DuckDBPyConnection:
+        """One database for all merges: what is registered, and a temporary table, are a cursor's own."""
+        return duckdb.connect(config={"threads": 1})
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """The real log's rules, in its order."""
@@ -202,7 +206,7 @@ class DeltaLog(MemoryDeltaTables):
         assert by is not None
         staged = pa.concat_tables(map(self.rows_of, writes), promote_options="default")
         bounds = key_bounds([file for write in writes for file in write.files], columns, by.keys, _quoted)
-        with _DUCKDB.cursor() as connection:
+        with self._duckdb.cursor() as connection:
             connection.register("before", self._keyed.get(url, staged.select(columns.names).slice(0, 0)))
             connection.register("staged", staged)
             connection.execute("CREATE TEMP TABLE target AS SELECT * FROM before")
@@ -217,7 +221,7 @@ class DeltaLog(MemoryDeltaTables):
         return check is not None and self._failing(rows, check) > 0
 
     def _failing(self, rows: pa.Table, check: str) -> int:
-        with _DUCKDB.cursor() as connection:
+        with self._duckdb.cursor() as connection:
             connection.register("rows", rows)
             found = connection.sql("SELECT * FROM rows").filter(f"NOT coalesce({check}, false)")
             return len(found.to_arrow_table())

@@ -309,10 +309,11 @@ class EditedHistory:
         for process in [process for one in self._pipelines for process, _ in one.running.values()]:
             self.world.crash(process)
         records = sum(len(log) for logs in self._clusters for log in logs.values())
-        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story))
+        crashed = bool(self.world.crashes)
+        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story), crashed)
 
     def _found(self) -> list[str]:
-        return [*self.invariants.problems, *self.log.problems, *self._services.stale_claims]
+        return [*self.world.crashes, *self.invariants.problems, *self.log.problems, *self._services.stale_claims]
 
     # The world's turns.
 
@@ -450,7 +451,11 @@ class EditedHistory:
 
     def _restart(self, pipeline: Operated) -> None:
         """The remedy of a chain that is another stream's or topic's: `bootstrap restart`, as the command plans it."""
-        held = [source for source, reason in self._held(pipeline).items() if reason in ("other_stream", "other_topic")]
+        held = [
+            source
+            for source, reason in self._held(pipeline).items()
+            if reason in ("other_stream", "other_topic") and self._is_alone(pipeline.config, source)
+        ]
         if not held:
             return
         process, source = Process(f"operator#{next(self._names)}"), self.world.rng.choice(held)
@@ -465,6 +470,20 @@ class EditedHistory:
             process.alive = False
 
         self.world.spawn(process, run)
+
+    def _is_alone(self, config: Config, source: TopicPartition) -> bool:
+        """Whether nobody works on a chain under another app_id, and nothing of one who did is still on its way.
+
+        What is loaded so after the look would be loaded twice: an operator stops it first, and waits.
+        """
+        return not self.world.has_late_requests and not any(
+            process.alive
+            and other.app_id != config.app_id
+            and other.stage == config.stage
+            and source.topic in other.topics
+            for one in self._pipelines
+            for process, other in one.running.values()
+        )
 
     def _begin_again(self, pipeline: Operated, source: TopicPartition) -> None:
         config, world = pipeline.config, self.world

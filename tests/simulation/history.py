@@ -47,6 +47,8 @@ class Verdict:
     faults: Counter[Fault]
     records: int
     story: tuple[str, ...]
+    crashed: bool
+    """Whether a service met an error that it does not expect: a bug, or a rule broken by code that does not run."""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class History:
         roles += [f"loader-{index}" for index in range(rng.randrange(1, 3))]
         for _ in range(rng.randrange(200, 1200)):
             self._turn(roles, produce=0.25)
-            if self.invariants.problems:
+            if self._is_wrong():
                 break
             if rng.random() < 0.002 and len(self._writers()) > 1:
                 self._scale(roles)
@@ -103,8 +105,8 @@ class History:
         problems: tuple[str, ...] = ("unfinished",)
         for step in range(_MOST_STEPS_IN_PEACE):
             self._turn(roles, produce=0.0)
-            if self.invariants.problems:
-                problems = tuple(self.invariants.problems)
+            if self._is_wrong():
+                problems = (*self.world.crashes, *self.invariants.problems)
                 break
             if step % 50 == 0:
                 problems = tuple(self._positions()) or self.problems()  # the rows, once all is loaded
@@ -117,7 +119,13 @@ class History:
             self.world.crash(process)
         self.kind.close()
         records = sum(len(log) for log in self.broker.logs.values())
-        return Verdict(self.seed, problems, self.world.faults, records, tuple(self.world.story))
+        return Verdict(
+            self.seed, problems, self.world.faults, records, tuple(self.world.story), bool(self.world.crashes)
+        )
+
+    def _is_wrong(self) -> bool:
+        """Whether something is wrong whatever the books say."""
+        return bool(self.world.crashes or self.invariants.problems)
 
     def problems(self) -> tuple[str, ...]:
         """What the books say against it; empty when all is in order."""
@@ -140,9 +148,7 @@ class History:
             source = rng.choice(sorted(self.broker.logs))
             self.broker.append(source, *self.kind.record(source))
         if rng.random() < chances.recreated:
-            world.faults[Fault.RECREATED] += 1
-            world.tell("the topic is deleted and created again")
-            self.broker.recreate()
+            self._recreate()
         self._break_a_table()
         self.kind.happens()
         if self.broker.members and rng.random() < chances.shuffle:
@@ -152,6 +158,18 @@ class History:
             source = rng.choice(self.kind.chains())
             self._operate(source, lambda operator: operator.repair(source))
         world.step()
+
+    def _recreate(self) -> None:
+        """The topic is made anew; every other time, its records are there before anybody looks."""
+        rng, broker = self.world.rng, self.broker
+        self.world.faults[Fault.RECREATED] += 1
+        self.world.tell("the topic is deleted and created again")
+        ends = {source: broker.end(source) + rng.randrange(1, 20) for source in broker.logs}
+        broker.recreate()
+        if rng.random() < 0.5:
+            for source, end in ends.items():
+                while broker.end(source) < end:
+                    broker.append(source, *self.kind.record(source))
 
     def _break_a_table(self) -> None:
         """One of the stream's tables, but its own, does not work for a while."""

@@ -97,7 +97,7 @@ class HostileInvariants(RowInvariants):
             self.problems.append(f"{path} is deleted by {process}, and a table has it")
         name = None if process.startswith("vacuum") else self._named.get(path)
         claim = None if name is None else self._claims.get(name.topic_partition, {}).get(name.start)
-        if claim is not None and path in self._paths(claim.marker) and not self._is_loaded(claim.marker):
+        if claim is not None and path in self._paths(claim.marker) and self._lacking(claim.marker):
             self.problems.append(f"{path} is deleted by {process}, and {claim.marker.name.path}, not loaded, names it")
 
 

@@ -10,9 +10,11 @@ from unittest.mock import patch
 from bootstrap.core import restart
 from common.tables import identity as table_identity
 from common.tables import rollback, stream_history
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.identity import TableIdentity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.core import identity, plan
+from delta_loader.core import commits, identity, plan
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.lease import Grant
 from delta_loader.stage import reading
@@ -113,3 +115,22 @@ def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object
         return real(replace(state, elsewhere=None), why, at, give_up=give_up)
 
     return patch.object(restart, "_beside", beside)
+
+
+def a_topic_without_its_name_is_not_looked_for() -> AbstractContextManager[object]:
+    """Whether another topic's txn action stands where one's own would."""
+    return patch.object(TableIdentity, "in_its_place", lambda *_arguments, **_named: None)
+
+
+def a_commit_names_the_chains_that_it_moves() -> AbstractContextManager[object]:
+    """And none of those that earlier commits knew."""
+    return patch.object(TableIdentity, "with_chains", lambda _self, moved: dict(moved))
+
+
+def a_doubt_is_forgotten_with_the_next_commit() -> AbstractContextManager[object]:
+    """Of a chain that nobody could prove to be new."""
+
+    def without_doubts(*arguments: object, **named: object) -> object:
+        return CommitMetadata(*arguments, **{**named, "unproved": frozenset()})  # type: ignore[arg-type]
+
+    return patch.object(commits, "CommitMetadata", without_doubts)

@@ -10,9 +10,9 @@ Rules:
 4. A stray is never continued: where markers lay above a claim when it was made, and still do, none follows it. (One
    that was the chain's end when it was made, was put aside, and comes again by a duplicated request may be followed by
    a claim that was under way: that was planned while it was the end.)
-5. A marker goes only when its copy is below ``stray/``, or when its own table has its span, no marker below it is left,
-   and one above it is, or the chain's origin is recorded, as by a rewind that takes the one above it. A writer
-   withdraws its own claim only when the marker before it was put aside.
+5. A marker goes only when its copy is below ``stray/``, or when every table that it has files for, and its own, has
+   its span, no marker below it is left, and one above it is, or the chain's origin is recorded, as by a rewind that
+   takes the one above it. A writer withdraws its own claim only when the marker before it was put aside.
 6. A file that a table has, or that a marker names which its table lacks, is never deleted.
 7. A txn action only rises, but by a commit that carries an operator's answer out; it rises by the commit's spans.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from common.stage.markers import Marker
+    from common.stage.markers import Marker, StagedTable
     from delta_loader.core.commits import TableCommit
     from tests.fakes.delta_tables import MemoryTable
 
@@ -177,22 +177,32 @@ class StageInvariants:
             self.problems.append(f"{name.path} is settled before {MarkerName(source, min(lower)).path} (rule 5)")
         if not any(start > name.start for start in claims) and f"{self.stage}/{begin_path(source)}" not in objects:
             self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
-        if not self._is_loaded(marker):
-            self.problems.append(f"{name.path} is settled, and its table does not have it (rule 5)")
+        for url in self._lacking(marker):
+            self.problems.append(f"{name.path} is settled, and {url} does not have it (rule 5)")
 
-    def _is_loaded(self, marker: Marker) -> bool:
-        """Whether its own table has its span, in its generation or a later one."""
+    def _lacking(self, marker: Marker) -> list[str]:
+        """Its own table, and those that it has files for, which lack its span in its generation or a later one."""
         source = marker.name.topic_partition
-        table = self.tables().get(self.stream.table)
         ids = TxnIds(self.stream.app_id, self.stream.several_topics)
-        transactions = {} if table is None else table.transactions
-        newest = ids.generation(transactions, source)
+        newest = ids.generation(self._transactions(self.stream.table), source)
         generation = _generation(marker)
         if marker.manifest is not None and newest > generation:
-            return True  # of a topic that is gone
+            return []  # of a topic that is gone
         at = TxnIds(self.stream.app_id, self.stream.several_topics, {source: max(newest, generation)})
-        position = at.position(transactions, source)
-        return position is not None and (is_merged(source.topic) or position >= marker.span.end)
+        urls = dict.fromkeys([self.stream.table, *(self._url(table) for table in marker.tables if table.files)])
+        places = {url: at.position(self._transactions(url), source) for url in urls}
+        return [
+            url
+            for url, place in places.items()
+            if place is None or not (is_merged(source.topic) or place >= marker.span.end)
+        ]
+
+    def _transactions(self, url: str) -> Mapping[str, int]:
+        table = self.tables().get(url)
+        return {} if table is None else table.transactions
+
+    def _url(self, table: StagedTable) -> str:
+        return next((one for one in self.stream.tables if comparable(one) == comparable(table.url)), table.url)
 
     def _file_goes(self, path: str) -> None:
         name = self._named.get(path)
@@ -201,16 +211,15 @@ class StageInvariants:
         if any(path in (f"{url}/{found}" for found in table.paths) for url, table in self.tables().items()):
             self.problems.append(f"{path} is deleted, and a table has it (rule 6)")
         claim = self._claims.get(name.topic_partition, {}).get(name.start)
-        if claim is not None and path in self._paths(claim.marker) and not self._is_loaded(claim.marker):
+        if claim is not None and path in self._paths(claim.marker) and self._lacking(claim.marker):
             self.problems.append(f"{path} is deleted, and {name.path}, which is not loaded, names it (rule 6)")
 
     # Names.
 
     def _paths(self, marker: Marker) -> Iterator[str]:
         for table in marker.tables:
-            url = next((one for one in self.stream.tables if comparable(one) == comparable(table.url)), table.url)
             for file in table.files:
-                yield f"{self.stage if file.is_mixed else url}/{file.path}"
+                yield f"{self.stage if file.is_mixed else self._url(table)}/{file.path}"
 
     def _name(self, path: str) -> MarkerName | None:
         below = path.removeprefix(f"{self.stage}/")

@@ -32,19 +32,20 @@ class RowInvariants(StageInvariants):
         """Whether a marker of the stage named a data file."""
         return path in self._named
 
-    def _is_loaded(self, marker: Marker) -> bool:
-        """Whether each table has had all rows of the marker's files, or has forgotten everything of the stream."""
+    def _lacking(self, marker: Marker) -> list[str]:
+        """The tables that have not had all rows of the marker's files, and have not forgotten all of the stream."""
         source = marker.name.topic_partition
         if marker.manifest is not None and any(
             self.log.forgot(table.url, marker.manifest.app_id, source, self.first_ms[source]) for table in marker.tables
         ):
-            return True
-        return all(
-            place in self.log.ever.get(table.url, ()) or self._is_given_up(source, place.offset)
+            return []
+        return [
+            table.url
             for table in marker.tables
             for file in table.files
             for place in self.log.places_in(f"{table.url}/{file.path}")
-        )
+            if place not in self.log.ever.get(table.url, ()) and not self._is_given_up(source, place.offset)
+        ]
 
     def _is_given_up(self, source: TopicPartition, offset: int) -> bool:
         """Whether nobody misses a record."""

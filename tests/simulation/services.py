@@ -24,7 +24,7 @@ from stage_writer.telemetry import WriterTelemetry
 from tests.simulation.delta_log import SimulatedTables
 from tests.simulation.kafka import SESSION_MS, Broker, GroupMember
 from tests.simulation.store import Bucket, SimulatedStore
-from tests.simulation.world import SILENT, Crash, Process, World, WorldClock
+from tests.simulation.world import Crash, Process, World, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -175,14 +175,14 @@ class Services:
         )
         stage.watch(member, self.stale_claims, kind)
         metrics = Unmeasured()
-        telemetry = WriterTelemetry(clock, SILENT, metrics)
+        telemetry = WriterTelemetry(clock, self.world.log, metrics)
         service = self.writers[process.name] = StageWriter(
             [kind.converter(process)],
             WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, filing=kind.filing),
             source=kind.source(member),
             stage=stage,
             workers=Strands(self.world, process),
-            runtime=Runtime(clock, SILENT, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
+            runtime=Runtime(clock, self.world.log, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
             attachments=Attachments(notifier=kind.news(stage), outlets=kind.outlets(process, self.store(stage_url))),
         )
         try:
@@ -205,7 +205,7 @@ class Services:
             parallel=in_turn,
             clock=WorldClock(self.world, process),
             new_id=lambda: f"{process.name}-{next(self.names)}",
-            log=SILENT,
+            log=self.world.log,
             metrics=Unmeasured(),
         )
         service = LoaderService(kind.settings.streams, kind.settings.loader, ports)
@@ -232,7 +232,9 @@ class Services:
     def _lease(self, process: Process, ports: Ports, kind: Kind) -> LoaderLease:
         streams = {stream.app_id: stream.topics for stream in kind.settings.streams}
         store = self.store(kind.settings.stage.url)
-        lease = LoaderLease(store, ports.clock, process.name, _LEASE_S, streams, log=SILENT, metrics=ports.metrics)
+        lease = LoaderLease(
+            store, ports.clock, process.name, _LEASE_S, streams, log=self.world.log, metrics=ports.metrics
+        )
 
         def keep() -> None:
             try:

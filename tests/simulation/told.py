@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.store import SimulatedStore
     from tests.simulation.world import World
 
-_LOST, _LATE = 0.4, 0.2
+_LATE = 0.2
 _AWAY = 0.005
 _NOTICED_AFTER_MS = 5_000
 
@@ -63,10 +63,10 @@ class Topic:
         """To all who hear (rule 1)."""
         rng = self.world.rng
         for one in self.hearing:
-            dice = rng.random()
-            self.world.faults[Fault.SIGN_LOST] += dice < _LOST
-            if dice >= _LOST:
-                delay_ms = rng.randrange(300_000) if dice < _LOST + _LATE else 0
+            dice, lost = rng.random(), self.world.chances.sign_lost
+            self.world.faults[Fault.SIGN_LOST] += dice < lost
+            if dice >= lost:
+                delay_ms = rng.randrange(300_000) if dice < lost + _LATE else 0
                 one.coming.append((self.world.now_ms + delay_ms, app_id))
 
 

@@ -12,13 +12,16 @@ Rules:
 
 from __future__ import annotations
 
+import logging
+import sys
+import traceback
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
 from random import Random
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 import structlog
 from greenlet import greenlet
@@ -28,6 +31,8 @@ from common.errors import KafkaDeltaExpressError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from structlog.typing import FilteringBoundLogger
+
 Result = TypeVar("Result")
 
 SILENT = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(50), processors=[])
@@ -36,8 +41,8 @@ _ROUNDING = 1e-6
 """Of a number of milliseconds that was seconds: 0.29 s is 290 of them, and not 291."""
 
 
-_CLAIM = "create done/"
-_DECIDES = (_CLAIM, "commit to ", "copy ")
+_CLAIM, _COMMIT = "create done/", "commit to "
+_DECIDES = (_CLAIM, _COMMIT, "copy ")
 """Requests that decide what is staged or loaded, and what comes right before them."""
 
 
@@ -137,6 +142,8 @@ class Chances:
     """The group's partitions go to other members, though nobody came or went."""
     claim_stall: float = 0.01
     """The one request that decides, hanging."""
+    commit_stall: float = 0.01
+    """The same of a loader's, until its lease may be another's."""
     rival: float = 0.6
     """Of the claims: the group gives the partition to another member meanwhile, and both claims meet at the store."""
     refused: float = 0.02
@@ -150,7 +157,10 @@ class Chances:
     foreign: float = 0.1
     """Of the loader's commits: another writer of the table came first."""
     recreated: float = 0.0
-    """For each turn: the topic is deleted, and created again with other records at the same offsets."""
+    """For each turn: the topic is deleted, and created again with other records at the same offsets.
+
+    Every other time those are there at once, so that clients read on as if nothing had happened.
+    """
     crash: float = 0.003
     pause: float = 0.004
     stall: float = 0.01
@@ -169,6 +179,8 @@ class Chances:
     """For each turn, there: someone else does something with a table."""
     weekend: float = 0.0
     """For each turn, there: nothing runs for days, and others use the tables meanwhile."""
+    sign_lost: float = 0.4
+    """Of what writers say in the control topic, for each loader that hears it; in peace too."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
 
@@ -183,6 +195,13 @@ FRAGILE = Chances(crash=0.03, lost_answer=0.05, altered=0.03, foreign=0.3)
 """Processes that die between two steps, and requests that fail."""
 
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
+LATE_COMMITS = Chances(commit_stall=0.4)
+"""Loaders that commit when another one has their lease."""
+SIGNS_LOST = Chances(sign_lost=0.9)
+"""A control topic that nobody can rely on."""
+REGISTRY_AWAY = Chances(registry=0.05)
+BROKEN_TABLES = Chances(broken_table=0.03, foreign=0.0)
+"""Of several tables one does not work, most of the time."""
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
 """A topic that does not last."""
 
@@ -234,6 +253,10 @@ class World:
     """Gives what a process is about to claim to another one; whether there is another one."""
     is_away: Callable[[Process, Effect], bool] | None = None
     """Whether a request does not reach its server now."""
+    crashes: list[str] = field(default_factory=list)
+    """Errors that no service expects, wherever one was caught."""
+    log: FilteringBoundLogger = field(init=False)
+    """Of processes whose story the world tells; of what they log, errors that nobody expects are kept."""
     _tasks: list[Task] = field(default_factory=list)
     _by_strand: dict[greenlet, Task] = field(default_factory=dict)
     _late: list[tuple[int, Effect]] = field(default_factory=list)
@@ -241,6 +264,8 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)  # noqa: S311 - a simulation's dice
+        wrapper = structlog.make_filtering_bound_logger(logging.ERROR)
+        self.log = structlog.wrap_logger(None, wrapper_class=wrapper, processors=[self._logged])
 
     # For tasks.
 
@@ -269,6 +294,18 @@ class World:
     def tell(self, sentence: str) -> None:
         """Add to the story."""
         self.story.append(f"{self.now_ms - 1_700_000_000_000:>9} ms  {sentence}")
+
+    def _logged(self, _logger: object, _method: str, event: structlog.typing.EventDict) -> NoReturn:
+        told = event.get("exc_info")
+        error = told if isinstance(told, BaseException) else sys.exc_info()[1] if told else None
+        if error is not None and not isinstance(error, KafkaDeltaExpressError):
+            self.crashed(error)
+        raise structlog.DropEvent
+
+    def crashed(self, error: BaseException) -> None:
+        """A service met an error that it does not expect."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        self.crashes.append(f"unexpected {error!r} in {last.filename}:{last.lineno}")
 
     # For the director.
 
@@ -434,7 +471,9 @@ class World:
         return max(task.wake_at_ms, 0 if self.healed else task.process.paused_until_ms)
 
     def _stall(self, effect: Effect) -> float:
-        return self.chances.claim_stall if effect.name.startswith(_CLAIM) else self.chances.stall
+        if effect.name.startswith(_CLAIM):
+            return self.chances.claim_stall
+        return self.chances.commit_stall if effect.name.startswith(_COMMIT) else self.chances.stall
 
     def _meet(self, rival: Task, claim: str) -> None:
         """The claim that waited for this one goes on: which of the two comes first is the world's to choose."""

@@ -27,6 +27,10 @@ class Worlds(StrEnum):
 
     PLAIN = "plain"
     """Rows and dead letters; 40 % with several tables, 24 % with records that gain fields."""
+    ROUTED = "routed"
+    """Of the plain ones those with several tables."""
+    EVOLVING = "evolving"
+    """Of the plain ones those with records that gain fields."""
     TASKS = "tasks"
     """Stateful tasks."""
     DISKS = "disks"
@@ -58,6 +62,8 @@ def _plain(around: Around) -> Kind:
 
 _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.PLAIN: _plain,
+    Worlds.ROUTED: Routed,
+    Worlds.EVOLVING: Evolving,
     Worlds.TASKS: Counting,
     Worlds.DISKS: OnDisk,
     Worlds.TOPIC: InTopic,

@@ -1,0 +1,71 @@
+"""``python -m tests.simulation.sweep``: break each rule on purpose, and count the histories until one shows it.
+
+It exits with 1 where a rule is not found within `CEILING` histories, or half of them not within `MEDIAN`: then the
+simulation is to be made to see it, by faults where they hurt and the world in which a rule matters, not by a seed. Of
+`RARE` rules it only tells.
+"""
+
+from __future__ import annotations
+
+import sys
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tests.simulation import editing, world
+from tests.simulation.mutations import CEILING, MEDIAN, MUTATIONS, RARE, Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tests.simulation.world import Chances
+
+
+def world_of(mutation: Mutation) -> str:
+    """The world in which a rule matters: its kind, and its habits where they are not the seed's."""
+    return mutation.worlds if mutation.chances is None else f"{mutation.worlds}, {_habits(mutation.chances)}"
+
+
+def _habits(chances: Chances) -> str:
+    named = {**vars(world), **vars(editing)}.items()
+    return next(name for name, value in named if value is chances).lower().replace("_", " ")
+
+
+def complaints(found: Mapping[str, int]) -> list[str]:
+    """Why the simulation sees too little; empty where it sees enough."""
+    late = [f"{rule}: not within {CEILING} histories" for rule, count in found.items() if count > CEILING]
+    middle = median(found.values())
+    return late if middle <= MEDIAN else [*late, f"half of the rules take more than {middle:g} histories"]
+
+
+def search(mutations: Iterable[Mutation], first: int) -> dict[str, int]:
+    """The histories until each rule is found, one more than `CEILING` where it is not."""
+    found: dict[str, int] = {}
+    for mutation in mutations:
+        outcome = mutation.search(first)
+        found[mutation.rule] = outcome.histories if outcome.is_found else CEILING + 1
+        told = f"{outcome.histories:>3}" if outcome.is_found else "not found"
+        crashes = f" ({outcome.crashes} histories crashed)" if outcome.crashes else ""
+        print(f"{mutation.rule:60} {world_of(mutation):24} {told}{crashes}", flush=True)  # noqa: T201 - it takes minutes
+    return found
+
+
+def main(
+    rules: Annotated[list[str] | None, typer.Argument(help="Only these rules.")] = None,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+) -> None:
+    """Print how many histories it takes to find each broken rule; exit 1 where that is too many."""
+    if unknown := set(rules or ()) - {one.rule for one in MUTATIONS}:
+        msg = f"no such rule: {', '.join(sorted(unknown))}"
+        raise typer.BadParameter(msg)
+    found = search([one for one in MUTATIONS if not rules or one.rule in rules], first)
+    if not rules:
+        search(RARE, first)
+    wrong = complaints(found)
+    typer.echo("\n".join(wrong) or f"half of the rules within {median(found.values()):g} histories")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    typer.run(main)
