@@ -5,7 +5,8 @@ Rules:
 1. The age of a file is from the time that the store returned right before the commit. It is counted up to the later of
    this machine's time and the newest file's: a clock that is behind the store's makes no old file young while anything
    new is staged.
-2. A copy is made by the store itself where possible, below the same folder, and once per pass.
+2. A copy is made by the store itself where possible, below the same folder. It serves all commits of a pass until it is
+   too old itself.
 3. If a copy cannot be made, the file is missing or the store fails: nothing is committed, and the next pass checks
    again.
 """
@@ -41,7 +42,8 @@ class VacuumGuard:
         self._log = log
         self._ages_s: dict[str, float] = {}
         self._modified_ms: dict[tuple[str, str], int] = {}
-        self._copies: dict[tuple[str, str], StagedFile] = {}
+        self._copies: dict[tuple[str, str], tuple[StagedFile, int]] = {}
+        """With the time at which each was made."""
 
     def table(self, url: str, properties: Mapping[str, str]) -> None:
         """Set the properties of a table that its VACUUM uses."""
@@ -65,7 +67,8 @@ class VacuumGuard:
         if not old:
             return commit
         store, unique = self._open_store(url), self._new_id()
-        missing = [file for file in old if (url, file.path) not in self._copies]
+        made = {file.path: self._copies.get((url, file.path), (file, 0)) for file in old}
+        missing = [file for file in old if made[file.path][1] < before_ms]
 
         def renew(file: StagedFile) -> StagedFile:
             fresh = replace(file, path=fresh_path(file.path, unique))
@@ -73,7 +76,7 @@ class VacuumGuard:
             return fresh
 
         for file, fresh in zip(missing, self._parallel(renew, missing), strict=True):
-            self._copies[url, file.path] = fresh
+            made[file.path] = self._copies[url, file.path] = fresh, now_ms
         if missing:
             self._log.info("files that a VACUUM may have listed are copied", table=url, files=len(missing))
-        return replace(commit, files=tuple(self._copies.get((url, file.path), file) for file in commit.files))
+        return replace(commit, files=tuple(made.get(file.path, (file, 0))[0] for file in commit.files))

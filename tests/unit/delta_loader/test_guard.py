@@ -139,6 +139,31 @@ def test_a_plan_made_anew_after_a_conflict_uses_the_same_copies(staging: Staging
     assert set(tables.tables[staging.table].paths) < staged(staging)
 
 
+class Leaping(SystemClock):
+    """The clock of a machine that can be suspended."""
+
+    days = 0.0
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + int(self.days * DAY_S * 1000)
+
+
+def test_a_copy_that_has_grown_old_itself_is_copied_again(staging: Staging) -> None:
+    clock, conflicts = Leaping(), iter([Conflicted("a foreign commit")])
+
+    def suspended(_commit: TableCommit) -> CommitOutcome | None:
+        clock.days = 4.0
+        return next(conflicts, None)
+
+    tables = MemoryDeltaTables(suspended)
+    staging.flush(0, 0, 10)
+    grow_old(staging, days=4)
+    loader_for(staging, tables, None, clock).run_pass()
+    assert len(staged(staging)) == 3
+    (path,) = tables.tables[staging.table].paths
+    assert path in staged(staging)
+
+
 def test_a_crash_between_copy_and_commit_leaves_a_file_and_nothing_else(staging: Staging) -> None:
     class Dying(MemoryDeltaTables):
         def commit(self, commit: TableCommit) -> CommitOutcome:
