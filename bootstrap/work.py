@@ -289,9 +289,15 @@ class Work:
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
         self._turns.look(source)  # before the chain is read: this is how a stale plan is detected
-        identity = self._identity(stream, table)
+
+        def identity_of(app_id: str) -> TableIdentity:
+            if table is not None and (app_id, table.table_id) not in self._identities:
+                other = stream.model_copy(update={"app_id": app_id})
+                self._identities[app_id, table.table_id] = read_identity(other, table, self._open(stream.table))
+            return NO_IDENTITY if table is None else self._identities[app_id, table.table_id]
+
         return partition_state(
-            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity
+            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=identity_of
         )
 
 

@@ -12,7 +12,7 @@ from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from bootstrap.core.state import Ends
     from common.ports import ObjectStore
@@ -31,12 +31,13 @@ def partition_state(
     ends: Ends,
     table: TableState | None,
     topic_id: str | None,
-    identity: TableIdentity = NO_IDENTITY,
+    identity_of: Callable[[str], TableIdentity] = lambda _app_id: NO_IDENTITY,
 ) -> PartitionState:
     """The stage is read now; the rest was looked up before. Raises StoreError and MarkerError.
 
-    ``identity`` is what the table's positions belong to.
+    ``identity_of`` says what the positions belong to that the table has under an app_id.
     """
+    identity = identity_of(stream.app_id)
     beginning = beginning_of(store, source)
     transactions = {} if table is None else table.transactions
     ids = _ids(stream, source, beginning, transactions, identity)
@@ -62,7 +63,9 @@ def partition_state(
     if foreign is None:
         return state
     loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
-    loaded += [replace(ids, app_id=other).position(transactions, source) for other in _others(state, stream)]
+    for other in _others(state, stream):  # in this table it may be the other way round which topic its ids do not name
+        theirs = TxnIds(other, stream.several_topics, {source: begun}, identity_of(other).plain_topic)
+        loaded.append(theirs.position(transactions, source))
     return replace(
         state,
         table=None,  # Its content is about another chain.

@@ -82,14 +82,13 @@ class StreamIdentity:
         source, table = found.name.topic_partition, self.stream.table
         theirs = replace(self.ids, app_id=app_id).position(self.transactions, source)
         loaded = "" if theirs is None else f"; {table} has {source} up to {theirs} under that app_id"
-        start = found.name.start if theirs is None else theirs
         return ForeignMarker(
             found.name,
             OTHER_STREAM,
             f"the marker {found.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
             f"{self.stream.app_id}{loaded}",
-            f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} at the first offset that its "
-            f"tables lack: `{_restart(source)} --at {start} --yes`",
+            f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
+            f"`{_restart(source)} --yes`",
         )
 
     def _beside(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:

@@ -29,7 +29,7 @@ from bootstrap.shell.turns import RepairLocks
 from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.tables.identity import NO_IDENTITY, identity_of
+from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
 from stage_writer.core.flushing import FlushLimits
 from tests.simulation.converter import BAD, GOOD, PlainConverter
@@ -490,16 +490,19 @@ class EditedHistory:
         stream, store = _settings(config).streams[0], self._services.store(config.stage)
         group = self._group(pipeline, config.cluster)
         table = SimulatedTables(world, self.log).state(config.table)
-        identity = NO_IDENTITY
-        if table is not None:
-            ids = TxnIds(stream.app_id, stream.several_topics)
-            identity = identity_of(self.log.history(config.table, table.version), stream, ids, table.transactions)
+
+        def known_of(app_id: str) -> TableIdentity:
+            if table is None:
+                return NO_IDENTITY
+            ids = TxnIds(app_id, stream.several_topics)
+            return identity_of(self.log.history(config.table, table.version), stream, ids, table.transactions)
+
         turns = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
         turns.look(source)
         ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
-        state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity=identity)
+        state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
             world.faults[Fault.RESTARTED] += 1

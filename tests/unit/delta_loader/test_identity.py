@@ -277,7 +277,7 @@ def test_another_app_id_does_not_load_what_the_first_one_has(pipeline: Pipeline)
     (held,) = report.held.values()
     assert "app_id is orders_prod" in held.problem
     assert "orders/0 up to 20 under that app_id" in held.problem
-    assert "--at 20" in held.remedy
+    assert "begin a new chain for orders_prod behind what its table has" in held.remedy
     assert pipeline.begun("orders") == [0, 10]
     assert not reasons(pipeline.load("orders"))
 
@@ -343,7 +343,11 @@ def state_of(
     (stream,) = Settings.model_validate(given).streams
     url = staging.table
     state = required(pipeline.tables.state(url))
-    ids = TxnIds(app_id, stream.several_topics)
+
+    def known_of(owner: str) -> TableIdentity:
+        ids = TxnIds(owner, stream.several_topics)
+        return identity_of(pipeline.tables.history(url, state.version), stream, ids, state.transactions)
+
     return partition_state(
         staging.store(staging.stage_url),
         stream,
@@ -351,7 +355,7 @@ def state_of(
         ends=Ends(Position(0), Position(high)),
         table=state,
         topic_id=staging.topic_id,
-        identity=identity_of(pipeline.tables.history(url, state.version), stream, ids, state.transactions),
+        identity_of=known_of,
     )
 
 
@@ -420,6 +424,24 @@ def test_a_chain_behind_another_streams_marker_begins_behind_what_its_own_has(
     stage_again(orders, 30, 40)
     assert not reasons(pipeline.load("orders"))
     assert pipeline.begun("orders") == [0, 10, 20, 30]
+
+
+def test_a_chain_under_the_app_id_of_another_topic_begins_behind_what_the_table_has(pipeline: Pipeline) -> None:
+    """The ids of an app_id leave out its first topic: which one differs between two app_ids of one table."""
+    orders, payments = pipeline.staging(topic_id="A"), pipeline.staging("payments", topic_id="P")
+    flushes(orders, 0, 10, 20)
+    pipeline.load("orders")
+    payments.app_id = "shared"
+    flushes(payments, 0, 5)
+    assert not reasons(pipeline.load("payments", app_id="shared", staging=payments))
+    flushes(orders, 20, 30)
+    assert reasons(pipeline.load("orders", app_id="shared")) == {"orders/0": "other_stream"}
+    plan = begin_anew(pipeline, orders, "shared", give_up=False)
+    assert required(plan.beginning).position == 20
+    orders.app_id = "shared"
+    stage_again(orders, 20, 30)
+    assert not reasons(pipeline.load("orders", app_id="shared"))
+    assert pipeline.begun("orders") == [0, 10, 20]
 
 
 def test_the_topic_of_another_cluster_is_taken_too_from_a_stated_offset(pipeline: Pipeline) -> None:
