@@ -230,7 +230,9 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
 
 
 def _a_straddle_is_added_whole() -> AbstractContextManager[object]:
-    return patch.object(commits, "split_files_at", lambda url, marker, _start: FileSplit(plan.files_for(url, marker)))
+    return patch.object(
+        commits, "split_files_at", lambda url, marker, _start, **_how: FileSplit(plan.files_for(url, marker))
+    )
 
 
 def _txn_versions_are_not_compared() -> AbstractContextManager[object]:
