@@ -19,7 +19,7 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, Filing
+from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, FilePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _TARGET_BYTES = 16 * _MIB
-_FILING = Filing(row_group_bytes=4 * _MIB)
+_FILING = FilePolicy(row_group_bytes=4 * _MIB)
 _FLUSHES = 3
 _BATCH = 5_000
 _SOURCE = TopicPartition(Topic("records"), Partition(0))

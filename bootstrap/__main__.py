@@ -16,7 +16,7 @@ from bootstrap.core.repair import plan_rewind, plan_skip
 from bootstrap.core.sources import parse_source
 from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
-from bootstrap.markers.look import Looker, Wanted, files_of
+from bootstrap.markers.inspection import ChainInspector, Wanted, files_of
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
 from common.clock import SystemClock
@@ -180,7 +180,7 @@ def rewind(
 
 def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool, as_json: bool) -> None:
     """One repair for all that a rewind repairs."""
-    looker = Looker(settings)
+    looker = ChainInspector(settings)
     chains = looker.chains(Wanted(topic, None))
     with progress("data files", files_of(chains)) as told:
         starts = to_stage_again(looker.findings(chains, files=True, told=told))

@@ -13,7 +13,7 @@ from bootstrap.shell import stage as staging
 from common.errors import UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
-from common.stage.answers import Answer
+from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, described
@@ -135,9 +135,9 @@ class Accepting:
         for plan in plans:
             self._write(store, self.answer(plan))
 
-    def answer(self, plan: AcceptPlan) -> Answer:
+    def answer(self, plan: AcceptPlan) -> Resolution:
         """The object for a plan."""
-        return Answer(
+        return Resolution(
             app_id=self.stream.app_id,
             table=plan.event.url,
             table_id=plan.event.table_id,
@@ -149,10 +149,10 @@ class Accepting:
             generations=plan.generations,
         )
 
-    def _write(self, store: ObjectStore, answer: Answer) -> None:
+    def _write(self, store: ObjectStore, answer: Resolution) -> None:
         if not isinstance(store.create(answer.path, answer.to_bytes()), AlreadyExists):
             return
-        found = Answer.from_bytes(answer.path, store.read(answer.path) or b"")
+        found = Resolution.from_bytes(answer.path, store.read(answer.path) or b"")
         if (found.decision, found.positions) != (answer.decision, answer.positions):
             msg = f"another answer is there: {answer.path} says {found.decision.value}, by {found.author}"
             raise UsageError(msg, "let the loader apply it, or delete the object and run this command again")

@@ -6,14 +6,14 @@ import json
 from typing import TYPE_CHECKING
 
 from bootstrap.core.restart import Left
-from common.stage.chain_origins import begin_path
+from common.stage.chain_origins import origin_path
 from common.tables.rollback import described
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bootstrap.accepting import Accepting
-    from bootstrap.core.accept import AcceptPlan, PartitionAnswer
+    from bootstrap.core.accept import AcceptPlan, PartitionResolution
     from bootstrap.core.repair import RewindPlan, SkipPlan
     from bootstrap.core.restart import Restart
     from common.spans import Span, TopicPartition
@@ -70,7 +70,7 @@ def _restart(plan: Restart | Left) -> Record:
     }
 
 
-def _answer(found: PartitionAnswer) -> Record:
+def _answer(found: PartitionResolution) -> Record:
     return _place(found.source) | {
         "position": found.position,
         "staged_to": found.staged_to,
@@ -85,7 +85,7 @@ def _rewind(plan: RewindPlan) -> Record:
         "position": plan.position,
         "put_aside": [found.path for found in plan.put_aside],
         "marker": None if plan.marker is None else plan.marker.name.path,
-        "beginning": None if plan.beginning is None else begin_path(plan.source),
+        "beginning": None if plan.beginning is None else origin_path(plan.source),
         "notes": list(plan.notes),
     }
 

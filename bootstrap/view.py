@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, assert_never
 
 from bootstrap.core.plan import (
-    Begin,
+    BeginChain,
     Make,
     NoPosition,
     NotNeeded,
@@ -17,7 +17,7 @@ from bootstrap.core.plan import (
 )
 from bootstrap.core.restart import Left
 from common.spans import Span
-from common.stage.chain_origins import begin_path
+from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import described
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bootstrap.accepting import Accepting
-    from bootstrap.core.accept import AcceptPlan, PartitionAnswer
+    from bootstrap.core.accept import AcceptPlan, PartitionResolution
     from bootstrap.core.repair import RewindPlan, SkipPlan
     from bootstrap.core.restart import Restart
 
@@ -68,7 +68,7 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
     if plan.beginning is not None:
-        lines.append(f"{_verb(done, 'written', 'to write')}  {begin_path(plan.source)}")
+        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.source)}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -85,7 +85,7 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
     return "\n".join(lines)
 
 
-def _accepted(plan: AcceptPlan, found: PartitionAnswer, *, done: bool) -> Iterator[str]:
+def _accepted(plan: AcceptPlan, found: PartitionResolution, *, done: bool) -> Iterator[str]:
     if plan.decision is Decision.GO_ON:
         yield f"{found.source}: loading {_will(done)} continue at {found.position}; missing records stay missing"
         return
@@ -115,7 +115,7 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
         lines += [f"  {note}" for note in plan.notes]
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
         if begin is not None:
-            lines.append(f"  {_verb(done, 'written', 'to write')}  {begin_path(plan.source)}")
+            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.source)}")
     if not all(isinstance(plan, Left) for plan in plans):
         lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)
@@ -156,7 +156,7 @@ def _marker_or_why(outcome: Outcome) -> str:
     match outcome:
         case Make(marker, note):
             return f"{marker.name.path}{f' ({note})' if note else ''}"
-        case Begin():
+        case BeginChain():
             return outcome.path
         case NotNeeded(why) | NoPosition(why):
             return f"none: {why}"
@@ -168,7 +168,7 @@ def _marker_or_why(outcome: Outcome) -> str:
 
 _NAMES: dict[type[Outcome], str] = {
     Make: "make",
-    Begin: "make",
+    BeginChain: "make",
     NotNeeded: "not_needed",
     NoPosition: "left_out",
     RefusedPartition: "refused",
@@ -191,12 +191,12 @@ def _record(planned: PlannedPartition) -> dict[str, object]:
 def _path(outcome: Outcome) -> str | None:
     if isinstance(outcome, Make):
         return outcome.marker.name.path
-    return outcome.path if isinstance(outcome, Begin) else None
+    return outcome.path if isinstance(outcome, BeginChain) else None
 
 
 def _why(outcome: Outcome) -> str | None:
     match outcome:
-        case Begin():
+        case BeginChain():
             return None
         case Make(_, note):
             return note or None

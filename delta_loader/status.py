@@ -15,7 +15,7 @@ from common.stage.idle import stream_fact
 from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.stage.paused import StreamPart, pause_of
-from common.tables.debts import debts_of
+from common.tables.deferred_ranges import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.stream_history import StreamHistory, read_stream_history
@@ -32,7 +32,7 @@ from delta_loader.core.held import (
 )
 from delta_loader.core.identity import StreamIdentity
 from delta_loader.core.load_modes.load_mode import choose_load_mode
-from delta_loader.core.plan import ForeignMarker, Rootless, Run, Straddle, cuttable, next_run
+from delta_loader.core.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
 from delta_loader.core.preflight import Check, Level, table_checks
 from delta_loader.core.settle import unknown_partitions
 from delta_loader.core.status import Aside, PartitionStatus, StreamStatus
@@ -233,7 +233,7 @@ def _lacking_a_file(
 
     A secondary table may have had its part already, and what happened to those files then does not matter.
     """
-    following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Straddle)}
+    following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Overlap)}
     files = {
         source: [file for table in marker.tables if table.url == stream.table for file in table.files]
         for source, marker in following.items()
@@ -302,7 +302,7 @@ def _waiting_for_an_answer(
     unknown = own.unknown(_placed(state, ids, found), ids.generations)
     events = [] if unknown is None else [unknown]
     if unplaced:
-        rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), Rootless)]
+        rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), MissingOrigin)]
         first_ms = {
             source: first.manifest.created_ms
             for source in unplaced
@@ -319,6 +319,6 @@ def _placed(
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
     for source, near in found.items():
         position = ids.position(state.transactions, source)
-        if position is not None and isinstance(next_run(position, near), Run | Straddle):
+        if position is not None and isinstance(next_run(position, near), Run | Overlap):
             placed[source] = position, [marker for marker in near if isinstance(marker, Marker)]
     return placed

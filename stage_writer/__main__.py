@@ -41,16 +41,16 @@ from stage_writer.core.convert import StreamConverter
 from stage_writer.core.decoding.first_pass import no_first_pass
 from stage_writer.core.flushing import FlushLimits
 from stage_writer.core.memory import MemoryShares
-from stage_writer.core.parquet.buffer import Filing
+from stage_writer.core.parquet.buffer import FilePolicy
 from stage_writer.core.steps.slicing import ExplodeLimits
-from stage_writer.crew import Crew, Seat, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.loop import StageWriter
 from stage_writer.merging.wiring import groups_of, source_of
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.notifications.wiring import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.partitions.catching_up import missing_topic
-from stage_writer.replay.letters import Letters, unfit_of
+from stage_writer.replay.dead_letters import Letters, unfit_of
 from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
@@ -105,7 +105,7 @@ def run(
     if worker is None and count > 1:
         _run_crew(settings, config, count, until_caught_up=until_caught_up)
         return
-    seat = None if worker is None else Seat.parse(worker)
+    seat = None if worker is None else WorkerSlot.parse(worker)
     _write(settings if seat is None else settings_of(settings, seat), seat, until_caught_up=until_caught_up)
 
 
@@ -113,7 +113,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     """Several processes (stage_writer/crew.py)."""
     from stage_writer.web.crew_pages import crew_routes  # noqa: PLC0415 - only the parent of workers has them
 
-    settings_of(settings, Seat(0, count))  # report what cannot work once, not per worker
+    settings_of(settings, WorkerSlot(0, count))  # report what cannot work once, not per worker
     log = set_up_logs(settings.logs, "stage-writer")
     command = [*cli.stage_writer_command(), "run", str(config)]
     crew = Crew([*command, *(["--until-caught-up"] if until_caught_up else [])], count, log, until_caught_up)
@@ -131,7 +131,7 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     log.info("ended")
 
 
-def _write(settings: Settings, seat: Seat | None, *, until_caught_up: bool) -> None:
+def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool) -> None:
     """One process."""
     # Nothing has started yet, so a caller that asks it to stop has nothing to wait for.
     _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
@@ -205,7 +205,7 @@ def _memory(settings: Settings) -> MemoryShares:
 
 def _options(settings: Settings, shares: MemoryShares) -> WriterOptions:
     writer = settings.writer
-    filing = Filing(shares.row_group, writer.max_partition_values, writer.compression)
+    filing = FilePolicy(shares.row_group, writer.max_partition_values, writer.compression)
     limits = FlushLimits(writer.flush_after_s, writer.flush_bytes, writer.flush_records, shares.buffers)
     return WriterOptions(limits, writer.revoke_timeout_s, writer.report_positions, session_s(settings.kafka), filing)
 

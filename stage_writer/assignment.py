@@ -19,9 +19,9 @@ from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from stage_writer.core.flushing import age_share_of
 from stage_writer.partitions.outage import Outage
-from stage_writer.partitions.partition import HeldPartition, Owned
+from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints, is_other, of_chain, other_topic, unexpected
-from stage_writer.partitions.startup import TakenUp, TakingUp, Unfit, topic_ids
+from stage_writer.partitions.startup import PartitionStartup, StartedPartition, UnusablePartition, topic_ids
 from stage_writer.ports import OUT_OF_RANGE, UNEXPECTED
 from stage_writer.stopping import ConversionInterruptedError
 
@@ -61,9 +61,11 @@ class AssignedPartitions:
         self._outlets = outlets
         self._clock, self._log, self._metrics = runtime.clock, runtime.log, runtime.metrics
         self._places = ResumePoints(source, stage)
-        self._startup = TakingUp(source, self._places, schemas, stage, workers, clock=runtime.clock, log=runtime.log)
+        self._startup = PartitionStartup(
+            source, self._places, schemas, stage, workers, clock=runtime.clock, log=runtime.log
+        )
         self.outage = Outage(runtime.clock)
-        self.owned: dict[TopicPartition, Owned] = {}
+        self.owned: dict[TopicPartition, AssignedPartition] = {}
         self.held: dict[TopicPartition, HeldPartition] = {}
         self.starting = self._startup.waiting
         self.joined = False
@@ -95,15 +97,17 @@ class AssignedPartitions:
                 case StoreError() | BrokerError():
                     self.outage.failed(outcome)
                     continue
-                case Unfit(fault, converter, place):
+                case UnusablePartition(fault, converter, place):
                     self.hold(fault, converter, place)
-                case TakenUp(place, converter, task):
+                case StartedPartition(place, converter, task):
                     positions[partition] = place.position
                     if place.tail is not None and place.tail.last_record is not None:
                         expected[partition] = place.tail.last_record
                     buffer, now_s = self._buffers.new(place.position, converter), self._clock.monotonic_s()
                     share = age_share_of(partition)
-                    owned = Owned(partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task)
+                    owned = AssignedPartition(
+                        partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task
+                    )
                     owned.outlet = self._outlets.open(partition, converter.stream, place.tail)
                     self.owned[partition] = owned
                 case _:
@@ -112,7 +116,7 @@ class AssignedPartitions:
         self._source.expect(expected)
         return positions
 
-    def restart(self, owned: Owned) -> None:
+    def restart(self, owned: AssignedPartition) -> None:
         """Drop the partition with everything it holds; `resume` starts it again from its chain's end (rule 1)."""
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
         self.drop([owned.source], "chain")
@@ -149,19 +153,19 @@ class AssignedPartitions:
             place = ResumePoint(owned.tail, owned.buffer.end, owned.lineage)
             self.hold(of_chain(fault, place), owned.converter, place)
 
-    def topic_recreated(self, owned: Owned) -> None:
+    def topic_recreated(self, owned: AssignedPartition) -> None:
         """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""
         if owned.tail is None and owned.lineage.generation == 0:
             self.restart(owned)
             return
         self.hold(other_topic(owned.source), owned.converter, owned.place)
 
-    def incompatible(self, owned: Owned, outcome: Incompatible) -> None:
+    def incompatible(self, owned: AssignedPartition, outcome: Incompatible) -> None:
         """Hold a partition whose table can never accept the rows of a flush."""
         place = ResumePoint(owned.tail, outcome.start, owned.lineage)
         self.hold(outcome.fault(owned.source), owned.converter, place, outcome)
 
-    def unexpected(self, owned: Owned, error: Exception) -> None:
+    def unexpected(self, owned: AssignedPartition, error: Exception) -> None:
         """Hold a partition for an unexpected exception (rule 4); re-raises an expected one."""
         if isinstance(error, ConversionInterruptedError):
             self._log.warning("conversion interrupted", partition=str(owned.source))

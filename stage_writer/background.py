@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from stage_writer.partitions.idle_reports import Idling
+from stage_writer.partitions.idle_reports import IdleReporter
 from stage_writer.partitions.resume_points import is_other
 from stage_writer.partitions.startup import topic_ids
-from stage_writer.partitions.state_renewal import Renewing
+from stage_writer.partitions.state_renewal import StateRenewal
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,8 +52,8 @@ class Background:
         self._schemas = schemas
         self._changelogs = changelogs
         self._clock, self._log = runtime.clock, runtime.log
-        self._idling = Idling(source, stage, runtime.clock, runtime.log, streams)
-        self._renewing = Renewing(stage, workers, runtime.clock, runtime.log)
+        self._idling = IdleReporter(source, stage, runtime.clock, runtime.log, streams)
+        self._renewing = StateRenewal(stage, workers, runtime.clock, runtime.log)
         self._topics_looked_at_s = runtime.clock.monotonic_s()
 
     def run(self) -> None:

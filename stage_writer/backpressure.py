@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from stage_writer.core.flushing import Pressure, decide
+from stage_writer.core.flushing import BackpressureState, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stage_writer.assignment import AssignedPartitions
     from stage_writer.core.flushing import FlushLimits, FlushReason
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
     from stage_writer.ports import RecordSource
     from stage_writer.runtime import Runtime
@@ -40,12 +40,12 @@ class Backpressure:
         """Whether nothing is read at all, because the bound on memory is exceeded."""
 
     @property
-    def current(self) -> Pressure:
+    def current(self) -> BackpressureState:
         """What is not read now. Safe to read from any thread."""
         owned = list(self._assignment.owned.values())
-        return Pressure(frozenset(each.source for each in owned if each.paused), self.is_full)
+        return BackpressureState(frozenset(each.source for each in owned if each.paused), self.is_full)
 
-    def apply(self, start_flush: Callable[[Owned, FlushReason], None], *, conversion_waits: bool) -> None:
+    def apply(self, start_flush: Callable[[AssignedPartition, FlushReason], None], *, conversion_waits: bool) -> None:
         """Start due flushes, pause and resume; with ``conversion_waits`` nothing more is read."""
         owned = self._assignment.owned
         stats = [each.filling(self._limits_of(each)) for each in owned.values()]
@@ -57,14 +57,14 @@ class Backpressure:
         pressure = replace(pressure, paused=pressure.paused | paused)  # what was read is flushed on time
         self._pause(pressure, sum(each.memory_bytes + each.flushing_bytes for each in stats))
 
-    def _limits_of(self, owned: Owned) -> FlushLimits:
+    def _limits_of(self, owned: AssignedPartition) -> FlushLimits:
         stream = owned.converter.stream
         found = self._own_limits.get(stream.app_id)
         if found is None:
             found = self._own_limits[stream.app_id] = self.limits.of(stream)
         return found
 
-    def _pause(self, pressure: Pressure, used_bytes: int) -> None:
+    def _pause(self, pressure: BackpressureState, used_bytes: int) -> None:
         """Pause the partitions that must wait, and resume the others."""
         self._metrics.set(catalogue.WRITER_BUFFERED_BYTES, used_bytes)
         self._metrics.set(catalogue.WRITER_PAUSED, len(pressure.paused))

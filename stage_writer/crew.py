@@ -42,7 +42,7 @@ _STANDARD_INPUT = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerSlot:
     """A worker's number, and how many workers there are."""
 
     index: int
@@ -53,7 +53,7 @@ class Seat:
         return f"{self.index}/{self.count}"
 
     @classmethod
-    def parse(cls, text: str) -> Seat:
+    def parse(cls, text: str) -> WorkerSlot:
         """The inverse of ``str``."""
         index, _, count = text.partition("/")
         return cls(int(index), int(count))
@@ -66,7 +66,7 @@ def workers_of(settings: Settings) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def settings_of(settings: Settings, seat: Seat) -> Settings:
+def settings_of(settings: Settings, seat: WorkerSlot) -> Settings:
     """The settings of one worker (rules 1 and 5). Raises ConfigError."""
     memory_bytes = settings.writer.memory_bytes // seat.count
     if memory_bytes < LEAST_MEMORY_BYTES:
@@ -102,7 +102,7 @@ def tell_port(port: int) -> None:
 class Worker:
     """One process, as the parent sees it."""
 
-    seat: Seat
+    seat: WorkerSlot
     process: subprocess.Popen[bytes]
     port: int | None = None
     """The worker's port, once it has reported it."""
@@ -132,7 +132,7 @@ class Crew:
         signal.signal(signal.SIGTERM, self._pass_on)
         signal.signal(signal.SIGINT, self._pass_on)
         for index in range(self.count):
-            seat = Seat(index, self.count)
+            seat = WorkerSlot(index, self.count)
             # A session of its own, so that Ctrl+C reaches only the parent, which passes one signal on.
             process = subprocess.Popen(  # noqa: S603 - this very program
                 [*self.command, "--worker", str(seat)],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, StoreError
-from stage_writer.partitions.partition import Flight
+from stage_writer.partitions.partition import InFlightFlush
 from stage_writer.ports import Incompatible, LostClaim, OtherTopic, Outdated, Postponed, Sealed
 from stage_writer.runtime import POLL_S
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stage_writer.core.flushing import FlushReason
     from stage_writer.partitions.buffers import Buffers
     from stage_writer.partitions.claim_guards import ClaimGuards
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import FlushOutcome, Workers, WriterStage
     from stage_writer.runtime import Runtime
 
@@ -41,7 +41,7 @@ class Flushes:
         workers: Workers,
         buffers: Buffers,
         guards: ClaimGuards,
-        sealed: Callable[[Owned, Sealed], None],
+        sealed: Callable[[AssignedPartition, Sealed], None],
         runtime: Runtime,
     ) -> None:
         """``sealed`` is called after each flush that has its marker."""
@@ -54,7 +54,7 @@ class Flushes:
         self._runtime = runtime
         self._clock, self._log = runtime.clock, runtime.log
 
-    def start(self, owned: Owned, reason: FlushReason) -> None:
+    def start(self, owned: AssignedPartition, reason: FlushReason) -> None:
         """Flush a partition's buffer, and begin the next one; nothing while it is empty or being flushed (rule 1)."""
         if owned.buffer.is_empty or owned.flight is not None:
             return
@@ -64,7 +64,7 @@ class Flushes:
             self._assignment.unexpected(owned, error)
             return
         arrow_bytes = owned.buffer.arrow_bytes
-        owned.flight = Flight(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
+        owned.flight = InFlightFlush(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
         self._buffers.begin_next(owned)
 
     def retry(self) -> None:
@@ -91,7 +91,7 @@ class Flushes:
                 self._assignment.outage.ended()
                 self._finished(owned, flight, outcome)
 
-    def _finished(self, owned: Owned, flight: Flight, outcome: FlushOutcome) -> None:
+    def _finished(self, owned: AssignedPartition, flight: InFlightFlush, outcome: FlushOutcome) -> None:
         match outcome:
             case Sealed():
                 owned.flight = None
@@ -112,7 +112,7 @@ class Flushes:
             case _:
                 assert_never(outcome)
 
-    def _sealed(self, owned: Owned, flight: Flight, sealed: Sealed) -> None:
+    def _sealed(self, owned: AssignedPartition, flight: InFlightFlush, sealed: Sealed) -> None:
         seconds, app_id = self._clock.monotonic_s() - flight.began_s, owned.converter.stream.app_id
         self._buffers.flushed(app_id, flight.arrow_bytes, sealed.size_bytes)
         self._runtime.telemetry.sealed(app_id, sealed, flight.reason, seconds)
@@ -127,14 +127,14 @@ class Flushes:
             self._log.warning("chain moved", partition=str(owned.source))
             self._assignment.restart(owned)
 
-    def _try_later(self, flight: Flight, error: StoreError | BrokerError) -> None:
+    def _try_later(self, flight: InFlightFlush, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # rule 3
             self._assignment.outage.failed(error)
         pause_s = flight.backoff.next_s()
         flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + pause_s
         self._log.warning("flush failed, trying again", error=error.problem, retry_in_s=pause_s)
 
-    def flush_within(self, leaving: Collection[Owned], reason: FlushReason, seconds: float) -> None:
+    def flush_within(self, leaving: Collection[AssignedPartition], reason: FlushReason, seconds: float) -> None:
         """Flush and wait until everything is sealed or the time is over."""
         deadline_s = self._clock.monotonic_s() + seconds
         while True:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stage_writer.core.batch import MessageBatch
     from stage_writer.core.parquet.buffer import StagedRows
     from stage_writer.partitions.dependency_wait import DependencyWaits
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
     from stage_writer.ports import Converter, Converts
     from stage_writer.runtime import Runtime
@@ -46,8 +46,8 @@ class Intake:
         self._waits = waits
         self._pauses = pauses
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
-        self._waiting: deque[tuple[Converts, Mapping[TopicPartition, Owned], Iterator[Slice]]] = deque()
-        self._ends: dict[TopicPartition, tuple[Owned, Position]] = {}
+        self._waiting: deque[tuple[Converts, Mapping[TopicPartition, AssignedPartition], Iterator[Slice]]] = deque()
+        self._ends: dict[TopicPartition, tuple[AssignedPartition, Position]] = {}
         """Kafka's reported ends that reading has not reached yet, for the partition as it was then."""
 
     @property
@@ -113,7 +113,7 @@ class Intake:
             self._telemetry.took(sum(len(batch) for batch, _ in found), self._clock.monotonic_s() - began_s)
         return found
 
-    def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, Owned]) -> None:
+    def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
         for batch, staged in rows:
             owned = owners[batch.source]
             if self._assignment.owned.get(batch.source) is owned:

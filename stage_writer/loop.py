@@ -32,7 +32,7 @@ from stage_writer.partitions.claim_guards import ClaimGuards
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.pauses import Pauses
-from stage_writer.partitions.topic_monitor import TopicLook
+from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.runtime import POLL_S, Attachments
 from stage_writer.schemas import Schemas
 from stage_writer.web.view import FAILING_REMEDY, LoopSnapshot
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from common.spans import Position, TopicPartition
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Converter, RecordSource, Sealed, Workers, WriterStage
     from stage_writer.runtime import Runtime, WriterOptions
 
@@ -77,7 +77,7 @@ class StageWriter:
             outlets=attachments.outlets,
             runtime=runtime,
         )
-        topics = TopicLook(source, runtime.clock)
+        topics = TopicMonitor(source, runtime.clock)
         self._guards = ClaimGuards(self.assignment.owned, topics, runtime.clock, options.session_s)
         self._flushes = Flushes(
             self.assignment,
@@ -178,7 +178,7 @@ class StageWriter:
         self.assignment.drop(sources, "lost")
         self.assignment.report("partitions lost", sources)
 
-    def _sealed(self, owned: Owned, sealed: Sealed) -> None:
+    def _sealed(self, owned: AssignedPartition, sealed: Sealed) -> None:
         self._attachments.notifier.sealed(owned.converter.stream.app_id)
         if self._options.report_positions and not sealed.chain_moved:
             self._source.report({owned.source: sealed.tail.end})

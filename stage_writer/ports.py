@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
-    from common.stage.chain_origins import Beginning
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
@@ -376,7 +376,7 @@ class WriterStage(Protocol):
     def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
         """The state of a partition's task at its chain's end. Raises StateError where it is unknown."""
 
-    def beginning(self, source: TopicPartition) -> Beginning | None:
+    def beginning(self, source: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""
 
     def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
@@ -385,7 +385,7 @@ class WriterStage(Protocol):
     def tell_news(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
 
-    def begin(self, source: TopicPartition, beginning: Beginning) -> None:
+    def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
 
     def gained(self, app_id: str) -> StructType | None:

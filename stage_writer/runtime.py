@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stage_writer.changelog.ports import NO_WATCH
-from stage_writer.core.parquet.buffer import Filing
+from stage_writer.core.parquet.buffer import FilePolicy
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 
@@ -38,7 +38,7 @@ class WriterOptions:
     report_positions: bool = False
     session_s: float = SESSION_S
     """The group's session timeout."""
-    filing: Filing = Filing()  # noqa: RUF009 - frozen
+    filing: FilePolicy = FilePolicy()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True)

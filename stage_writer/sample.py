@@ -26,7 +26,7 @@ from common.stage.merged import topics_of
 from stage_writer.core.convert import StreamConverter
 from stage_writer.core.dead_letter_alarm import DeadLetterShare
 from stage_writer.core.unknown.opening import census_of, opener_of
-from stage_writer.shell.gathering import batches_of
+from stage_writer.shell.fetched import batches_of
 from stage_writer.shell.kafka import consumer_properties
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionAnswer:
+class PartitionResolution:
     """The resolution for one Kafka partition."""
 
     source: TopicPartition
@@ -67,7 +67,7 @@ class AcceptPlan:
 
     event: RollbackEvent
     decision: Decision
-    partitions: tuple[PartitionAnswer, ...]
+    partitions: tuple[PartitionResolution, ...]
 
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
@@ -83,7 +83,7 @@ class AcceptPlan:
 def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> AcceptPlan:
     """The table is right as it is (rule 1)."""
     back = event.back
-    found: list[PartitionAnswer] = []
+    found: list[PartitionResolution] = []
     for state in states:
         position = state.table
         if back.kind is RollbackKind.EXPIRED:
@@ -92,7 +92,7 @@ def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> Accept
             position = state.chain.markers[0].span.start
         if position is not None:
             end = state.chain.end or position
-            found.append(PartitionAnswer(state.source, position, end, None, generation=state.generation))
+            found.append(PartitionResolution(state.source, position, end, None, generation=state.generation))
     return AcceptPlan(event, Decision.GO_ON, tuple(found))
 
 
@@ -132,7 +132,7 @@ def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
 
 def _replay(
     state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
-) -> PartitionAnswer | None:
+) -> PartitionResolution | None:
     """The resolution for one Kafka partition; None where the loader continues by itself (rule 6)."""
     if back.generations.get(state.source, 0) < state.generation and back.kind is not RollbackKind.RECREATED:
         if not give_up:
@@ -140,11 +140,11 @@ def _replay(
         if state.table is None:
             return None
         end = state.chain.end or state.table
-        return PartitionAnswer(state.source, state.table, end, None, generation=state.generation)
+        return PartitionResolution(state.source, state.table, end, None, generation=state.generation)
     begin = back.positions[state.source] if back.kind is not RollbackKind.RECREATED else state.ends.low
     usable = _usable_to(state, begin, has_files)
     if state.chain.end == usable:
-        return PartitionAnswer(state.source, begin, usable, None, generation=state.generation)
+        return PartitionResolution(state.source, begin, usable, None, generation=state.generation)
     given_up = None
     if usable < state.ends.low:
         given_up = Span(usable, state.ends.low)
@@ -156,7 +156,7 @@ def _replay(
         begin = usable = state.ends.low
     # The table's own position is wrong, and must not block the rewind.
     rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
-    return PartitionAnswer(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
+    return PartitionResolution(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
 
 
 def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:

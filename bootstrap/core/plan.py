@@ -18,7 +18,7 @@ from bootstrap.core.state import begin_at_zero
 from common.errors import UsageError
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
-from common.stage.chain_origins import Beginning, begin_path
+from common.stage.chain_origins import ChainOrigin, origin_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,16 +38,16 @@ class Make:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginChain:
     """An origin to record: position 0, for which there is no marker, or the current ``latest``."""
 
     source: TopicPartition
-    beginning: Beginning
+    beginning: ChainOrigin
 
     @property
     def path(self) -> str:
         """The path of its object."""
-        return begin_path(self.source)
+        return origin_path(self.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RefusedPartition:
     remedy: str
 
 
-Outcome = Make | Begin | NotNeeded | NoPosition | RefusedPartition
+Outcome = Make | BeginChain | NotNeeded | NoPosition | RefusedPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class StreamPlan:
     partitions: tuple[PlannedPartition, ...]
 
     @property
-    def beginnings(self) -> tuple[Begin, ...]:
+    def beginnings(self) -> tuple[BeginChain, ...]:
         """The origins to record."""
-        return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, Begin))
+        return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, BeginChain))
 
     @property
     def markers(self) -> tuple[Marker, ...]:
@@ -118,7 +118,7 @@ def plan_partition(state: PartitionState, position: Position | None, why_none: s
     if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
         # Recorded with the others: in a topic whose partition 0 has a chain, one without would be treated as new.
         end = state.ends.high
-        return PlannedPartition(state.source, end, Begin(state.source, Beginning(end, state.generation)))
+        return PlannedPartition(state.source, end, BeginChain(state.source, ChainOrigin(end, state.generation)))
     return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))
 
 
@@ -191,7 +191,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition
 def _zero(state: PartitionState) -> Outcome:
     if state.begins_at_zero():
         return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
-    return Begin(state.source, begin_at_zero(state))
+    return BeginChain(state.source, begin_at_zero(state))
 
 
 def start_words(start: Start) -> str:

@@ -29,7 +29,7 @@ from bootstrap.core.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import CONFIG, repair
 from common.spans import Position, Span
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker, MarkerName, Origin
 from common.stage.merged import is_merged
 
@@ -57,7 +57,7 @@ class RewindPlan:
     marker: Marker | None
     """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
     source: TopicPartition
-    beginning: Beginning | None = None
+    beginning: ChainOrigin | None = None
     """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
     notes: tuple[str, ...] = ()
 
@@ -173,12 +173,12 @@ def _given_up(rest: PartitionState, lost: Span, author: Author, states: TaskStat
     return author.marker(rest, Origin.SKIP, lost, previous, states.at(lost.start))
 
 
-def _origin(state: PartitionState, rest: PartitionState, position: Position) -> Beginning:
+def _origin(state: PartitionState, rest: PartitionState, position: Position) -> ChainOrigin:
     """The new end as the chain's origin (rule 3); ``rest`` is what stays."""
     end = rest.chain.end
     generation = rest.staged_generation if rest.staged else state.generation
     at = end if end is not None and end == position else position  # with the inputs' positions, in a merged chain
-    return Beginning(at, generation, state.chain_topic_id)
+    return ChainOrigin(at, generation, state.chain_topic_id)
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.remedies import CONFIG
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Restart:
     """The changes in one partition."""
 
     source: TopicPartition
-    beginning: Beginning | None
+    beginning: ChainOrigin | None
     """None where the new chain has started, and only markers of the old one are left to delete."""
     put_aside: tuple[StagedMarker, ...]
     """In the order of deletion."""
@@ -78,7 +78,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
             "it is unknown whether the topic is another one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
-    beginning = Beginning(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
+    beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
     return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 
@@ -96,7 +96,7 @@ def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bo
         msg = f"the table has {state.source} up to {loaded}: from {begin} on its records would be loaded a second time"
         raise UsageError(msg, f"give --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
-    beginning = Beginning(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
+    beginning = ChainOrigin(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
     return Restart(state.source, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.settings import FromOffsets, Start, StartAt
 from common.spans import MAX_POSITION, Position, Span, TopicPartition
 from common.stage.chain import Chain, read_chain
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.state_files import MarkedState
 
@@ -54,7 +54,7 @@ class PartitionState:
     """The markers of the chain in the stage, in the order of their positions."""
     older: Sequence[StagedMarker] = field(default=())
     """Markers of a lower generation, which no longer belong to a chain."""
-    beginning: Beginning | None = None
+    beginning: ChainOrigin | None = None
     """The recorded origin of the chain (common/stage/chain_origins.py)."""
     generation: int = 0
     """The chain's generation."""
@@ -67,7 +67,7 @@ class PartitionState:
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
     owed_from: Position | None = None
-    """From where another table of the stream still lacks records that the main table has (common/tables/debts.py)."""
+    """Where the ranges begin that another table of the stream lacks and the main table has."""
 
     @property
     def in_all_tables(self) -> Position | None:
@@ -161,6 +161,6 @@ class Author:
         return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None, of_task)
 
 
-def begin_at_zero(state: PartitionState) -> Beginning:
+def begin_at_zero(state: PartitionState) -> ChainOrigin:
     """An origin that sets a chain without a marker to start at position 0."""
-    return Beginning(Position(0), state.generation, state.chain_topic_id)
+    return ChainOrigin(Position(0), state.generation, state.chain_topic_id)

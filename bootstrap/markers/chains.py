@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bootstrap.core.state import StagedMarker
     from common.spans import Position, Span, TopicPartition
     from common.stage.chain import Chain
-    from common.stage.chain_origins import Beginning
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Marker, StagedFile
 
 
@@ -61,7 +61,7 @@ class PartitionChain:
     table: Position | None
     """The next position that the table wants; None when it has none, or could not be read."""
     generation: int = 0
-    beginning: Beginning | None = None
+    beginning: ChainOrigin | None = None
     older: int = 0
     """Markers of a previous topic."""
     modified_ms: Mapping[str, int] = field(default_factory=dict)

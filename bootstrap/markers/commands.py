@@ -9,7 +9,7 @@ import typer
 
 from bootstrap.markers import view
 from bootstrap.markers.chains import PartitionChain, Severity
-from bootstrap.markers.look import Looker, Wanted, files_of
+from bootstrap.markers.inspection import ChainInspector, Wanted, files_of
 from common.cli import ConfigArgument, JsonOption, echo, examples, new_group, settings_from
 from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
@@ -41,7 +41,7 @@ def ls(
     as_json: JsonOption = False,
 ) -> None:
     """List the chains, one per line; with --topic and --partition, the markers."""
-    looker = Looker(settings_from(config))
+    looker = ChainInspector(settings_from(config))
     chains = looker.chains(Wanted(topic, partition))
     now_ms = SystemClock().wall_ms()
     in_full = topic is not None and partition is not None
@@ -74,7 +74,7 @@ def show(
 ) -> None:
     """Show one decoded marker, by its path or by an offset that it covers."""
     name = _named(path, topic, partition, at)
-    looker = Looker(settings_from(config))
+    looker = ChainInspector(settings_from(config))
     source = name.topic_partition
     chains = looker.chains(Wanted(source.topic, source.partition))
     found = [
@@ -130,7 +130,7 @@ def verify(
 
     Compares size, row count and offsets of each file, from its footer. To prove rows, use `delta-loader verify`.
     """
-    looker = Looker(settings_from(config))
+    looker = ChainInspector(settings_from(config))
     chains: list[PartitionChain] = looker.chains(Wanted(topic, partition))
     count = files_of(chains) if files else 0
     with progress("data files", count) as told:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.core.state import PartitionState
 from bootstrap.shell.stage import beginning_of, staged_markers
-from common.tables.debts import debts_of
+from common.tables.deferred_ranges import debts_of
 from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from common.stage.chain_origins import Beginning
+    from common.stage.chain_origins import ChainOrigin
     from common.tables.identity import TableIdentity
     from common.tables.state import TableState
 
@@ -129,7 +129,7 @@ def table_position(
 def _ids(
     stream: Stream,
     source: TopicPartition,
-    beginning: Beginning | None,
+    beginning: ChainOrigin | None,
     transactions: Mapping[str, int],
     identity: TableIdentity,
 ) -> TxnIds:

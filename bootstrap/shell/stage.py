@@ -16,7 +16,7 @@ from bootstrap.core.repair import RewindPlan, replaces
 from bootstrap.core.state import StagedMarker
 from common.errors import MarkerError, UsageError
 from common.ports import AlreadyExists
-from common.stage.chain_origins import begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.chain_origins import origin_from_bytes, origin_path, origin_to_bytes
 from common.stage.loading import loading_folder
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bootstrap.core.restart import Restart
     from common.ports import ObjectStore
     from common.spans import TopicPartition
-    from common.stage.chain_origins import Beginning
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Marker
 
 
@@ -54,17 +54,17 @@ def make(store: ObjectStore, marker: Marker) -> None:
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
-def beginning_of(store: ObjectStore, source: TopicPartition) -> Beginning | None:
+def beginning_of(store: ObjectStore, source: TopicPartition) -> ChainOrigin | None:
     """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
-    path = begin_path(source)
+    path = origin_path(source)
     data = store.read(path)
-    return None if data is None else beginning_from_bytes(path, data)
+    return None if data is None else origin_from_bytes(path, data)
 
 
-def begin(store: ObjectStore, source: TopicPartition, beginning: Beginning) -> None:
+def begin(store: ObjectStore, source: TopicPartition, beginning: ChainOrigin) -> None:
     """Record an origin. Raises UsageError when another process has done so meanwhile."""
-    path = begin_path(source)
-    if isinstance(store.create(path, beginning_to_bytes(beginning)), AlreadyExists):
+    path = origin_path(source)
+    if isinstance(store.create(path, origin_to_bytes(beginning)), AlreadyExists):
         msg = f"{path} was written by another process meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
@@ -74,7 +74,7 @@ def restart(store: ObjectStore, plan: Restart) -> None:
     for found in plan.put_aside:
         _copy(store, found.path)
     if plan.beginning is not None:
-        store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
+        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
     store.delete([found.path for found in plan.put_aside])
     # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
     store.delete([found.path for found in store.list(loading_folder(plan.source))])
@@ -86,7 +86,7 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
     if plan.beginning is not None:
-        store.write(begin_path(plan.source), beginning_to_bytes(plan.beginning))
+        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, BinaryIO
 from common.errors import KafkaDeltaExpressError, StoreError
 from common.ports import AlreadyExists
 from common.stage.repair_lock import (
-    LastTurn,
-    Turn,
+    LastRepair,
+    RepairEntry,
     ended_path,
-    last_turn,
+    last_repair,
     overtaken,
+    repairs_folder,
     turn_path,
-    turns_folder,
     under_way,
 )
 
@@ -36,12 +36,12 @@ class RepairLocks:
         self._author = author
         self._unique = unique
         self._take_over = take_over
-        self._seen: dict[TopicPartition, LastTurn] = {}
+        self._seen: dict[TopicPartition, LastRepair] = {}
 
     def look(self, source: TopicPartition) -> None:
         """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
         if source not in self._seen:
-            self._seen[source] = last_turn(found.path for found in self._store.list(turns_folder(source)))
+            self._seen[source] = last_repair(found.path for found in self._store.list(repairs_folder(source)))
 
     @contextmanager
     def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:
@@ -49,9 +49,9 @@ class RepairLocks:
         seen = self._seen[source]
         if not seen.ended and seen.number != self._take_over:
             data = self._store.read(turn_path(source, seen.number))
-            raise under_way(source, seen.number, None if data is None else Turn.from_bytes(data))
+            raise under_way(source, seen.number, None if data is None else RepairEntry.from_bytes(data))
         number = seen.number + 1
-        turn = Turn(self._author.name, self._author.now_ms, work, self._unique)
+        turn = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
         if isinstance(self._store.create(turn_path(source, number), turn.to_bytes()), AlreadyExists):
             raise overtaken(source, number)
         try:

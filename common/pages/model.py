@@ -105,7 +105,7 @@ def added(lags: Sequence[Lag]) -> Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class FlowStep:
     """A stage of a stream's path."""
 
     name: str
@@ -122,7 +122,7 @@ class StreamFlow:
     table: str
     way: str
     """Additional details, in a few words."""
-    stops: tuple[Stop, ...]
+    stops: tuple[FlowStep, ...]
     partitions: int
     held: int
     valid_through_ms: int | None

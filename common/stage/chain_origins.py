@@ -30,7 +30,7 @@ _PATHS = ChainPaths(BEGIN, r"0{20}\.begin")
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class ChainOrigin:
     """What is recorded about a chain before its first marker."""
 
     position: Position
@@ -40,7 +40,7 @@ class Beginning:
     """The broker's id of the topic; None if unknown."""
 
 
-def begin_path(source: TopicPartition) -> str:
+def origin_path(source: TopicPartition) -> str:
     """The path of an origin below the stage's root."""
     return f"{_PATHS.folder(source)}{0:020d}.begin"
 
@@ -61,7 +61,7 @@ class _StoredBeginning(Lean):
     inputs: list[StoredInput] | None = None
 
 
-def beginning_to_bytes(beginning: Beginning) -> bytes:
+def origin_to_bytes(beginning: ChainOrigin) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
     stored = _StoredBeginning(
         version=1,
@@ -73,14 +73,14 @@ def beginning_to_bytes(beginning: Beginning) -> bytes:
     return stored.model_dump_json().encode()
 
 
-def beginning_from_bytes(path: str, data: bytes) -> Beginning:
-    """The inverse of `beginning_to_bytes`; an empty object means position 0. Raises MarkerError, which names it."""
+def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
+    """The inverse of `origin_to_bytes`; an empty object means position 0. Raises MarkerError, which names it."""
     source = source_of(path)
     if not data:
-        return Beginning(Position(0) if source is None else position_from_stored(source, 0, None))
+        return ChainOrigin(Position(0) if source is None else position_from_stored(source, 0, None))
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
         require_known_version(what, data, 1)
         stored = _StoredBeginning.model_validate_json(data)
         position = stored.position if source is None else position_from_stored(source, stored.position, stored.inputs)
-    return Beginning(Position(position), stored.generation, stored.topic_id)
+    return ChainOrigin(Position(position), stored.generation, stored.topic_id)

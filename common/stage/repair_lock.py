@@ -36,7 +36,7 @@ _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RepairEntry:
     """Which program started a repair, when, and of what."""
 
     author: str
@@ -51,7 +51,7 @@ class Turn:
         return stored.model_dump_json().encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Turn | None:
+    def from_bytes(cls, data: bytes) -> RepairEntry | None:
         """The inverse; None for content that this program cannot read."""
         try:
             with reading("a turn", "use the release that wrote it"):
@@ -75,7 +75,7 @@ class _StoredTurn(Stored):
 
 
 @dataclass(frozen=True, slots=True)
-class LastTurn:
+class LastRepair:
     """A partition's last turn."""
 
     number: int = 0
@@ -83,29 +83,29 @@ class LastTurn:
     ended: bool = True
 
 
-def turns_folder(source: TopicPartition) -> str:
+def repairs_folder(source: TopicPartition) -> str:
     """The folder of a Kafka partition's turns, with the closing slash."""
     return f"{REPAIR}/{source.topic}/{source.partition}/"
 
 
 def turn_path(source: TopicPartition, number: int) -> str:
     """The object that claims a turn."""
-    return f"{turns_folder(source)}{number:020d}.repair"
+    return f"{repairs_folder(source)}{number:020d}.repair"
 
 
 def ended_path(source: TopicPartition, number: int) -> str:
     """The object that marks a turn as ended."""
-    return f"{turns_folder(source)}{number:020d}.ended"
+    return f"{repairs_folder(source)}{number:020d}.ended"
 
 
-def last_turn(paths: Iterable[str]) -> LastTurn:
+def last_repair(paths: Iterable[str]) -> LastRepair:
     """The last of the turns in a listing."""
     found = [(int(match["number"]), match["kind"]) for path in paths if (match := _NUMBER.fullmatch(path))]
     number = max((number for number, kind in found if kind == "repair"), default=0)
-    return LastTurn(number, number == 0 or (number, "ended") in found)
+    return LastRepair(number, number == 0 or (number, "ended") in found)
 
 
-def under_way(source: TopicPartition, number: int, turn: Turn | None) -> UsageError:
+def under_way(source: TopicPartition, number: int, turn: RepairEntry | None) -> UsageError:
     """The refusal of rule 3."""
     who = "another repair" if turn is None else str(turn)
     msg = f"a repair of {source} has not ended: {who} ({turn_path(source, number)})"

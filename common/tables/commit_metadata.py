@@ -50,7 +50,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class Resolved:
     """The resolution that a commit carries out."""
 
     version: int
@@ -73,7 +73,7 @@ class CommitMetadata:
     """The counts of the spans' records; empty for a commit of a release that did not count."""
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
     """Ranges whose rows it deleted and wrote again."""
-    answers: Answered | None = None
+    answers: Resolved | None = None
     generations: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The generations of the chains that it names; a missing one is 0."""
     positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
@@ -185,12 +185,12 @@ class _Stored(BaseModel):
     kafka_delta_express: _Content
 
 
-def _stored_answer(answer: Answered) -> _Answer:
+def _stored_answer(answer: Resolved) -> _Answer:
     return _Answer(version=answer.version, decision=answer.decision, positions=nested(answer.positions))
 
 
-def _answer(stored: _Answer) -> Answered:
-    return Answered(stored.version, stored.decision, flat(stored.positions))
+def _answer(stored: _Answer) -> Resolved:
+    return Resolved(stored.version, stored.decision, flat(stored.positions))
 
 
 def nested(positions: Mapping[TopicPartition, Position]) -> dict[str, dict[str, int]]:

@@ -23,7 +23,7 @@ from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
-from common.tables.debts import debts_of
+from common.tables.deferred_ranges import debts_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
 from delta_loader.core.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from common.settings import Settings, Stream
     from common.spans import Topic, TopicPartition
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from delta_loader.core.history import TableVersion
     from delta_loader.core.offsets import Bucket
     from delta_loader.ports import OpenScannedStore, ParallelMap
@@ -214,7 +214,7 @@ class Verifier:
             )
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 
-    def _debts(self, stream: Stream, own: Ledger) -> tuple[Debt, ...]:
+    def _debts(self, stream: Stream, own: Ledger) -> tuple[DeferredRange, ...]:
         """What secondary tables may still lack, by the main table's txn actions."""
         transactions = own.transactions
         if own.first_version:

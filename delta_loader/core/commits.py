@@ -66,7 +66,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterRow:
     """A dead letter that the loader itself makes."""
 
     source: TopicPartition
@@ -94,7 +94,7 @@ class TableCommit:
     metadata: CommitMetadata
     written: tuple[SparkWrite, ...] = ()
     """Rows that go through Spark, in the same commit."""
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[DeadLetterRow, ...] = ()
     """Dead letters that are not in a file yet; Spark writes them too."""
 
     @property
@@ -108,23 +108,23 @@ class TableCommit:
         return self.metadata.answers is not None
 
     @property
-    def added(self) -> Brought:
+    def added(self) -> LoadedTotals:
         """The files that are added as they are."""
         files = self.files
-        return Brought(len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files))
+        return LoadedTotals(len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files))
 
 
 @dataclass(frozen=True, slots=True)
-class Brought:
+class LoadedTotals:
     """Row and file counts of a table's new files."""
 
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
 
-    def __add__(self, other: Brought) -> Brought:
+    def __add__(self, other: LoadedTotals) -> LoadedTotals:
         """The sum of both."""
-        return Brought(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
+        return LoadedTotals(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Committed:
     """The commit is in the table's log."""
 
     version: int
-    written: Brought = Brought()
+    written: LoadedTotals = LoadedTotals()
     """What Spark wrote."""
 
 

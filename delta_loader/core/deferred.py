@@ -1,4 +1,4 @@
-"""What a load leaves out for a table that cannot take its part now, as pure functions (common/tables/debts.py).
+"""What a load leaves out for a table that cannot take its part now (common/tables/deferred_ranges.py). Pure.
 
 Rules:
 
@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.spans import Span
-from common.tables.debts import DebtIds
+from common.tables.deferred_ranges import DeferredIds
 from delta_loader.core.plan import Load, Run, files_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from common.spans import Position, TopicPartition
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from common.tables.transactions import TxnIds
     from delta_loader.core.commits import TableCommit
     from delta_loader.core.plan import Loadable
@@ -46,7 +46,7 @@ def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[To
 
 
 def with_deferred(
-    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[Debt], ids: TxnIds
+    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[DeferredRange], ids: TxnIds
 ) -> TableCommit:
     """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
     known = {debt.source: debt.owed for debt in debts if debt.url == url}
@@ -54,13 +54,13 @@ def with_deferred(
     for source, span in spans.items():
         before = known.get(source, span)
         owed = Span(min(before.start, span.start), max(before.end, span.end))
-        versions |= DebtIds.of(ids, source, url).written(owed)
+        versions |= DeferredIds.of(ids, source, url).written(owed)
     return _moved(commit, versions)
 
 
-def with_caught_up(commit: TableCommit, debt: Debt, ids: TxnIds) -> TableCommit:
+def with_caught_up(commit: TableCommit, debt: DeferredRange, ids: TxnIds) -> TableCommit:
     """The commit to the main table, also noting that a deferred range is complete."""
-    return _moved(commit, DebtIds.of(ids, debt.source, debt.url).paid(debt.owed))
+    return _moved(commit, DeferredIds.of(ids, debt.source, debt.url).paid(debt.owed))
 
 
 def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:

@@ -17,13 +17,13 @@ from common.stage.stored import UPGRADE
 from delta_loader.core.plan import (
     ForeignMarker,
     Gap,
-    Idle,
+    MissingOrigin,
     NextRun,
-    Rootless,
+    Overlap,
     Run,
-    Straddle,
     Uncuttable,
     UnreadableMarker,
+    UpToDate,
 )
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) ->
     ``absent`` is the URL of the stream's main table if that does not exist.
     """
     match outcome:
-        case Run() | Straddle() | Idle():
+        case Run() | Overlap() | UpToDate():
             return None
         case Gap(position, next_start):
             skip = (
@@ -82,7 +82,7 @@ def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) ->
                 "which of its rows these are is unknown, because the stream has kafka_columns: false",
                 f"stage the rest again with `{rewind(source, position)}`",
             )
-        case Rootless(first):
+        case MissingOrigin(first):
             table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
             return Held(
                 "no_root",

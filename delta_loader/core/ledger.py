@@ -30,7 +30,7 @@ from delta_loader.core.history import DataFile, TableVersion, total_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from common.tables.commit_metadata import Answered
+    from common.tables.commit_metadata import Resolved
     from common.tables.counts import Counts, Replaced
     from common.tables.transactions import TxnIds
 
@@ -213,7 +213,7 @@ class Ledger:
             text = f"version {version.version} brought {span} of {source} without moving its txn action"
             self._fault("no_txn_action", text, version, source, (span,))
 
-    def _take_answer(self, version: TableVersion, answers: Answered) -> None:
+    def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
         self.removals = [
             replace(one, by_right=True) if one.version == answers.version else one for one in self.removals
         ]

@@ -122,7 +122,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Straddle:
+class Overlap:
     """The only marker that has the next record starts before the table's position."""
 
     position: Position
@@ -143,12 +143,12 @@ class Straddle:
         """The table's position after it."""
         return self.marker.span.end
 
-    def first(self, count: int) -> Straddle | None:
+    def first(self, count: int) -> Overlap | None:
         """The whole of it; None for a count of 0."""
         return self if count else None
 
 
-Loadable = Run | Straddle
+Loadable = Run | Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +168,18 @@ class Uncuttable:
 
 
 @dataclass(frozen=True, slots=True)
-class Rootless:
+class MissingOrigin:
     """The table has no position, and the first marker names a previous marker that is gone."""
 
     first: Marker
 
 
 @dataclass(frozen=True, slots=True)
-class Idle:
+class UpToDate:
     """Everything that is staged is loaded."""
 
 
-NextRun = Run | Straddle | Uncuttable | Gap | Rootless | UnreadableMarker | ForeignMarker | Idle
+NextRun = Run | Overlap | Uncuttable | Gap | MissingOrigin | UnreadableMarker | ForeignMarker | UpToDate
 
 
 def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
@@ -188,9 +188,9 @@ def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
     if position is None:
         first = ordered[0] if ordered else None
         if not isinstance(first, Marker):
-            return first or Idle()
+            return first or UpToDate()
         if first.previous is not None:
-            return Rootless(first)
+            return MissingOrigin(first)
         position = first.span.start
     return _foreign(ordered, position) or _run_from(position, ordered)
 
@@ -215,7 +215,7 @@ def _run_from(position: Position, ordered: Iterable[Found]) -> NextRun:
             position, straddling = found.span.end, None
         elif found.span.end > position:
             straddling = found
-    return _end_of_run(run) or _straddle(position, straddling) or Idle()
+    return _end_of_run(run) or _straddle(position, straddling) or UpToDate()
 
 
 def _start(found: Found) -> Position:
@@ -231,8 +231,8 @@ def _end_of_run(run: list[Marker]) -> Run | None:
     return Run(tuple(run)) if run else None
 
 
-def _straddle(position: Position, marker: Marker | None) -> Straddle | None:
-    return Straddle(position, marker) if marker is not None else None
+def _straddle(position: Position, marker: Marker | None) -> Overlap | None:
+    return Overlap(position, marker) if marker is not None else None
 
 
 def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> NextRun:
@@ -241,7 +241,7 @@ def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> N
     ``urls`` are tables for rows. Any straddle of a chain of several topics is `Uncuttable` too: its position does not
     say how far each topic was.
     """
-    if not isinstance(outcome, Straddle):
+    if not isinstance(outcome, Overlap):
         return outcome
     no_column = not kafka_columns and any(files_for(url, outcome.marker) for url in urls)
     merged = is_merged(outcome.marker.name.topic_partition.topic)

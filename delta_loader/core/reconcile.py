@@ -12,8 +12,8 @@ Rules:
 4. What no commit counted is not proved, and never a fault. Nor is it a fault if no row names a record which another
    program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
 5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
-   table's deferred ranges (common/tables/debts.py) are not proved; rows that a secondary table has past the main
-   table's position belong to a load that has not reached the main table yet.
+   table's deferred ranges (common/tables/deferred_ranges.py) are not proved; rows that a secondary table has past the
+   main table's position belong to a load that has not reached the main table yet.
 """
 
 from __future__ import annotations

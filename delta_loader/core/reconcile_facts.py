@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from common.spans import Position, Span, TopicPartition
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from delta_loader.core.ledger import Ledger, Removal
     from delta_loader.core.offset_ranges import OffsetRange
 
@@ -130,7 +130,7 @@ class Tables:
     shape: Shape = field(default_factory=Shape)
     routed: tuple[Ledger, ...] = ()
     """Of the existing tables of its routes."""
-    debts: tuple[Debt, ...] = ()
+    debts: tuple[DeferredRange, ...] = ()
     """The ranges that tables may still lack (rule 5)."""
 
     def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:

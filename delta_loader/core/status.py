@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from common.stage.failures import LastFailure
     from common.stage.paused import Pause
     from common.stage.undeclared import UndeclaredFields
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from delta_loader.core.held import Held
     from delta_loader.core.load_modes.load_mode import LoadMode
     from delta_loader.core.preflight import Check
@@ -90,7 +90,7 @@ class StreamStatus:
     """Why the last load failed; None if it did not."""
     unfit: tuple[Check, ...] = ()
     """Why the table does not accept what the stream declares; empty when it does."""
-    owed: tuple[Debt, ...] = ()
+    owed: tuple[DeferredRange, ...] = ()
     """What secondary tables may still lack of what the main table has."""
     gained: tuple[Gained, ...] = ()
     """The columns that it gained because records had their fields, as published to writers."""

@@ -25,7 +25,7 @@ from common.tables.log_files import COMMIT, LOG, commit_path
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.core.explain.loaded import Asked, find_loading_commit
+from delta_loader.core.explain.loaded import RecordQuery, find_loading_commit
 from delta_loader.core.explain.offsets import Holder, OffsetStory
 from delta_loader.core.explain.versions import VersionStory, markers_of, since
 from delta_loader.core.history import parse_version, reach_of
@@ -92,7 +92,7 @@ class Explainer:
         identity = read_identity(stream, state, store)
         ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
         ids = ids.at(self.stage.generations(stream), transactions, [source])
-        asked = Asked(stream.app_id, source, offset, ids.generations.get(source, 0))
+        asked = RecordQuery(stream.app_id, source, offset, ids.generations.get(source, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
         found = find_loading_commit(history, asked)
         position = ids.position(transactions, source)
@@ -131,7 +131,7 @@ class Explainer:
         found = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
         return next((marker for marker in found if marker.span.covers(Position(offset))), None)
 
-    def _holders(self, stream: Stream, asked: Asked) -> Iterator[Holder]:
+    def _holders(self, stream: Stream, asked: RecordQuery) -> Iterator[Holder]:
         left = _MOST_FILES
         for url in stream.tables:
             store, is_dead_letters = self.open_store(url), url == stream.dead_letters
@@ -145,7 +145,7 @@ class Explainer:
                     left -= 1
                     yield _holder(store, url, file, asked, _physical(state), is_dead_letters=is_dead_letters)
 
-    def _candidates(self, store: ObjectStore, state: TableState, asked: Asked) -> Iterator[LiveFile]:
+    def _candidates(self, store: ObjectStore, state: TableState, asked: RecordQuery) -> Iterator[LiveFile]:
         names, span = _physical(state), Span(Position(asked.offset), Position(asked.offset + 1))
         logical = {physical: name for name, physical in names.items()}
         for file in live_files(store, self.parallel, with_statistics=True):
@@ -198,7 +198,7 @@ def _renamed(values: Mapping[str, object] | None, logical: Mapping[str, str]) ->
 
 
 def _holder(
-    store: ObjectStore, url: str, file: LiveFile, asked: Asked, names: Mapping[str, str], *, is_dead_letters: bool
+    store: ObjectStore, url: str, file: LiveFile, asked: RecordQuery, names: Mapping[str, str], *, is_dead_letters: bool
 ) -> Holder:
     """What one file has of the offset (rule 2)."""
     try:
@@ -214,7 +214,7 @@ def _holder(
     return Holder(url, file.path, is_dead_letters, rows.num_rows, "", file.deleted_rows, words)
 
 
-def _rows(parquet: pq.ParquetFile, asked: Asked, names: Mapping[str, str]) -> pa.Table:
+def _rows(parquet: pq.ParquetFile, asked: RecordQuery, names: Mapping[str, str]) -> pa.Table:
     wanted = {"_kafka_topic": str(asked.source.topic), "_kafka_partition": int(asked.source.partition)}
     physical, present = names.get("_kafka_offset", "_kafka_offset"), set(parquet.schema_arrow.names)
     columns = [name for name in names.values() if name in present]

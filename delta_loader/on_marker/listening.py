@@ -5,7 +5,7 @@ Rules:
 1. It is assigned to all partitions, from their ends. No group is joined and no offset is kept: messages sent while no
    loader listened are covered by a full scan, and all streams count as notified when listening starts.
 2. A message is accepted as a notification for a stream that this loader has; any other is ignored
-   (common/stage/news.py, rule 4).
+   (common/stage/notifications.py, rule 4).
 3. A deleted topic, an unavailable broker, or a missing right ends nothing and blocks nothing. The connection is retried
    with growing pauses, and logged once; meanwhile `is_heard` is false, so the stage is checked more often. Each try has
    a new client: a client that knew a topic before it was recreated may ask the new one for an epoch that it has not
@@ -32,7 +32,7 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import NO_GROUP, require_allowed
-from common.stage.news import told_by
+from common.stage.notifications import told_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.ports import Clock
-    from delta_loader.on_marker.ports import News
+    from delta_loader.on_marker.ports import Notifications
     from delta_loader.on_marker.requests import LoadRequest, RequestQueue
     from delta_loader.schedule import Schedule
     from delta_loader.streams.report import StreamReport
@@ -99,7 +99,7 @@ class LoadTrigger:
         clock: Clock,
         metrics: Metrics,
         *,
-        news: News | None = None,
+        news: Notifications | None = None,
         look_every_s: float = LOOK_EVERY_S,
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,

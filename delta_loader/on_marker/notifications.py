@@ -1,4 +1,4 @@
-"""Writers' notifications, in the stage or in a control topic (common/stage/news.py).
+"""Writers' notifications, in the stage or in a control topic (common/stage/notifications.py).
 
 Rule: with a control topic, notifications in the stage are a fallback for when it does not work, and for writers that do
 not know of it. The stage is checked every second while the topic is not being read, and seldom while it is: a writer
@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from common.stage.news import NEWS, news_folder
+from common.stage.notifications import NEWS, news_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock, ObjectStore
-    from delta_loader.on_marker.ports import ControlTopic, News
+    from delta_loader.on_marker.ports import ControlTopic, Notifications
 
 LOOK_EVERY_S = 1.0
 """How often the stage is checked."""
@@ -62,12 +62,14 @@ class StoredNotifications:
 
 
 class PolledNotifications:
-    """`News` that a job fetches, so the caller waits for no store.
+    """`Notifications` that a job fetches, so the caller waits for no store.
 
     `take` requests the next fetch, so nothing is fetched while nothing is taken.
     """
 
-    def __init__(self, news: News, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S) -> None:
+    def __init__(
+        self, news: Notifications, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S
+    ) -> None:
         """``ask`` schedules a call of `look` in another thread; at most once in ``every_s``."""
         self._news = news
         self._clock = clock
@@ -103,7 +105,7 @@ class PolledNotifications:
 class ControlTopicNotifications:
     """Messages of a control topic, and the notifications in the stage."""
 
-    def __init__(self, control: ControlTopic, stored: News, clock: Clock) -> None:
+    def __init__(self, control: ControlTopic, stored: Notifications, clock: Clock) -> None:
         self._control = control
         self._stored = stored
         self._clock = clock

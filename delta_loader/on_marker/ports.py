@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class News(Protocol):
+class Notifications(Protocol):
     """The source of writers' notifications."""
 
     def take(self) -> frozenset[str]:
         """The streams that have new markers since the last call; they are returned once."""
 
 
-class ControlTopic(News, Protocol):
+class ControlTopic(Notifications, Protocol):
     """The topic with writers' notifications (``loader.control_topic``). `take` does not wait.
 
     When reading starts, at first or again, all streams count as notified: there may have been earlier messages.

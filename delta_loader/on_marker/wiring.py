@@ -8,7 +8,7 @@ from common.clock import SystemClock
 from common.settings.on_marker import streams_on_marker
 from common.settings.pace import loader_of
 from common.settings.values import ON_MARKER
-from common.stage.news import NEWS
+from common.stage.notifications import NEWS
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.listening import Listener
 from delta_loader.on_marker.load_trigger import LoadTrigger, StreamTrigger
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.settings import Settings
     from delta_loader.jobs import Jobs
-    from delta_loader.on_marker.ports import News
+    from delta_loader.on_marker.ports import Notifications
     from delta_loader.on_marker.requests import RequestQueue
 
 
@@ -73,7 +73,7 @@ def _news(
     jobs: Jobs,
     may_load: Callable[[str], bool],
     log: FilteringBoundLogger,
-) -> News | None:
+) -> Notifications | None:
     waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
     if not waiting:
         return None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import Letter
+    from delta_loader.core.commits import DeadLetterRow
     from delta_loader.shell.gateway import Java
 
 _COLUMNS = (
@@ -20,7 +20,7 @@ _COLUMNS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def letters_frame(spark: SparkSession, letters: Iterable[Letter], columns: Collection[str]) -> Java:
+def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns: Collection[str]) -> Java:
     """A Java data frame with those columns that the table has: an older table may lack some."""
     rows = [
         (

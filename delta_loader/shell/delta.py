@@ -36,11 +36,11 @@ from common.tables.rollback import turning_points
 from common.tables.state import TableState
 from delta_loader.core.commits import (
     AlreadyLoaded,
-    Brought,
     CommitOutcome,
     Committed,
     Conflicted,
     Failed,
+    LoadedTotals,
     NotWritten,
     Unknown,
 )
@@ -205,7 +205,7 @@ class SparkDeltaTables:
             changed = self._changed(transaction, commit)
         if changed is not None:
             return changed
-        adds, written = None, Brought()
+        adds, written = None, LoadedTotals()
         if commit.written or commit.letters:
             try:
                 adds, written = self._write(transaction, commit)
@@ -223,7 +223,7 @@ class SparkDeltaTables:
         log = self._log(url)
         return log.startTransaction() if self._beside is None else self._beside.begin(log, self._gateway.none)
 
-    def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, Brought]:
+    def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, LoadedTotals]:
         """Write the rows that go through Spark."""
         url, shape = commit.target.url, commit.target.shape
         work = WriteInputs(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
@@ -303,7 +303,9 @@ class SparkDeltaTables:
         found = turning_points(self.history(commit.target.url, read_version), looked_at)
         return Conflicted(f"version {found[-1].version} of the table is a {found[-1].operation}") if found else None
 
-    def _resolve(self, commit: TableCommit, read_version: int, written: Brought, error: Exception) -> CommitOutcome:
+    def _resolve(
+        self, commit: TableCommit, read_version: int, written: LoadedTotals, error: Exception
+    ) -> CommitOutcome:
         """The result of a commit that ended with an exception (rule 3)."""
         unresolved = _unresolved(error)
         state = self.state(commit.target.url)

@@ -28,7 +28,7 @@ from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
 from common.stage.row_places import place_fields
-from delta_loader.core.commits import Brought
+from delta_loader.core.commits import LoadedTotals
 from delta_loader.core.file_split import OFFSET_COLUMN
 from delta_loader.core.load_modes.load_mode import through_spark
 from delta_loader.shell.dead_letters import letters_frame
@@ -85,7 +85,7 @@ class Writer:
 
 def write_within(
     sessions: WriteSessions, transaction: Java, commit: TableCommit, work: WriteInputs
-) -> tuple[Java, Brought]:
+) -> tuple[Java, LoadedTotals]:
     """A Java list of the new files' actions, and their counts; the caller commits them in the transaction.
 
     Raises what Spark raises.
@@ -107,7 +107,7 @@ def write_within(
             avoid_value_folders(gateway, transaction)
         written = with_digests(frame, digested)._jdf  # noqa: SLF001 - as below
         adds = with_values(gateway, gateway.java(transaction.writeFiles(written)), frame, digested)
-    return adds, sum((_brought(str(add.json())) for add in adds), start=Brought())
+    return adds, sum((_brought(str(add.json())) for add in adds), start=LoadedTotals())
 
 
 def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
@@ -231,9 +231,9 @@ def _writer(spark: SparkSession, *, optimized: bool, codec: str | None) -> Write
     return Writer(session, Gateway(session))
 
 
-def _brought(action: str) -> Brought:
+def _brought(action: str) -> LoadedTotals:
     """The counts of one file action of Delta's writer; change data files are not rows of the table."""
     add = json.loads(action).get("add")
     if add is None:
-        return Brought()
-    return Brought(1, int(json.loads(add.get("stats") or "{}").get("numRecords", 0)), int(add["size"]))
+        return LoadedTotals()
+    return LoadedTotals(1, int(json.loads(add.get("stats") or "{}").get("numRecords", 0)), int(add["size"]))

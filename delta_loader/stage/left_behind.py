@@ -20,7 +20,7 @@ from common.errors import KafkaDeltaExpressError
 from common.remedies import CONFIG
 from common.stage.markers import DONE
 from common.stage.merged import topics_of
-from common.tables.debts import DeferredRanges
+from common.tables.deferred_ranges import DeferredRanges
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
-from common.stage.chain_origins import BEGIN, beginning_from_bytes, source_of
+from common.stage.chain_origins import BEGIN, origin_from_bytes, source_of
 from common.stage.evolved import latest
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
@@ -117,7 +117,7 @@ class Stage:
         for item, data in zip(begun, contents, strict=True):
             source = source_of(item.path)
             if source is not None and data is not None and stream.takes(source.topic):
-                found[source] = beginning_from_bytes(item.path, data).generation
+                found[source] = origin_from_bytes(item.path, data).generation
         return found
 
     def read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.tables.debts import DeferredRanges
+from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import NO_IDENTITY
 from common.tables.transactions import TxnIds
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
 from delta_loader.conflict_backoff import CONFLICTS_TO_FAILURE
-from delta_loader.core.plan import Rootless, Run, Straddle, next_run
+from delta_loader.core.plan import MissingOrigin, Overlap, Run, next_run
 from delta_loader.tables.rollback import held_by
 
 if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
-    from common.stage.answers import Answer
+    from common.stage.resolutions import Resolution
     from common.tables.rollback import Rollback
     from delta_loader.core.commits import Target
     from delta_loader.core.held import Held
@@ -60,7 +60,7 @@ class RollbackFence:
             lost |= dict.fromkeys(back.positions, held_by(target.url, context.stream.app_id, back))
         return lost
 
-    def _resolve(self, target: Target, answer: Answer) -> None:
+    def _resolve(self, target: Target, answer: Resolution) -> None:
         context = self._context
         context.log.warning(
             "applying a resolution", table=target.url, version=answer.version, decision=str(answer.decision)
@@ -74,7 +74,7 @@ class RollbackFence:
         unplaced = [
             source for source in context.listing if context.position(source) is None and not context.is_foreign(source)
         ]
-        rootless = [source for source in unplaced if isinstance(next_run(None, context.markers(source)), Rootless)]
+        rootless = [source for source in unplaced if isinstance(next_run(None, context.markers(source)), MissingOrigin)]
         first_ms: dict[TopicPartition, int] = {}
         for source in unplaced:
             first = min(context.markers(source), key=lambda marker: marker.name, default=None)
@@ -87,7 +87,7 @@ class RollbackFence:
         placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
         for source in self._context.listing:
             position, markers = self._context.position(source), self._context.markers(source)
-            if position is not None and isinstance(next_run(position, markers), Run | Straddle):
+            if position is not None and isinstance(next_run(position, markers), Run | Overlap):
                 placed[source] = position, [marker for marker in markers if isinstance(marker, Marker)]
         back = self._context.rollbacks.unknown(target, placed)
         return [] if back is None else [back]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.errors import StoreError
 from common.stage.loading import LoadNote, loading_folder, loading_path
 from common.stage.merged import is_merged
-from common.stage.repair_lock import LastTurn, last_turn, turns_folder
+from common.stage.repair_lock import LastRepair, last_repair, repairs_folder
 from delta_loader.core.commits import Conflicted, Failed, NotWritten
 from delta_loader.core.held import repaired, under_repair
 
@@ -34,7 +34,7 @@ class MergedLoads:
         self._clock = clock
         self._new_id = new_id
         self._hold = hold
-        self._turns: dict[TopicPartition, LastTurn] = {}
+        self._turns: dict[TopicPartition, LastRepair] = {}
         self._notes: dict[str, Position] = {}
         self._is_certain = True
         """Whether it is certain that no table has anything of the load that was started."""
@@ -90,8 +90,8 @@ def repair_of(stage: ObjectStore, source: TopicPartition) -> Held | None:
     return None if turn is None or turn.ended else under_repair(source, turn.number)
 
 
-def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastTurn:
-    return last_turn(found.path for found in stage.list(turns_folder(source)))
+def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastRepair:
+    return last_repair(found.path for found in stage.list(repairs_folder(source)))
 
 
 def _is_merged(source: TopicPartition) -> bool:

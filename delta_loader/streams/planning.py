@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from delta_loader.core.held import held, unknown_partition
-from delta_loader.core.plan import Run, Straddle, cuttable, has_mixed, next_run, plan_load
+from delta_loader.core.plan import Overlap, Run, cuttable, has_mixed, next_run, plan_load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[Top
         outcome = cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
         absent = None if stream.table in context.tables.targets else stream.table
         reason = lost.get(source) or held(source, outcome, absent)
-        if isinstance(outcome, Run | Straddle) and source not in lost:
+        if isinstance(outcome, Run | Overlap) and source not in lost:
             runs[source] = outcome
         elif reason is not None:
             context.reporter.held(source, reason)

@@ -13,7 +13,7 @@ from common.errors import KafkaDeltaExpressError
 from common.schema import schema_to_json
 from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
-from delta_loader.core.commits import Letter
+from delta_loader.core.commits import DeadLetterRow
 from delta_loader.core.load_modes.load_mode import Append, checks_rows
 from delta_loader.core.load_modes.refused import (
     MOST_REFUSED,
@@ -133,12 +133,12 @@ class Refusals:
             self._hold_all(fresh, commit, why)
         return after
 
-    def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[Letter] | None:
+    def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
         """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
         by_source: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
             by_source.setdefault(record.source, []).append(record)
-        letters: list[Letter] = []
+        letters: list[DeadLetterRow] = []
         complete, chains = True, chains_of(commit.metadata.spans)
         for source, records in by_source.items():
             why = "Kafka does not have it any more"
@@ -170,7 +170,7 @@ class Refusals:
             self.hold(chain, without_bytes(record, commit.target.url, why))
 
 
-def _letter(record: RefusedRecord, sent: Original) -> Letter:
-    return Letter(
+def _letter(record: RefusedRecord, sent: Original) -> DeadLetterRow:
+    return DeadLetterRow(
         record.source, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
     )

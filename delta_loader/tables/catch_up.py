@@ -21,14 +21,14 @@ from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.commits import CommitNaming, TableCommit
 from delta_loader.core.deferred import first_part, with_caught_up
 from delta_loader.core.held import START_OVER
-from delta_loader.core.plan import Run, Straddle, cuttable, next_run, plan_load
+from delta_loader.core.plan import Overlap, Run, cuttable, next_run, plan_load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from common.tables.transactions import TxnIds
     from delta_loader.core.identity import StreamIdentity
     from delta_loader.core.listed import Listing
@@ -60,7 +60,7 @@ class CatchUp:
                 with self.tables.tried(debt.url):
                     self._pay(debt, listing, ids)
 
-    def _pay(self, debt: Debt, listing: Listing, ids: TxnIds) -> None:
+    def _pay(self, debt: DeferredRange, listing: Listing, ids: TxnIds) -> None:
         start = debt.owed.start
         while True:
             if self.must_end(debt.source) or debt.url in self.tables.failed:
@@ -78,7 +78,7 @@ class CatchUp:
                 self.commit(commit)
         self._note(debt, ids)
 
-    def _note(self, debt: Debt, ids: TxnIds) -> None:
+    def _note(self, debt: DeferredRange, ids: TxnIds) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
         own, now = self.tables.own, self.tables.debts([debt.source], [debt.url])
         if own is not None and [one.owed.end for one in now] == [debt.owed.end]:
@@ -86,17 +86,17 @@ class CatchUp:
             with self.tables.tried(own.url):
                 self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), debt, ids))
 
-    def _next(self, debt: Debt, start: Position, listing: Listing) -> Load:
+    def _next(self, debt: DeferredRange, start: Position, listing: Listing) -> Load:
         """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
         outcome = self._staged(debt, start, listing)
-        if isinstance(outcome, Run | Straddle):
+        if isinstance(outcome, Run | Overlap):
             load = plan_load({debt.source: first_part(outcome, debt.owed.end)}, self.limits)
             if load is not None:
                 return load
         problem = f"it lacks what came from {start} to {debt.owed.end} of {debt.source}, which is not staged any more"
         raise _waits(debt, start, problem)
 
-    def _staged(self, debt: Debt, start: Position, listing: Listing) -> NextRun | None:
+    def _staged(self, debt: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
         if debt.source not in listing:
             return None
         with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
@@ -106,7 +106,7 @@ class CatchUp:
         has_offsets = self.stream.kafka_columns or debt.url == self.stream.dead_letters
         return cuttable(next_run(start, found), [debt.url], kafka_columns=has_offsets)
 
-    def _whole(self, debt: Debt, load: Load) -> Load:
+    def _whole(self, debt: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
         gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [debt.url])
         left = load.until(lambda marker: gone(marker) is not None)
@@ -115,7 +115,7 @@ class CatchUp:
         return left
 
 
-def _waits(debt: Debt, start: Position, problem: str) -> TableError:
+def _waits(debt: DeferredRange, start: Position, problem: str) -> TableError:
     source = debt.source
     if is_merged(source.topic):  # the main table has it, so rewind is refused (bootstrap/core/repair.py, rule 6)
         return TableError(

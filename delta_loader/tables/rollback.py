@@ -3,7 +3,7 @@
 Rules:
 
 1. Each time the tables are read, their histories are read too. A stream with a rolled-back table is held as a whole:
-   nothing of it is loaded or settled until the stage has a resolution (common/stage/answers.py).
+   nothing of it is loaded or settled until the stage has a resolution (common/stage/resolutions.py).
 2. A resolution is carried out by one commit to that table, which sets the txn actions back (`replay`) or leaves them
    (`go_on`), and names the event that it resolves in its metadata. It is therefore carried out once, no matter which
    loader tries it and how often.
@@ -20,8 +20,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import CONFIG, delta_table, quoted, repair
-from common.stage.answers import Answer, answer_path
-from common.tables.commit_metadata import Answered, CommitMetadata
+from common.stage.resolutions import Resolution, resolution_path
+from common.tables.commit_metadata import CommitMetadata, Resolved
 from common.tables.identity import KnownChain, TableIdentity, with_transactions
 from common.tables.rollback import (
     MOST_COMMITS,
@@ -146,13 +146,13 @@ class RollbackDetector:
             return None
         return unknown_positions(known.unknown, placed, self.ids.generations)
 
-    def answer(self, target: Target, back: Rollback) -> Answer | None:
+    def answer(self, target: Target, back: Rollback) -> Resolution | None:
         """The operator's resolution, if there is one. Raises UsageError, StoreError."""
-        path = answer_path(self._app_id, target.table_id, back.cause.version)
+        path = resolution_path(self._app_id, target.table_id, back.cause.version)
         data = self._stage.object(path)
-        return None if data is None else Answer.from_bytes(path, data)
+        return None if data is None else Resolution.from_bytes(path, data)
 
-    def obedience(self, target: Target, answer: Answer, new_id: NewId) -> TableCommit:
+    def obedience(self, target: Target, answer: Resolution, new_id: NewId) -> TableCommit:
         """The commit that carries out a resolution (rule 2)."""
         positions: Mapping[TopicPartition, Position] = answer.positions
         ids = target.ids(self.ids)
@@ -163,7 +163,7 @@ class RollbackDetector:
         moved = {
             source: KnownChain(answer.generations.get(source, 0), position) for source, position in positions.items()
         }
-        answered = Answered(answer.version, answer.decision, positions)
+        answered = Resolved(answer.version, answer.decision, positions)
         metadata = CommitMetadata(new_id(), self._app_id, {}, None, answers=answered, generations=answer.generations)
         return TableCommit(
             target=target,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
-from common.tables.debts import DeferredRanges
+from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import KnownChain
 from common.tables.rollback import RollbackKind
 from common.tables.urls import comparable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.stage.markers import Marker, StagedFile
-    from common.tables.debts import Debt
+    from common.tables.deferred_ranges import DeferredRange
     from common.tables.rollback import Rollback
     from common.tables.state import TableState
     from delta_loader.catalog.registering import Registering
@@ -230,7 +230,7 @@ class StreamTables:
 
     # Deferred ranges.
 
-    def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[Debt, ...]:
+    def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[DeferredRange, ...]:
         """The ranges that tables may lack below the main table's position."""
         return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, sources)
 

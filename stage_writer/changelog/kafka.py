@@ -35,7 +35,7 @@ from common.spans import Partition, Position, TopicPartition
 from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.ports import Appended, Piece, missing_pieces
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_fit
-from stage_writer.partitions.topic_monitor import TopicLook
+from stage_writer.partitions.topic_monitor import TopicMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ class KafkaChangelogs:
         self._producer: Producer | None = None
         self._asking: AdminClient | None = None
         self._partitions: dict[Topic, int] = {}
-        self._look = TopicLook(self, SystemClock())
+        self._look = TopicMonitor(self, SystemClock())
 
     def require_fit(self, topic: Topic, rights: Collection[Right] = ()) -> int:
         """The number of partitions of a topic that is suitable (rule 4) and that this user may write to.

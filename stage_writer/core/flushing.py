@@ -73,7 +73,7 @@ class FlushLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Filling:
+class BufferStats:
     """How full one partition's buffer is."""
 
     source: TopicPartition
@@ -102,7 +102,7 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
+class BackpressureState:
     """What must not be read now."""
 
     paused: frozenset[TopicPartition] = frozenset()
@@ -115,11 +115,11 @@ class FlushDecision:
     """What to do now."""
 
     flushes: tuple[Flush, ...]
-    pressure: Pressure
+    pressure: BackpressureState
 
 
 def decide(
-    fillings: Sequence[Filling], limits: FlushLimits, now_s: float, before: Pressure = Pressure()
+    fillings: Sequence[BufferStats], limits: FlushLimits, now_s: float, before: BackpressureState = BackpressureState()
 ) -> FlushDecision:
     """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
     due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
@@ -143,7 +143,7 @@ def decide(
     if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
         ahead |= {filling.source for filling in fillings if filling.flushing and filling.source in before.paused}
     paused = frozenset(filling.source for filling in fillings) if is_full else frozenset(ahead)
-    return FlushDecision(tuple(flushes.values()), Pressure(paused, is_full))
+    return FlushDecision(tuple(flushes.values()), BackpressureState(paused, is_full))
 
 
 def age_share_of(source: TopicPartition) -> float:
@@ -151,10 +151,12 @@ def age_share_of(source: TopicPartition) -> float:
     return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(source).encode()) / 2**32
 
 
-def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], limits: FlushLimits) -> list[Filling]:
+def _largest(
+    fillings: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
+) -> list[BufferStats]:
     """The largest buffers, as many as must be flushed until the rest has spare room."""
     held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
-    found: list[Filling] = []
+    found: list[BufferStats] = []
     for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
         if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
             break
@@ -164,7 +166,7 @@ def _largest(fillings: Sequence[Filling], flushes: dict[TopicPartition, Flush], 
     return found
 
 
-def _own_reason(filling: Filling, limits: FlushLimits, now_s: float) -> FlushReason | None:
+def _own_reason(filling: BufferStats, limits: FlushLimits, now_s: float) -> FlushReason | None:
     limits = filling.limits or limits
     if filling.first_record_at_s is None:
         return None

@@ -1,1 +1,1 @@
-"""How a writer notifies a waiting loader of new markers (common/stage/news.py)."""
+"""How a writer notifies a waiting loader of new markers (common/stage/notifications.py)."""

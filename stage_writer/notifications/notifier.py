@@ -1,4 +1,4 @@
-"""Notifies a waiting loader of streams with new markers (common/stage/news.py), at most once per second for each.
+"""Notifies a waiting loader of streams with new markers, at most once per second for each.
 
 Rules:
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import StoreError
-from common.stage.news import TELL_EVERY_S
+from common.stage.notifications import TELL_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -20,7 +20,7 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, words
 from common.kafka.properties import taking_properties
 from common.remedies import CONFIG
-from common.stage.news import MESSAGE, news_key
+from common.stage.notifications import MESSAGE, news_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

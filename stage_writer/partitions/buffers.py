@@ -9,8 +9,8 @@ from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer
 
 if TYPE_CHECKING:
     from common.spans import Position
-    from stage_writer.core.parquet.buffer import Filing
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.core.parquet.buffer import FilePolicy
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Converter
     from stage_writer.schemas import Schemas
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Buffers:
     """Makes a writer's buffers."""
 
-    def __init__(self, filing: Filing, schemas: Schemas) -> None:
+    def __init__(self, filing: FilePolicy, schemas: Schemas) -> None:
         self._filing = filing
         self._schemas = schemas
         self._compression: dict[str, float] = {}
@@ -31,7 +31,7 @@ class Buffers:
         filing = self._filing if stream.compression is None else replace(self._filing, codec=stream.compression)
         return Buffer.begin(start, converter.formats, filing, ratio)
 
-    def begin_next(self, owned: Owned) -> None:
+    def begin_next(self, owned: AssignedPartition) -> None:
         """Give a partition whose buffer is being flushed the next one, with the newest columns if possible."""
         if owned.taken <= owned.buffer.end:  # otherwise rows with the old columns are on their way into the next buffer
             owned.converter = self._schemas.newest(owned.converter)

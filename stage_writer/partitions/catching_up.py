@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Stream
     from common.spans import TopicPartition
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import RecordSource
 
 ASK_EVERY_S = 2.0
@@ -57,7 +57,7 @@ class CatchingUp:
         """Whether a position has reached its partition's end at startup; always true for a partition added later."""
         return has_reached(position, self._targets.get(source, Position(0)))
 
-    def is_done(self, ours: Iterable[Owned]) -> bool:
+    def is_done(self, ours: Iterable[AssignedPartition]) -> bool:
         """Whether these partitions have reached the goal and the rest has owners. Raises as the latter does."""
         if not all(owned.caught_up or self.is_reached(owned.source, owned.buffer.end) for owned in ours):
             return False

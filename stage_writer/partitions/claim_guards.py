@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import TopicPartition
-    from stage_writer.partitions.partition import Owned
-    from stage_writer.partitions.topic_monitor import TopicLook
+    from stage_writer.partitions.partition import AssignedPartition
+    from stage_writer.partitions.topic_monitor import TopicMonitor
     from stage_writer.ports import ClaimGuard
 
 
@@ -28,7 +28,7 @@ class ClaimGuards:
     """The guards of one writer's jobs."""
 
     def __init__(
-        self, assigned: Mapping[TopicPartition, Owned], topics: TopicLook, clock: Clock, session_s: float
+        self, assigned: Mapping[TopicPartition, AssignedPartition], topics: TopicMonitor, clock: Clock, session_s: float
     ) -> None:
         """``assigned`` are the writer's partitions at any time; ``session_s`` is the group's session timeout."""
         self._assigned = assigned
@@ -44,7 +44,7 @@ class ClaimGuards:
         """The loop is running."""
         self._freshness.sign(self._clock.monotonic_s())
 
-    def of(self, owned: Owned) -> ClaimGuard:
+    def of(self, owned: AssignedPartition) -> ClaimGuard:
         """The guard of a job that flushes what was read of this partition until now."""
 
         def is_ours() -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import TopicPartition
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Dependency, RecordSource
 
 GIVE_UP_AFTER_S = 240.0
@@ -38,13 +38,15 @@ class DependencyWaits:
         self._clock = clock
         self._log = log
 
-    def begin(self, owned: Owned, wait: Dependency) -> None:
+    def begin(self, owned: AssignedPartition, wait: Dependency) -> None:
         """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([owned.source])
         self._log.warning("partition waits", partition=str(owned.source), problem=wait.error.problem)
 
-    def look(self, ours: Collection[Owned], paused: Collection[TopicPartition], *, is_patient: bool) -> None:
+    def look(
+        self, ours: Collection[AssignedPartition], paused: Collection[TopicPartition], *, is_patient: bool
+    ) -> None:
         """Resume those that can continue; ``paused`` ones are read later, for another reason. Raises rule 3's error."""
         for owned in ours:
             wait = owned.wait
@@ -60,7 +62,7 @@ class DependencyWaits:
                 raise wait.error
 
 
-def problems(ours: Collection[Owned]) -> tuple[str, ...]:
+def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
     """What is waited for, as text for operators. Safe to call from any thread."""
     waits = [owned.wait for owned in ours]
     counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits if wait is not None)

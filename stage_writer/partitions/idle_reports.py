@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Stream
     from common.stage.idle import StreamFact
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import RecordSource, WriterStage
 
 TELL_EVERY_S = 60.0
 
 
-class Idling:
+class IdleReporter:
     """One writer's report."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Idling:
         self._log = log
         self._told_s: float | None = None
 
-    def tell(self, owned: Collection[Owned], *, now: bool = False) -> None:
+    def tell(self, owned: Collection[AssignedPartition], *, now: bool = False) -> None:
         """Check and report, if it is due or ``now`` is set."""
         now_s = self._clock.monotonic_s()
         if not now and self._told_s is not None and now_s - self._told_s < TELL_EVERY_S:
@@ -71,7 +71,7 @@ class Idling:
             for stream in self._streams
         ]
 
-    def _facts(self, quiet: Collection[Owned]) -> list[IdleFact]:
+    def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
         ends = self._source.high_watermarks([one.source for one in quiet])
         ids = self._source.topic_ids({one.source.topic for one in quiet})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from common.backoff import Backoff
 from common.http.pages import with_remedy
 from common.spans import Position
-from stage_writer.core.flushing import Filling
+from stage_writer.core.flushing import BufferStats
 from stage_writer.partitions.resume_points import ResumePoint
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlightFlush:
     """A flush in progress."""
 
     job: FlushJob
@@ -46,7 +46,7 @@ class Flight:
 
 
 @dataclass(slots=True)
-class Owned:
+class AssignedPartition:
     """A Kafka partition that we own and read."""
 
     source: TopicPartition
@@ -57,7 +57,7 @@ class Owned:
     looked_at_s: float
     """When its chain was last read, or claimed from."""
     age_share: float = 1.0
-    flight: Flight | None = None
+    flight: InFlightFlush | None = None
     paused: bool = False
     """Whether it is not read now, because of its memory or the operator's request."""
     caught_up: bool = False
@@ -102,11 +102,11 @@ class Owned:
                 # otherwise the chain would end at a position that Kafka no longer has once retention has removed it.
                 self.buffer.end = position
 
-    def filling(self, limits: FlushLimits | None = None) -> Filling:
+    def filling(self, limits: FlushLimits | None = None) -> BufferStats:
         """The input of the flush decision; ``limits`` are its stream's own."""
         buffer, flight = self.buffer, self.flight
         held = 0 if flight is None else flight.job.memory_bytes
-        return Filling(
+        return BufferStats(
             self.source,
             buffer.first_record_at_s,
             buffer.records,
@@ -121,7 +121,7 @@ class Owned:
 
 
 @dataclass(slots=True)
-class Unread:
+class StartingPartition:
     """A partition of ours whose chain must be read first."""
 
     converter: Converter

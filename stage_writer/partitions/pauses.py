@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.paused_streams import PausedStreams
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import RecordSource, Running, Workers
 
 
@@ -67,14 +67,14 @@ class Pauses:
         """Whether a stream is paused."""
         return self._paused is not None and self._paused.is_paused(app_id)
 
-    def among(self, owned: Iterable[Owned]) -> frozenset[TopicPartition]:
+    def among(self, owned: Iterable[AssignedPartition]) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
         everything = self._pausing is not None and self._pausing.is_on
         if self._paused is None and not everything:
             return frozenset()
         return frozenset(one.source for one in owned if everything or self.is_paused(one.converter.stream.app_id))
 
-    def drops(self, owned: Owned) -> bool:
+    def drops(self, owned: AssignedPartition) -> bool:
         """Whether messages of a partition that have arrived are dropped (rule 3)."""
         if not self.is_paused(owned.converter.stream.app_id):
             return False
@@ -82,14 +82,14 @@ class Pauses:
         self._source.pause([owned.source])
         return True
 
-    def read_again(self, owned: Iterable[Owned]) -> None:
+    def read_again(self, owned: Iterable[AssignedPartition]) -> None:
         """These partitions are about to be resumed."""
         for one in owned:
             if one.skipped:
                 one.skipped = False
                 self._source.seek(one.source, one.buffer.end)
 
-    def not_paused(self, owned: Iterable[Owned]) -> list[Owned]:
+    def not_paused(self, owned: Iterable[AssignedPartition]) -> list[AssignedPartition]:
         """The partitions of streams that are not paused."""
         return [one for one in owned if not self.is_paused(one.converter.stream.app_id)]
 

@@ -21,7 +21,7 @@ from common.errors import BrokerError, MarkerError, StoreError
 from common.remedies import CONFIG
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged, require_inputs
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.core.chain_end import Lineage
@@ -106,7 +106,7 @@ class ResumePoints:
             start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
             position = self._source.resolve(source, start)
             if not _stays(start, position):
-                self._stage.begin(source, Beginning(position))
+                self._stage.begin(source, ChainOrigin(position))
                 beginning = self._stage.beginning(source)
             if beginning is None:
                 return ResumePoint(None, position, Lineage())
@@ -125,14 +125,14 @@ class ResumePoints:
             return tail
         return replace(tail, state=self._stage.state_at(source, tail))
 
-    def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> Beginning | None:
+    def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> ChainOrigin | None:
         """The origin of a partition whose stream starts at the end; None for a partition that was added later."""
         first = TopicPartition(source.topic, Partition(0))
         ends = self._source.end_positions([stream])  # first, so that none of them was added after partition 0 began
         if not self._has_chain(first):
             for place, end in sorted(ends.items(), reverse=True):
                 if place.topic == source.topic and not self._has_chain(place):
-                    self._stage.begin(place, Beginning(end))
+                    self._stage.begin(place, ChainOrigin(end))
         return self._stage.beginning(source)
 
     def _has_chain(self, source: TopicPartition) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
-from stage_writer.partitions.partition import Restoring, Unread
+from stage_writer.partitions.partition import Restoring, StartingPartition
 from stage_writer.partitions.resume_points import Look, ResumePoint, is_other, other_topic
 from stage_writer.ports import PartitionFault
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenUp:
+class StartedPartition:
     """Reading continues from here."""
 
     place: ResumePoint
@@ -45,7 +45,7 @@ class TakenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class UnusablePartition:
     """It cannot continue; ``place`` is the unusable one, None if unknown."""
 
     fault: PartitionFault
@@ -53,11 +53,11 @@ class Unfit:
     place: ResumePoint | None
 
 
-Found = TakenUp | Unfit | StoreError | BrokerError
+Found = StartedPartition | UnusablePartition | StoreError | BrokerError
 """A transient error: the partition still waits."""
 
 
-class TakingUp:
+class PartitionStartup:
     """The partitions whose chain must be read first."""
 
     def __init__(
@@ -78,14 +78,14 @@ class TakingUp:
         self._workers = workers
         self._clock = clock
         self._log = log
-        self.waiting: dict[TopicPartition, Unread] = {}
+        self.waiting: dict[TopicPartition, StartingPartition] = {}
         self._left: dict[TopicPartition, Running[PartitionTask]] = {}
         """Abandoned tasks that are still being restored (rule 4)."""
 
     def add(self, source: TopicPartition, converter: Converter) -> None:
         """Start this partition."""
         self.drop(source)
-        self.waiting[source] = Unread(converter, self._clock.monotonic_s())
+        self.waiting[source] = StartingPartition(converter, self._clock.monotonic_s())
 
     def drop(self, source: TopicPartition) -> None:
         """Do not start it after all."""
@@ -124,20 +124,22 @@ class TakingUp:
             return self._failed(source, error)
         if is_other(look.lineage, topic_id):
             del self.waiting[source]
-            return Unfit(other_topic(source), unread.converter, look)
+            return UnusablePartition(other_topic(source), unread.converter, look)
         place = replace(look, lineage=replace(look.lineage, topic_id=topic_id or look.lineage.topic_id))
         job = unread.converter.restores(source, place.state, self._stage.states)
         if job is not None:
             unread.restoring = Restoring(place, self._workers.start(job))
             return None
         del self.waiting[source]
-        return TakenUp(place, self._schemas.newest(unread.converter))
+        return StartedPartition(place, self._schemas.newest(unread.converter))
 
     def _failed(self, source: TopicPartition, error: MarkerError | StoreError | BrokerError) -> Found:
         unread = self.waiting[source]
         if isinstance(error, MarkerError):
             del self.waiting[source]
-            return Unfit(PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None)
+            return UnusablePartition(
+                PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None
+            )
         unread.retry_at_s = self._clock.monotonic_s() + unread.backoff.next_s()
         self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
         return error
@@ -157,7 +159,7 @@ class TakingUp:
                 found[source] = self._failed(source, error)
             else:
                 del self.waiting[source]
-                found[source] = TakenUp(restoring.place, task.converter, task)
+                found[source] = StartedPartition(restoring.place, task.converter, task)
         return found
 
     def _close_left(self) -> None:

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.partitions.partition import Owned
+    from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import PartitionTask, Running, Workers, WriterStage
 
 LOOK_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class RunningRenewal:
     """A renewal in progress."""
 
     source: TopicPartition
@@ -39,7 +39,7 @@ class Renewed:
     running: Running[StateFiles]
 
 
-class Renewing:
+class StateRenewal:
     """One writer's renewals."""
 
     def __init__(self, stage: WriterStage, workers: Workers, clock: Clock, log: FilteringBoundLogger) -> None:
@@ -48,17 +48,17 @@ class Renewing:
         self._clock = clock
         self._log = log
         self._looked_s = clock.monotonic_s()
-        self._now: Renewed | None = None
+        self._now: RunningRenewal | None = None
         self._failed: set[TopicPartition] = set()
 
-    def look(self, owned: Collection[Owned]) -> None:
+    def look(self, owned: Collection[AssignedPartition]) -> None:
         """Start the next renewal if one is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)
         elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
             self._begin(owned)
 
-    def _begin(self, owned: Collection[Owned]) -> None:
+    def _begin(self, owned: Collection[AssignedPartition]) -> None:
         for one in owned:
             if one.task is None or one.tail is None or one.flight is not None or not one.buffer.is_empty:
                 continue
@@ -67,12 +67,12 @@ class Renewing:
             job = one.task.renewal(self._stage.states, one.tail)
             if job is not None:
                 self._log.info("state goes from a topic to the stage", partition=str(one.source))
-                self._now = Renewed(one.source, one.task, one.tail.state, self._workers.start(job))
+                self._now = RunningRenewal(one.source, one.task, one.tail.state, self._workers.start(job))
                 return
         self._failed.clear()
         self._looked_s = self._clock.monotonic_s()
 
-    def _end(self, renewed: Renewed) -> None:
+    def _end(self, renewed: RunningRenewal) -> None:
         if not renewed.running.done():
             return
         self._now = None

@@ -29,7 +29,7 @@ class KnowsTopics(Protocol):
         """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
 
 
-class TopicLook:
+class TopicMonitor:
     """Called by flush jobs, in their own threads."""
 
     def __init__(self, source: KnowsTopics, clock: Clock) -> None:

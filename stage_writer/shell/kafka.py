@@ -48,12 +48,12 @@ from common.settings.overlap import UnreadTopics, require_apart, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.core.batch import MessageBatch
 from stage_writer.core.memory import MemoryShares
-from stage_writer.native.taking import NativeTaking
+from stage_writer.native.fetching import NativeFetch
 from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
 from stage_writer.shell.admission import Admission
-from stage_writer.shell.gathering import Portion, portion_of
-from stage_writer.shell.native_taking import NativeTaker
-from stage_writer.shell.taking import Taker
+from stage_writer.shell.fetched import Fetched, portion_of
+from stage_writer.shell.fetching import Fetcher
+from stage_writer.shell.native_fetching import NativeFetcher
 from stage_writer.shell.truncation import Doubt, TruncationChecks, ends_before, truncated
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.settings.section import Option
     from common.stage.markers import LastRecord
-    from stage_writer.shell.gathering import ClientEvent
+    from stage_writer.shell.fetched import ClientEvent
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
@@ -263,24 +263,26 @@ class KafkaSource:
             if not close_within(self._consumer, self._revoke_timeout_s + CLOSE_WITHIN_S):
                 self._log.warning("left without a word to the group: Kafka does not answer")
 
-    def _taker_of(self, native: Path | None) -> Taker | NativeTaker:
+    def _taker_of(self, native: Path | None) -> Fetcher | NativeFetcher:
         if native is not None:
             try:
-                taking = NativeTaking(native, self._consumer, self._wants_headers)
+                taking = NativeFetch(native, self._consumer, self._wants_headers)
                 limits = (self._most, self._enough_bytes)
-                return NativeTaker(taking, self._consumer, self._clock, *limits, with_headers=bool(self._with_headers))
+                return NativeFetcher(
+                    taking, self._consumer, self._clock, *limits, with_headers=bool(self._with_headers)
+                )
             except OSError as error:
                 self._log.info("taking messages as Python's objects, at more cost", problem=str(error))
-        return Taker(self._consumer, self._clock, self._most, self._enough_bytes)
+        return Fetcher(self._consumer, self._clock, self._most, self._enough_bytes)
 
-    def _taken(self, timeout_s: float, taken_bytes: int) -> Portion:
+    def _taken(self, timeout_s: float, taken_bytes: int) -> Fetched:
         taken = self._taker.take(timeout_s, taken_bytes)
-        return taken if isinstance(taken, Portion) else portion_of(taken, with_headers=bool(self._with_headers))
+        return taken if isinstance(taken, Fetched) else portion_of(taken, with_headers=bool(self._with_headers))
 
     def _wants_headers(self, topic: str) -> bool:
         return any(stream.takes(topic) for stream in self._with_headers)
 
-    def _sort(self, portion: Portion) -> Polled:
+    def _sort(self, portion: Fetched) -> Polled:
         batches: list[MessageBatch] = []
         ends: dict[TopicPartition, Position] = {}
         faults: list[PartitionFault] = []

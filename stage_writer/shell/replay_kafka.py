@@ -1,6 +1,6 @@
 """Kafka for a replay: the records of a range, as the batches of the service.
 
-Rule: batches are those of the service (`stage_writer.shell.gathering`), so a replay converts what a writer would have
+Rule: batches are those of the service (`stage_writer.shell.fetched`), so a replay converts what a writer would have
 converted. See common/kafka/reader.py for how a range is read.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.kafka.reader import KafkaReader
-from stage_writer.shell.gathering import batch_of
+from stage_writer.shell.fetched import batch_of
 from stage_writer.shell.kafka import consumer_properties
 
 if TYPE_CHECKING:

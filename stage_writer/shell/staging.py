@@ -36,7 +36,7 @@ from common.errors import StoreError
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
-from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes
+from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path
@@ -53,7 +53,7 @@ from common.stage.markers import (
     marker_from_bytes,
     stray_path,
 )
-from common.stage.news import news_path
+from common.stage.notifications import news_path
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
@@ -165,15 +165,15 @@ class ObjectStage:
         """The state of a partition's task at its chain's end."""
         return state_at(self._store, source, tail)
 
-    def beginning(self, source: TopicPartition) -> Beginning | None:
+    def beginning(self, source: TopicPartition) -> ChainOrigin | None:
         """The origin of a partition's chain while it has no marker."""
-        path = begin_path(source)
+        path = origin_path(source)
         data = self._store.read(path)
-        return None if data is None else beginning_from_bytes(path, data)
+        return None if data is None else origin_from_bytes(path, data)
 
-    def begin(self, source: TopicPartition, beginning: Beginning) -> None:
+    def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
-        self._store.create(begin_path(source), beginning_to_bytes(beginning))
+        self._store.create(origin_path(source), origin_to_bytes(beginning))
 
     def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""

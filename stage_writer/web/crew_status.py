@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from common.http.pages import release
-from common.pages.model import DeadLetters, Figure, Status, Stop, StreamFlow, Unit, added, counted
+from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, added, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ def _flow(same: Sequence[StreamFlow]) -> StreamFlow:
     )
 
 
-def _stop(same: Sequence[Stop]) -> Stop:
+def _stop(same: Sequence[FlowStep]) -> FlowStep:
     lags = [one.lag for one in same if one.lag is not None]
     return replace(same[0], lag=added(lags) if lags else None)
 

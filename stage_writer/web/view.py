@@ -15,13 +15,13 @@ from common.http.pages import release
 from common.pages.model import (
     DeadLetters,
     Figure,
+    FlowStep,
     Lag,
     PartitionRow,
     Problem,
     ProblemLevel,
     State,
     Status,
-    Stop,
     StreamFlow,
     Unit,
     added,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from common.stage.paused_streams import PausedStreams
-    from stage_writer.core.flushing import Pressure
-    from stage_writer.partitions.partition import HeldPartition, Owned, Unread
+    from stage_writer.core.flushing import BackpressureState
+    from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
     from stage_writer.telemetry import WriterTelemetry
 
 FAILING_REMEDY = (
@@ -58,10 +58,10 @@ STOPS = ("Staged", "Read", "In Kafka")
 class LoopSnapshot:
     """The loop's state at one time."""
 
-    owned: Sequence[Owned]
-    unread: Mapping[TopicPartition, Unread]
+    owned: Sequence[AssignedPartition]
+    unread: Mapping[TopicPartition, StartingPartition]
     held: Mapping[TopicPartition, HeldPartition]
-    pressure: Pressure
+    pressure: BackpressureState
     joined: bool
     is_failing: bool
     """Whether the store, or Kafka, is failing now."""
@@ -193,9 +193,9 @@ class WriterView:
             table=table,
             way=f"{counted(len(found), 'partition')} here{', paused' if app_id in self._paused.pauses else ''}",
             stops=(
-                Stop("Kafka", None),
-                Stop("Read", read, "in buffers"),
-                Stop("Staged", staged, "sealed by markers"),
+                FlowStep("Kafka", None),
+                FlowStep("Read", read, "in buffers"),
+                FlowStep("Staged", staged, "sealed by markers"),
             ),
             partitions=len(found),
             held=held,
@@ -259,7 +259,7 @@ def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
     return sorted(found, key=lambda one: one.source)
 
 
-def _owned(one: Owned, pressure: Pressure) -> _Partition:
+def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:
     app_id, buffer, flight = one.converter.stream.app_id, one.buffer, one.flight
     staged, read = buffer.start, max(buffer.end, one.taken)
     if flight is not None and one.tail is not None:

@@ -13,7 +13,7 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.schema.evolution import additions, with_additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import StagedFile
-from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from delta_loader.core.plan import TableShape
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -126,7 +126,7 @@ def test_an_answer_is_obeyed_only_at_the_version_that_was_looked_at(tables: Delt
     state = tables.state(url)
     assert state is not None
     stale = replace(target(tables, url), version=state.version)
-    answers = Answered(state.version, Decision.REPLAY, {SOURCE: Position(10)})
+    answers = Resolved(state.version, Decision.REPLAY, {SOURCE: Position(10)})
     obedience = replace(
         commit_to(stale, last=9, files=0), metadata=CommitMetadata("answer", "a", {}, None, answers=answers)
     )

@@ -4,6 +4,7 @@ from common.pages.model import (
     DeadLetters,
     Event,
     Figure,
+    FlowStep,
     Lag,
     PartitionRow,
     Problem,
@@ -11,7 +12,6 @@ from common.pages.model import (
     Sample,
     State,
     Status,
-    Stop,
     StreamFlow,
     Unit,
 )
@@ -64,7 +64,11 @@ def writer_status(now_ms: int) -> Status:
         )
         for number in range(12)
     )
-    stops = (Stop("Kafka", None, "139,272 read"), Stop("Read", Lag(1_040, 1.0)), Stop("Staged", Lag(9_360, 12.0)))
+    stops = (
+        FlowStep("Kafka", None, "139,272 read"),
+        FlowStep("Read", Lag(1_040, 1.0)),
+        FlowStep("Staged", Lag(9_360, 12.0)),
+    )
     return Status(
         service="stage-writer",
         version="1.0.0",
@@ -105,9 +109,9 @@ def _flow(app_id: str, partitions: int, now_ms: int, *, held: int, lag_s: float)
         table=f"s3://lake/tables/{app_id}",
         way=f"{partitions:,} partitions, loaded by add",
         stops=(
-            Stop("Kafka", None, f"{partitions * 4_100_000:,} records"),
-            Stop("Staged", Lag(1_430 if lag_s else 0, 6.0 if lag_s else 0.0), "3 markers waiting"),
-            Stop("Loaded", Lag(waiting, lag_s), "version 4,211"),
+            FlowStep("Kafka", None, f"{partitions * 4_100_000:,} records"),
+            FlowStep("Staged", Lag(1_430 if lag_s else 0, 6.0 if lag_s else 0.0), "3 markers waiting"),
+            FlowStep("Loaded", Lag(waiting, lag_s), "version 4,211"),
         ),
         partitions=partitions,
         held=held,

@@ -11,7 +11,7 @@ from delta import DeltaTable
 
 from common.clock import SystemClock
 from common.spans import Position
-from common.stage.answers import Answer
+from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
@@ -70,7 +70,7 @@ def give_answer(staging: Staging, decision: Decision, version: int, position: in
     state = read_table_state(staging.store(staging.table))
     assert state is not None
     positions = {staging.source(0): Position(position)}
-    answer = Answer("orders", staging.table, state.table_id, version, decision, positions, "a test", 1)
+    answer = Resolution("orders", staging.table, state.table_id, version, decision, positions, "a test", 1)
     staging.store(staging.stage_url).create(answer.path, answer.to_bytes())
 
 

@@ -16,9 +16,9 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from stage_writer.native.library import library_path
+from stage_writer.shell.fetching import Fetcher
 from stage_writer.shell.kafka import KafkaSource
-from stage_writer.shell.native_taking import NativeTaker
-from stage_writer.shell.taking import Taker
+from stage_writer.shell.native_fetching import NativeFetcher
 from tests.staged import markers
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def read(source: KafkaSource, records: int, within_s: float = 180.0) -> list[int
 def source_of(config: Settings, native: Path | None) -> KafkaSource:
     """Takes messages in C where it is given the library, and says so if it cannot."""
     source = KafkaSource(config, SystemClock(), structlog.get_logger(), native=native)
-    assert isinstance(source._taker, Taker if native is None else NativeTaker)
+    assert isinstance(source._taker, Fetcher if native is None else NativeFetcher)
     return source
 
 

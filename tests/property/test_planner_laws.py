@@ -8,7 +8,7 @@ from common.stage.markers import Marker
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
-from delta_loader.core.plan import Found, Idle, Limits, Load, Run, Straddle, UnreadableMarker, next_run, plan_load
+from delta_loader.core.plan import Found, Limits, Load, Overlap, Run, UnreadableMarker, UpToDate, next_run, plan_load
 from delta_loader.core.settle import settle_candidates, settled
 from tests.builders import required
 from tests.unit.delta_loader.test_plan import by_hand, marker, name
@@ -47,7 +47,7 @@ def chains(draw: st.DrawFn) -> list[Marker]:
 def test_a_run_never_skips_and_never_overlaps(position: int | None, found: list[Found]) -> None:
     at = None if position is None else Position(position)
     outcome = next_run(at, found)
-    if isinstance(outcome, Straddle):
+    if isinstance(outcome, Overlap):
         assert outcome.start == at
         assert outcome.marker.span.start < outcome.position < outcome.marker.span.end
         assert not any(isinstance(one, Marker) and one.span.start == at for one in found)
@@ -83,7 +83,7 @@ def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Mar
         assert load.runs[source].start == run.start
         loaded += load.markers
         position = load.runs[source].end
-    assert run == Idle()
+    assert run == UpToDate()
     assert loaded == chain
 
 

@@ -15,13 +15,13 @@ from common.tables.transactions import TxnIds
 from delta_loader.core.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.core.file_split import split_files_at
 from delta_loader.core.plan import (
-    Idle,
     Limits,
     Load,
+    Overlap,
     Run,
-    Straddle,
     TableShape,
     Uncuttable,
+    UpToDate,
     cuttable,
     next_run,
     plan_load,
@@ -95,7 +95,7 @@ def chains(draw: st.DrawFn, lake: Lake, name: str, kinds: Sequence[str], start: 
 def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) -> None:
     """What the loader does, until it dies after so many commits or is idle."""
     commits = 0
-    while isinstance(found := next_run(lake.position, chain), Run | Straddle):
+    while isinstance(found := next_run(lake.position, chain), Run | Overlap):
         load = required(plan_load({SOURCE: found}, Limits(3, 10_000)))
         for url in (DEAD, ROWS):
             target = lake.targets[url]
@@ -106,7 +106,7 @@ def load_all(lake: Lake, chain: list[Marker], *, dies_after: int | None = None) 
                 if commits == dies_after:
                     return
         assert lake.position == load.runs[SOURCE].end
-    assert found == Idle()
+    assert found == UpToDate()
 
 
 @given(KINDS, st.integers(0, 12), st.data())
@@ -161,7 +161,7 @@ def test_a_file_that_does_not_tell_its_offsets_goes_through_spark() -> None:
 
 @given(st.integers(6, 14))
 def test_rows_without_offsets_are_not_cut(position: int) -> None:
-    straddle = Straddle(Position(position), marker(5, 15, table=ROWS))
+    straddle = Overlap(Position(position), marker(5, 15, table=ROWS))
     assert cuttable(straddle, [ROWS], kafka_columns=True) == straddle
     assert cuttable(straddle, [ROWS], kafka_columns=False) == Uncuttable(straddle.position, straddle.marker)
     # Dead letters have the columns in any case, and a marker without files moves the position alone.
@@ -177,7 +177,7 @@ def test_runs_come_before_what_straddles_and_that_comes_alone() -> None:
     run = Run((by_hand(3),))
     others = [TopicPartition(Topic("orders"), Partition(number)) for number in (1, 2)]
     straddles = {
-        source: Straddle(Position(7), marker(5, 15, partition=source.partition, created_ms=source.partition))
+        source: Overlap(Position(7), marker(5, 15, partition=source.partition, created_ms=source.partition))
         for source in others
     }
     load = plan_load({**straddles, SOURCE: run}, Limits(10, 10))

@@ -14,7 +14,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.chain_origins import begin_path, beginning_from_bytes
+from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from tests.simulation.delta_log import Place, SimulatedTables
@@ -287,7 +287,7 @@ class History:
     def _position(self, source: TopicPartition) -> Position | None:
         """The table's position for the newest chain."""
         table = self.kind.log.tables.get(TABLE)
-        path, stored = begin_path(source), self.bucket.objects.get(f"{STAGE}/{begin_path(source)}")
-        generation = 0 if stored is None else beginning_from_bytes(path, stored[0]).generation
+        path, stored = origin_path(source), self.bucket.objects.get(f"{STAGE}/{origin_path(source)}")
+        generation = 0 if stored is None else origin_from_bytes(path, stored[0]).generation
         ids = TxnIds(self.kind.stream.app_id, self.kind.stream.several_topics, {source: generation})
         return None if table is None else ids.position(table.transactions, source)

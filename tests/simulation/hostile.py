@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.chain_origins import begin_path, beginning_from_bytes
+from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.markers import DONE, folder_of
 from delta_loader.cleaning.clean import CleanUp
 from delta_loader.core.cleaning import RETRIES_S
@@ -70,8 +70,8 @@ class HostileInvariants(RowInvariants):
             for url in self.log.tables:
                 _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
         for source in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
-            if path == f"{STAGE}/{begin_path(source)}" and path not in objects:
-                self.pinned(source, int(beginning_from_bytes(path, data).position))
+            if path == f"{STAGE}/{origin_path(source)}" and path not in objects:
+                self.pinned(source, int(origin_from_bytes(path, data).position))
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted."""
@@ -384,7 +384,11 @@ class Hostile(Kind):
 
     def _has_chain(self, source: TopicPartition) -> bool:
         """Whether something says where it begins."""
-        starts = (f"{STAGE}/{folder_of(source)}", f"{STAGE}/stray/{folder_of(source)}", f"{STAGE}/{begin_path(source)}")
+        starts = (
+            f"{STAGE}/{folder_of(source)}",
+            f"{STAGE}/stray/{folder_of(source)}",
+            f"{STAGE}/{origin_path(source)}",
+        )
         return any(path.startswith(starts) for path in self.around.bucket.objects)
 
     def _open(self, url: str) -> SimulatedStore:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.stage.chain_origins import begin_path
+from common.stage.chain_origins import origin_path
 from common.stage.markers import STRAY, MarkerName, Origin, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
@@ -175,7 +175,7 @@ class StageInvariants:
         ]
         if lower:
             self.problems.append(f"{name.path} is settled before {MarkerName(source, min(lower)).path} (rule 5)")
-        if not any(start > name.start for start in claims) and f"{self.stage}/{begin_path(source)}" not in objects:
+        if not any(start > name.start for start in claims) and f"{self.stage}/{origin_path(source)}" not in objects:
             self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
         for url in self._lacking(marker):
             self.problems.append(f"{name.path} is settled, and {url} does not have it (rule 5)")

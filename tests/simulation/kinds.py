@@ -13,7 +13,7 @@ from common.settings import Settings
 from common.spans import TopicPartition
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.core.parquet.buffer import Filing
+from stage_writer.core.parquet.buffer import FilePolicy
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
@@ -88,7 +88,7 @@ class Kind:
 
     settings = settings_of()
     values: tuple[bytes | None, ...] = (GOOD, GOOD, GOOD, GOOD, BAD, None)
-    filing = Filing()
+    filing = FilePolicy()
     makes_columns = False
     topics: tuple[str, ...] = ("orders",)
     operator: type[Operator] = Operator

@@ -45,8 +45,8 @@ from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.partitions import topic_monitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
-from stage_writer.partitions.partition import Owned
-from stage_writer.partitions.topic_monitor import TopicLook
+from stage_writer.partitions.partition import AssignedPartition
+from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.ports import LostClaim
 from stage_writer.shell import staging
 from stage_writer.shell.state_files import StageState
@@ -177,7 +177,7 @@ def _the_marker_comes_before_the_files() -> AbstractContextManager[object]:
 
 
 def _memory_is_trusted_after_a_lost_claim() -> AbstractContextManager[object]:
-    def restart(_self: assignment.AssignedPartitions, owned: Owned) -> None:
+    def restart(_self: assignment.AssignedPartitions, owned: AssignedPartition) -> None:
         owned.flight = None
 
     return patch.object(assignment.AssignedPartitions, "restart", restart)
@@ -190,7 +190,7 @@ def _repeated_records_are_taken() -> AbstractContextManager[object]:
 def _two_flushes_at_once() -> AbstractContextManager[object]:
     start = flushes.Flushes.start
 
-    def start_regardless(self: flushes.Flushes, owned: Owned, reason: FlushReason) -> None:
+    def start_regardless(self: flushes.Flushes, owned: AssignedPartition, reason: FlushReason) -> None:
         owned.flight = None
         start(self, owned, reason)
 
@@ -428,7 +428,7 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
 
 def _the_topic_is_not_looked_up_before_a_claim() -> AbstractContextManager[object]:
     """It is when a partition is taken, and now and then, which comes too late."""
-    return patch.object(TopicLook, "since", lambda _self, _topic, _moment_s: None)
+    return patch.object(TopicMonitor, "since", lambda _self, _topic, _moment_s: None)
 
 
 def _a_new_topic_has_the_old_one_s_generation() -> AbstractContextManager[object]:
@@ -446,14 +446,14 @@ def _who_was_silent_claims_all_the_same() -> AbstractContextManager[object]:
 
 
 def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object]:
-    reach_end = Owned.reach_end
+    reach_end = AssignedPartition.reach_end
 
-    def regardless(self: Owned, position: Position) -> None:
+    def regardless(self: AssignedPartition, position: Position) -> None:
         wait, self.wait = self.wait, None
         reach_end(self, position)
         self.wait = wait
 
-    return patch.object(Owned, "reach_end", regardless)
+    return patch.object(AssignedPartition, "reach_end", regardless)
 
 
 def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:

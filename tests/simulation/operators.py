@@ -23,7 +23,7 @@ from bootstrap.shell.turns import RepairLocks
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
-from common.stage.repair_lock import last_turn, turns_folder
+from common.stage.repair_lock import last_repair, repairs_folder
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Operator:
 
     def _new_turns(self, source: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""
-        last = last_turn(found.path for found in self._store.list(turns_folder(source)))
+        last = last_repair(found.path for found in self._store.list(repairs_folder(source)))
         unique = f"{self._world.rng.getrandbits(128):032x}"
         return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from delta_loader.service_ports import Original
 from delta_loader.service_ports import Refusing as RefusingPorts
-from stage_writer.core.parquet.buffer import Filing
+from stage_writer.core.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CONSTRAINT, DeltaLog
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
@@ -95,7 +95,7 @@ class Refusing(Kind):
     """A table that does not take everything."""
 
     values = (*_TAKEN, *_TAKEN, BAD, None)
-    filing = Filing(max_values=1)
+    filing = FilePolicy(max_values=1)
 
     def __init__(self, around: Around) -> None:
         super().__init__(around)

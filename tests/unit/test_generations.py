@@ -14,9 +14,9 @@ from bootstrap.work import from_table
 from common.errors import MarkerError, UsageError
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, TopicPartition
-from common.stage.answers import Answer
-from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes, source_of
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
+from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.state import TableState
@@ -40,24 +40,24 @@ def of(marker: Marker, generation: int = 0, topic_id: str | None = None) -> Mark
 
 @given(
     st.builds(
-        Beginning, st.integers(0, MAX_POSITION).map(Position), st.integers(0, 9), st.none() | st.text(max_size=30)
+        ChainOrigin, st.integers(0, MAX_POSITION).map(Position), st.integers(0, 9), st.none() | st.text(max_size=30)
     )
 )
-def test_a_beginning_is_read_as_it_was_written(beginning: Beginning) -> None:
-    assert beginning_from_bytes("begin/…", beginning_to_bytes(beginning)) == beginning
+def test_a_beginning_is_read_as_it_was_written(beginning: ChainOrigin) -> None:
+    assert origin_from_bytes("begin/…", origin_to_bytes(beginning)) == beginning
 
 
 def test_a_beginning_s_path_is_its_partition_s() -> None:
-    assert begin_path(ORDERS) == "begin/orders/0/00000000000000000000.begin"
-    assert source_of(begin_path(ORDERS)) == ORDERS
+    assert origin_path(ORDERS) == "begin/orders/0/00000000000000000000.begin"
+    assert source_of(origin_path(ORDERS)) == ORDERS
     assert source_of("done/orders/0/00000000000000000000.done") is None
 
 
 def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
-    assert beginning_from_bytes("begin/x", b"") == Beginning(Position(0))
+    assert origin_from_bytes("begin/x", b"") == ChainOrigin(Position(0))
     for data in (b"{", b'{"version": 2}', b'{"version": 1, "generation": -1}'):
         with pytest.raises(MarkerError, match="begin/x"):
-            beginning_from_bytes("begin/x", data)
+            origin_from_bytes("begin/x", data)
 
 
 def test_a_loader_that_knows_no_generations_refuses_such_a_marker() -> None:
@@ -101,7 +101,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
-    assert plan.beginning == Beginning(Position(7), 1, "new")
+    assert plan.beginning == ChainOrigin(Position(7), 1, "new")
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
@@ -139,7 +139,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
                 replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
             ),
         )
-        assert plan.beginning == Beginning(Position(8), 1, "old")
+        assert plan.beginning == ChainOrigin(Position(8), 1, "old")
         assert [found.name.start for found in plan.put_aside] == [10, 0]
     for at, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
@@ -155,7 +155,7 @@ def test_where_nobody_knows_the_ids_the_plan_says_what_may_happen() -> None:
 
 def test_a_restart_that_was_cut_off_is_tidied_up_by_the_next() -> None:
     leftover = StagedMarker(OLD[1].name.path, OLD[1].name, OLD[1])
-    cut = replace(state(), older=(leftover,), generation=1, beginning=Beginning(Position(0), 1, "new"))
+    cut = replace(state(), older=(leftover,), generation=1, beginning=ChainOrigin(Position(0), 1, "new"))
     plan = plan_restart(cut, give_up=False)
     assert plan == Restart(ORDERS, None, (leftover,), plan.notes if isinstance(plan, Restart) else ())
 
@@ -174,7 +174,7 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
-    assert operator.beginning_of(store, ORDERS) == Beginning(Position(0), 1, "new")
+    assert operator.beginning_of(store, ORDERS) == ChainOrigin(Position(0), 1, "new")
     assert len(list(store.list("stray/done/orders/0"))) == 2
 
 
@@ -182,8 +182,8 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
 
 
 def begin_again(staging: Staging, generation: int) -> None:
-    path = begin_path(staging.source(0))
-    staging.store(staging.stage_url).write(path, beginning_to_bytes(Beginning(Position(0), generation, "new")))
+    path = origin_path(staging.source(0))
+    staging.store(staging.stage_url).write(path, origin_to_bytes(ChainOrigin(Position(0), generation, "new")))
 
 
 def stage_again(staging: Staging, start: int, end: int, previous: int | None, generation: int) -> None:
@@ -304,7 +304,7 @@ def test_a_forgotten_position_of_the_new_topic_is_recognised_and_set_again() -> 
     assert {held.reason for held in report.held.values()} == {"txn_expired"}
     assert [held.problem.endswith("it has the records of orders/0 up to 7") for held in report.held.values()] == [True]
     cause = len(table.commits)
-    answer = Answer(
+    answer = Resolution(
         "orders",
         staging.table,
         table.table_id,

@@ -17,8 +17,7 @@ import pyarrow as pa
 from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.answers import Answer
-from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges
 from common.stage.evolved import Evolved
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
@@ -31,6 +30,7 @@ from common.stage.replacements import (
     ReplacementTable,
     replacement_to_bytes,
 )
+from common.stage.resolutions import Resolution
 from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
@@ -109,11 +109,11 @@ REPLACEMENTS = {
     "replacement-2": replace(REPLACEMENT, filtered=(SPAN,)),
     "replacement-3": replace(REPLACEMENT, only=(Span(SPAN.start, Position(42)), Span(Position(43), SPAN.end))),
 }
-BEGINNING = Beginning(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg")
+BEGINNING = ChainOrigin(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg")
 FACTS = (IdleFact(SOURCE, Position(44), MADE_MS, 0),)
 LEASE = LeaseRecord("host-1", released=False, lease_s=15.0, created_ms=MADE_MS)
 GAINED = Evolved("orders", 2, parse_ddl("note STRING"))
-ANSWER = Answer("orders", TABLE, "7f4c", 12, Decision.REPLAY, {SOURCE: Position(41)}, "ada", MADE_MS)
+ANSWER = Resolution("orders", TABLE, "7f4c", 12, Decision.REPLAY, {SOURCE: Position(41)}, "ada", MADE_MS)
 COMMIT = CommitMetadata("commit-1", "orders", {SOURCE: SPAN}, MADE_MS, {SOURCE: Counts(3, 2, 0, 1)})
 
 CHANGED = Changes(
@@ -161,7 +161,7 @@ def written() -> dict[str, tuple[str, bytes]]:
     return {
         **{name: (NAME.path, manifest_to_bytes(SOURCE, manifest)) for name, manifest in MARKERS.items()},
         **{name: (REQUEST.path, replacement_to_bytes(REQUEST, found)) for name, found in REPLACEMENTS.items()},
-        "beginning": (begin_path(SOURCE), beginning_to_bytes(BEGINNING)),
+        "beginning": (origin_path(SOURCE), origin_to_bytes(BEGINNING)),
         "idle": (idle_path("writer-1"), facts_to_bytes(FACTS)),
         "lease": ("lease", LEASE.to_bytes()),
         "columns": (GAINED.path, GAINED.to_bytes()),

@@ -13,12 +13,12 @@ import pytest
 
 from common.errors import NewerFormatError, StateError
 from common.stage import markers, replacements
-from common.stage.answers import Answer
-from common.stage.chain_origins import begin_path, beginning_from_bytes
+from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.evolved import Evolved
 from common.stage.idle import facts_from_bytes, idle_path
 from common.stage.markers import manifest_from_bytes
 from common.stage.replacements import replacement_from_bytes
+from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata
 from delta_loader.core.lease import LeaseRecord
 from stage_writer.outbox.records import outgoing_from_bytes
@@ -41,7 +41,7 @@ def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each form
         return replacement_from_bytes(formats.REQUEST, data)
     match name:
         case "beginning":
-            return beginning_from_bytes(begin_path(formats.SOURCE), data)
+            return origin_from_bytes(origin_path(formats.SOURCE), data)
         case "idle":
             return facts_from_bytes(idle_path("writer-1"), data)[0]
         case "lease":
@@ -49,7 +49,7 @@ def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each form
         case "columns":
             return Evolved.from_bytes(formats.GAINED.path, formats.GAINED.version, data)
         case "answer":
-            return Answer.from_bytes(formats.ANSWER.path, data)
+            return Resolution.from_bytes(formats.ANSWER.path, data)
         case _:
             return CommitMetadata.from_json(data.decode())
 

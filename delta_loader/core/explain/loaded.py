@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordQuery:
     """The requested offset."""
 
     app_id: str
@@ -62,7 +62,7 @@ class LoadedRange:
         return self.oldest_version == 0
 
 
-def find_loading_commit(history: Iterable[LoggedCommit], asked: Asked) -> LoadedRange:
+def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> LoadedRange:
     """Search a history, which is ordered from the newest commit down and is read as far as needed."""
     brought = replaced = lost = taken_by = turn = older = oldest = None
     begins_at: Position | None = None
@@ -91,12 +91,12 @@ def find_loading_commit(history: Iterable[LoggedCommit], asked: Asked) -> Loaded
     return LoadedRange(brought, replaced, lost if brought is None else None, taken_by, older, oldest, begins_at)
 
 
-def _has(metadata: CommitMetadata, asked: Asked) -> bool:
+def _has(metadata: CommitMetadata, asked: RecordQuery) -> bool:
     span = metadata.spans.get(asked.source)
     return span is not None and span.start <= asked.offset < span.end
 
 
-def _replaced(metadata: CommitMetadata, asked: Asked) -> bool:
+def _replaced(metadata: CommitMetadata, asked: RecordQuery) -> bool:
     found = metadata.replaced.get(asked.source)
     if found is None or metadata.generation(asked.source) != asked.generation:
         return False

@@ -21,7 +21,7 @@ from common.stage.markers import Origin
 if TYPE_CHECKING:
     from common.spans import Position
     from common.stage.markers import Marker
-    from delta_loader.core.explain.loaded import Asked, LoadedRange
+    from delta_loader.core.explain.loaded import LoadedRange, RecordQuery
     from delta_loader.core.held import Held
 
 
@@ -68,7 +68,7 @@ class Holder:
 class OffsetStory:
     """All that is known about one offset."""
 
-    asked: Asked
+    asked: RecordQuery
     table: str
     """The stream's main table."""
     position: Position | None

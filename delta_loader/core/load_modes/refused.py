@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from common.spans import Offset, Position, Span, TopicPartition
     from common.tables.counts import Counts
     from common.tables.transactions import TxnIds
-    from delta_loader.core.commits import Letter, Target
+    from delta_loader.core.commits import DeadLetterRow, Target
     from delta_loader.core.file_split import RecordPlace, SparkWrite
 
 REFUSED_BY_TABLE = "refused_by_table"
@@ -81,7 +81,7 @@ def chains_of(sources: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPa
 
 
 def letters_commit(
-    target: Target, ids: TxnIds, letters: Sequence[Letter], spans: Mapping[TopicPartition, Span], commit_id: str
+    target: Target, ids: TxnIds, letters: Sequence[DeadLetterRow], spans: Mapping[TopicPartition, Span], commit_id: str
 ) -> TableCommit:
     """The commit of a load's refused records to the dead-letter table; ``spans`` are what the load covers."""
     chains = chains_of(spans)

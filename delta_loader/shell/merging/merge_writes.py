@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
 from common.stage.data_files import shortened
 from common.tables.changes import MergeBy, staged_columns
-from delta_loader.core.commits import Brought
+from delta_loader.core.commits import LoadedTotals
 from delta_loader.core.merging.bounds import key_bounds
 from delta_loader.core.merging.statement import MergeStatement
 from delta_loader.shell.long_values import avoid_value_folders, needs_other_folders
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 def merge_within(
     sessions: WriteSessions, transaction: Java, writes: Sequence[SparkWrite], work: WriteInputs, *, url: str
-) -> tuple[Java, Brought]:
+) -> tuple[Java, LoadedTotals]:
     """A Java list of the actions that merge the writes into the table at ``url``, and the counts of changed rows.
 
     The caller commits them in the transaction. Raises what Spark raises.
@@ -89,7 +89,7 @@ def _analysed(gateway: Gateway, statement: str) -> Java:
     return state.executePlan(state.sqlParser().parsePlan(statement), not_run).analyzed()
 
 
-def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, Brought]:
+def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, LoadedTotals]:
     """The part of the command between opening its transaction and committing it."""
     session = gateway.session
     transaction.setTrackHighWaterMarks(command.trackHighWaterMarks())
@@ -144,9 +144,9 @@ def _let_go(command: Java) -> None:
         source.df().queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003 - Java knows no keywords
 
 
-def _brought(actions: Java, command: Java) -> Brought:
+def _brought(actions: Java, command: Java) -> LoadedTotals:
     adds = [found for action in actions if (found := json.loads(str(action.json())).get("add")) is not None]
     metrics = command.metrics()
     changed = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     rows = sum(int(metrics.apply(name).value()) for name in changed)
-    return Brought(len(adds), rows, sum(int(add["size"]) for add in adds))
+    return LoadedTotals(len(adds), rows, sum(int(add["size"]) for add in adds))

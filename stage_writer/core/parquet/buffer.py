@@ -60,7 +60,7 @@ _FILE_COLUMN_BYTES = 6 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Filing:
+class FilePolicy:
     """How rows are distributed over files."""
 
     row_group_bytes: int = 64 * 2**20
@@ -235,7 +235,7 @@ class TableRows:
     def __init__(
         self,
         table: TableFormat,
-        filing: Filing = Filing(),
+        filing: FilePolicy = FilePolicy(),
         guess: float = FIRST_GUESS,
         budget: FileBudget | None = None,
     ) -> None:
@@ -354,7 +354,7 @@ class Buffer:
     """Records for Kafka topics (stage_writer/outbox/records.py)."""
     _routed: dict[str, TableRows] = field(default_factory=dict)
     """Also in ``tables``, from their first rows on."""
-    _filing: Filing = Filing()
+    _filing: FilePolicy = FilePolicy()
     _guess: float = FIRST_GUESS
     _budget: FileBudget = field(default_factory=FileBudget)
 
@@ -363,7 +363,7 @@ class Buffer:
         cls,
         start: Position,
         formats: Sequence[TableFormat],
-        filing: Filing = Filing(),
+        filing: FilePolicy = FilePolicy(),
         guess: float = FIRST_GUESS,
     ) -> Buffer:
         """An empty buffer whose span starts at ``start``; ``guess`` as in `TableRows`."""

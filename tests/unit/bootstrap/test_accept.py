@@ -14,8 +14,8 @@ from bootstrap.shell.turns import RepairLocks
 from common.errors import UsageError
 from common.settings import StartAt
 from common.spans import Position, Span, TopicPartition
-from common.stage.answers import Answer
 from common.stage.markers import Marker
+from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.delta_log import read_table_state
@@ -168,7 +168,7 @@ def test_an_answer_is_given_once_and_may_be_given_again() -> None:
     restored.carry_out(plans)
     (found,) = restored.stage.list("accept")
     assert found.path == "accept/orders/the-table/00000000000000000003.json"
-    answer = Answer.from_bytes(found.path, restored.stage.read(found.path) or b"")
+    answer = Resolution.from_bytes(found.path, restored.stage.read(found.path) or b"")
     assert (answer.decision, answer.positions, answer.author) == (Decision.REPLAY, {ORDERS: 10}, "eve")
     other = restored.accepting.plan(restored.tables(), Decision.GO_ON, give_up=False)
     with pytest.raises(UsageError, match="another answer is there"):

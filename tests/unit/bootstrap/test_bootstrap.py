@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap import view
 from bootstrap.core.plan import (
-    Begin,
+    BeginChain,
     Make,
     NoPosition,
     NotNeeded,
@@ -26,7 +26,7 @@ from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain import read_chain
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
 from tests.builders import required, span
@@ -43,7 +43,7 @@ def state(
     table: int | None = None,
     owed_from: int | None = None,
     start: Start = StartAt.EARLIEST,
-    beginning: Beginning | None = None,
+    beginning: ChainOrigin | None = None,
 ) -> PartitionState:
     staged = [
         found if isinstance(found, StagedMarker) else StagedMarker(found.name.path, found.name, found)
@@ -170,7 +170,7 @@ def test_position_zero_needs_no_marker_where_the_stream_begins_there() -> None:
 )
 def test_position_zero_is_written_down_where_the_stream_begins_elsewhere(start: Start) -> None:
     outcome = planned(state(start=start), 0).outcome
-    assert isinstance(outcome, Begin)
+    assert isinstance(outcome, BeginChain)
     assert outcome.path == "begin/orders/0/00000000000000000000.begin"
     assert outcome.beginning.position == 0
 
@@ -230,7 +230,7 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
 
 def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
     outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
-    assert outcome == Begin(ORDERS, Beginning(Position(70)))
+    assert outcome == BeginChain(ORDERS, ChainOrigin(Position(70)))
 
 
 def test_one_refusal_refuses_all() -> None:
@@ -292,7 +292,7 @@ def test_a_skip_gives_up_what_the_table_wants_when_there_is_no_chain() -> None:
 
 
 def test_a_skip_begins_at_the_origin_of_a_chain_without_a_marker() -> None:
-    assert skipped(state(low=50, beginning=Beginning(Position(42))), 50) == (span(42, 50), None)
+    assert skipped(state(low=50, beginning=ChainOrigin(Position(42))), 50) == (span(42, 50), None)
 
 
 def test_a_skip_begins_where_the_lost_part_of_a_chain_did() -> None:
@@ -352,7 +352,7 @@ def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
 def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
     plan = plan_rewind(state(chain_of(0, 10), low=50), Position(0), AUTHOR, give_up=True)
     assert plan.marker is not None
-    assert plan.beginning == Beginning(Position(50))
+    assert plan.beginning == ChainOrigin(Position(50))
     assert (plan.marker.span, plan.marker.previous) == (span(0, 50), None)
 
 
@@ -432,17 +432,17 @@ def test_a_rewind_to_the_place_of_a_lost_marker_begins_there() -> None:
 
 def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_next_one() -> None:
     """Its beginning is written and a late claim stands above it: nothing between the two was ever staged."""
-    late = state([flush(30, 40, 20)], beginning=Beginning(Position(0)))
+    late = state([flush(30, 40, 20)], beginning=ChainOrigin(Position(0)))
     assert rewound(late, 25).position == 0
     assert rewound(late, 40 - 1).position == 0
-    gone = state([flush(30, 40, 20)], beginning=Beginning(Position(0)), low=15)
+    gone = state([flush(30, 40, 20)], beginning=ChainOrigin(Position(0)), low=15)
     assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
 
 
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
-    assert plan.beginning == Beginning(Position(0)), "and says so, whatever the stream's start is"
+    assert plan.beginning == ChainOrigin(Position(0)), "and says so, whatever the stream's start is"
     assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).beginning == plan.beginning
 
 
@@ -587,12 +587,16 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "to", "origin"),
     [
-        (state(chain_of(0, 10, 20)), 10, Beginning(Position(10))),
-        (state(chain_of(0, 10, 20), beginning=Beginning(Position(0), 2, "new")), 10, Beginning(Position(10), 2, "new")),
-        (state(chain_of(0, 10, 20), table=12), 15, Beginning(Position(12))),
+        (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10))),
+        (
+            state(chain_of(0, 10, 20), beginning=ChainOrigin(Position(0), 2, "new")),
+            10,
+            ChainOrigin(Position(10), 2, "new"),
+        ),
+        (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12))),
     ],
 )
-def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: Beginning) -> None:
+def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: ChainOrigin) -> None:
     """In the chain's own generation: settling may take every marker that stays."""
     assert rewound(found, to).beginning == origin
 

@@ -8,7 +8,7 @@ from bootstrap.core.restart import Left, Restart
 from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from tests.fakes.markers import ORDERS, chain_of
 
 AUTHOR = Author("test", 1_000)
@@ -38,7 +38,7 @@ def test_a_rewind() -> None:
 
 
 def test_a_restart() -> None:
-    plans = (Restart(ORDERS, Beginning(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
+    plans = (Restart(ORDERS, ChainOrigin(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
     new, left = json.loads(records.restarts_as_json(plans, done=False))["partitions"]
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}

@@ -12,8 +12,8 @@ from bootstrap.shell.turns import RepairLocks
 from common.errors import StoreError, UsageError
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.chain_origins import Beginning
-from common.stage.repair_lock import Turn, ended_path, turn_path
+from common.stage.chain_origins import ChainOrigin
+from common.stage.repair_lock import RepairEntry, ended_path, turn_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
 
@@ -56,7 +56,7 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
-    assert stage.beginning_of(store, ORDERS) == Beginning(Position(0))
+    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0))
     with pytest.raises(UsageError, match="staged up to 0 only"):
         Operator(store, "bob", 5)
 
@@ -106,5 +106,5 @@ def test_a_turn_that_cannot_be_read_is_a_turn_all_the_same(store: FsspecStore) -
     store.write(turn_path(ORDERS, 7), b"{")
     with pytest.raises(UsageError, match="another repair"):
         Operator(store, "ann", 20).act()
-    turn = Turn("ann", 5, "skip", "u")
-    assert Turn.from_bytes(turn.to_bytes()) == turn
+    turn = RepairEntry("ann", 5, "skip", "u")
+    assert RepairEntry.from_bytes(turn.to_bytes()) == turn

@@ -1,7 +1,7 @@
 """Debts: what a table lacks, written in the own table's txn actions."""
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.tables.debts import Debt, DebtIds, DeferredRanges, debts_of
+from common.tables.deferred_ranges import DeferredIds, DeferredRange, DeferredRanges, debts_of
 from common.tables.transactions import TxnIds
 from tests.builders import span
 
@@ -12,7 +12,7 @@ A, B = "s3://lake/a", "s3://lake/b"
 
 
 def test_a_debt_is_read_as_it_was_written_and_is_none_once_it_is_paid() -> None:
-    ids = DebtIds.of(IDS, ORDERS, A)
+    ids = DeferredIds.of(IDS, ORDERS, A)
     for owed in (span(0, 1), span(5, 90)):
         assert ids.read(ids.written(owed)) == owed
         assert ids.read(ids.paid(owed)) is None
@@ -20,20 +20,20 @@ def test_a_debt_is_read_as_it_was_written_and_is_none_once_it_is_paid() -> None:
 
 
 def test_however_a_table_is_spelled_its_debt_is_the_same_and_each_table_has_its_own() -> None:
-    assert DebtIds.of(IDS, ORDERS, A) == DebtIds.of(IDS, ORDERS, "s3a://lake/a/")
-    assert len({DebtIds.of(IDS, source, url) for source in (ORDERS, OTHER) for url in (A, B)}) == 4
+    assert DeferredIds.of(IDS, ORDERS, A) == DeferredIds.of(IDS, ORDERS, "s3a://lake/a/")
+    assert len({DeferredIds.of(IDS, source, url) for source in (ORDERS, OTHER) for url in (A, B)}) == 4
 
 
 def test_debts_are_found_among_other_txn_actions_which_they_are_never_taken_for() -> None:
     transactions = {
         "orders-0": 99,
         "orders-1": 99,
-        **DebtIds.of(IDS, ORDERS, A).written(span(10, 50)),
-        **DebtIds.of(IDS, OTHER, A).paid(span(10, 50)),
-        **DebtIds.of(IDS, OTHER, B).written(span(7, 9)),
+        **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
+        **DeferredIds.of(IDS, OTHER, A).paid(span(10, 50)),
+        **DeferredIds.of(IDS, OTHER, B).written(span(7, 9)),
     }
     found = debts_of(IDS, transactions, [A, B], [ORDERS, OTHER])
-    assert found == (Debt(A, ORDERS, span(10, 50)), Debt(B, OTHER, span(7, 9)))
+    assert found == (DeferredRange(A, ORDERS, span(10, 50)), DeferredRange(B, OTHER, span(7, 9)))
     assert IDS.position(transactions, ORDERS) == 100
     assert IDS.at({}, transactions, [ORDERS, OTHER]).generations == {ORDERS: 0, OTHER: 0}
     assert debts_of(IDS, {"orders-0": 99}, [A, B], [ORDERS, OTHER]) == ()
@@ -41,9 +41,9 @@ def test_debts_are_found_among_other_txn_actions_which_they_are_never_taken_for(
 
 def test_nothing_beyond_the_lowest_debt_is_in_all_tables() -> None:
     transactions = {
-        **DebtIds.of(IDS, ORDERS, A).written(span(10, 50)),
-        **DebtIds.of(IDS, ORDERS, B).written(span(30, 40)),
-        **DebtIds.of(IDS, OTHER, B).written(span(1, 2)),
+        **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
+        **DeferredIds.of(IDS, ORDERS, B).written(span(30, 40)),
+        **DeferredIds.of(IDS, OTHER, B).written(span(1, 2)),
     }
     deferred = DeferredRanges.read(transactions)
     assert deferred.floor(IDS, [A, B], ORDERS, Position(100)) == 10

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.chain_origins import Beginning, begin_path, beginning_from_bytes, beginning_to_bytes, source_of
+from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes, source_of
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import (
     InputEnd,
@@ -100,15 +100,15 @@ def test_inputs_that_are_not_the_chains_are_refused(inputs: object, problem: str
 
 
 def test_a_beginning_says_where_its_inputs_begin() -> None:
-    path = begin_path(CHAIN)
+    path = origin_path(CHAIN)
     assert source_of(path) == CHAIN
-    found = beginning_from_bytes(path, beginning_to_bytes(Beginning(place(5, 7), 1)))
+    found = origin_from_bytes(path, origin_to_bytes(ChainOrigin(place(5, 7), 1)))
     assert inputs_at(found.position) == inputs_at(place(5, 7))
-    assert found == Beginning(Position(12), 1)
-    assert b"inputs" not in beginning_to_bytes(Beginning(Position(12)))
+    assert found == ChainOrigin(Position(12), 1)
+    assert b"inputs" not in origin_to_bytes(ChainOrigin(Position(12)))
 
 
 def test_a_beginning_at_zero_is_that_of_every_topic() -> None:
-    path = begin_path(CHAIN)
-    for data in (b"", beginning_to_bytes(Beginning(Position(0)))):
-        assert inputs_at(beginning_from_bytes(path, data).position) == inputs_at(place(0, 0))
+    path = origin_path(CHAIN)
+    for data in (b"", origin_to_bytes(ChainOrigin(Position(0)))):
+        assert inputs_at(origin_from_bytes(path, data).position) == inputs_at(place(0, 0))

@@ -1,6 +1,6 @@
 """Signs of new markers as messages."""
 
-from common.stage.news import MESSAGE, news_key, told_by
+from common.stage.notifications import MESSAGE, news_key, told_by
 
 
 def test_a_sign_names_its_stream_and_what_is_none_names_nothing() -> None:

@@ -15,7 +15,6 @@ from common.settings import FromOffsets, FromTimestamp, Settings, StartAt
 from common.settings.load import load_settings, parse_settings, print_settings
 from common.settings.places import STAGE_FOLDERS
 from common.spans import Partition, Topic
-from common.stage.answers import ACCEPT
 from common.stage.chain_origins import BEGIN
 from common.stage.data_files import STAGED
 from common.stage.evolved import SCHEMA
@@ -23,10 +22,11 @@ from common.stage.failures import FAILURES
 from common.stage.idle import IDLE
 from common.stage.loading import LOADING
 from common.stage.markers import DONE, STRAY
-from common.stage.news import NEWS
+from common.stage.notifications import NEWS
 from common.stage.outboxes import OUTBOX
 from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
+from common.stage.resolutions import ACCEPT
 from common.stage.state_files import STATE
 from common.storage.store import PROBES
 from tests.builders import instance

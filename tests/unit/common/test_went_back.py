@@ -10,9 +10,9 @@ import pytest
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.answers import Answer
+from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
-from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit, read_history, store_lines
 from common.tables.rollback import (
@@ -49,7 +49,7 @@ def answer(version: int, to: int, **positions: int) -> LoggedCommit:
     found = {
         TopicPartition(Topic("orders"), Partition(int(name[1:]))): Position(end) for name, end in positions.items()
     }
-    metadata = CommitMetadata(f"a{version}", "orders", {}, None, answers=Answered(to, Decision.REPLAY, found))
+    metadata = CommitMetadata(f"a{version}", "orders", {}, None, answers=Resolved(to, Decision.REPLAY, found))
     return LoggedCommit(version, "STREAMING UPDATE", read_version=version - 1, metadata=metadata)
 
 
@@ -255,10 +255,10 @@ def test_metadata_and_answers_without_another_generation_read_as_before() -> Non
     assert CommitMetadata.from_json(second.to_json()) == second
     read = required(CommitMetadata.from_json(first.to_json()))
     assert read.generation(P0) == 0
-    given = Answer("orders", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
+    given = Resolution("orders", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
     assert b"generations" not in given.to_bytes()
     again = replace(given, generations={P0: 2})
-    assert Answer.from_bytes(again.path, again.to_bytes()) == again
+    assert Resolution.from_bytes(again.path, again.to_bytes()) == again
 
 
 def log_of(*commits: list[dict[str, object]]) -> FsspecStore:
@@ -320,10 +320,10 @@ def test_a_restore_to_a_moment_is_found_by_its_files() -> None:
 
 
 def test_an_answer_is_read_as_it_was_written() -> None:
-    given = Answer("o/r", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
+    given = Resolution("o/r", "s3://t", "id", 7, Decision.GO_ON, {P0: Position(10)}, "eve", 5)
     assert given.path == "accept/o%2Fr/id/00000000000000000007.json"
-    assert Answer.from_bytes(given.path, given.to_bytes()) == given
+    assert Resolution.from_bytes(given.path, given.to_bytes()) == given
     with pytest.raises(UsageError, match="cannot be read") as raised:
-        Answer.from_bytes(given.path, b"{}")
+        Resolution.from_bytes(given.path, b"{}")
     assert f"delete {given.path} from the stage" in raised.value.remedy
     assert f"`bootstrap accept {CONFIG} --stream o/r --go-on`" in raised.value.remedy

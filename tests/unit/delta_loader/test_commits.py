@@ -7,13 +7,13 @@ import pytest
 from common.spans import Position, Span
 from common.stage.markers import Marker, StagedFile, StagedTable, TableKind
 from common.tables.changes import MergeBy
-from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts
 from common.tables.identity import KnownChain, TableIdentity
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import (
-    Brought,
     CommitNaming,
+    LoadedTotals,
     TableCommit,
     Target,
     needed,
@@ -125,12 +125,12 @@ def test_a_commit_merges_when_any_of_its_writes_does() -> None:
 
 
 def test_what_two_commits_brought_is_their_sum() -> None:
-    assert Brought(1, 20, 300) + Brought(4, 50, 600) == Brought(5, 70, 900)
+    assert LoadedTotals(1, 20, 300) + LoadedTotals(4, 50, 600) == LoadedTotals(5, 70, 900)
 
 
 def test_a_commit_that_answers_says_so() -> None:
     metadata = CommitMetadata("c1", "app", {}, None)
     commit = TableCommit(ROWS, "app", (), {}, {}, metadata)
     assert not commit.is_answer
-    answers = Answered(1, Decision.REPLAY, {})
+    answers = Resolved(1, Decision.REPLAY, {})
     assert replace(commit, metadata=replace(metadata, answers=answers)).is_answer

@@ -14,10 +14,10 @@ from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
 from common.spans import Position, Span
-from common.stage.answers import Answer
-from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import TableKind
 from common.stage.replacements import Replacement, ReplacementName, ReplacementTable, replacement_to_bytes
+from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_json, as_text
@@ -67,7 +67,7 @@ def accept(staging: Staging, tables: MemoryDeltaTables, version: int, position: 
     table_id = tables.tables[staging.table].table_id
     positions = {staging.source(0): Position(position)}
     generations = {staging.source(0): generation}
-    answer = Answer("orders", staging.table, table_id, version, Decision.REPLAY, positions, "eve", 5, generations)
+    answer = Resolution("orders", staging.table, table_id, version, Decision.REPLAY, positions, "eve", 5, generations)
     staging.store(staging.stage_url).write(answer.path, answer.to_bytes())
 
 
@@ -376,7 +376,7 @@ def test_a_replacement_of_a_topic_that_was_made_anew_does_not_touch_the_old_one_
     loader_with(staging, tables, replacer).run_pass()
     store = staging.store(staging.stage_url)
     store.delete(staging.markers())
-    store.write(begin_path(staging.source(0)), beginning_to_bytes(Beginning(Position(0), 1, "new")))
+    store.write(origin_path(staging.source(0)), origin_to_bytes(ChainOrigin(Position(0), 1, "new")))
     ask(staging, 0, 5, "1")
     (report,) = loader_with(staging, tables, replacer).run_pass()
     assert replacer.done == []

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.tables.commit_metadata import Answered, CommitMetadata, Decision
+from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
 from delta_loader.core.findings import Finding, Verdict
@@ -231,7 +231,7 @@ def test_an_answer_of_an_operator_makes_it_right() -> None:
         history = History((0, 10, 10), (10, 20, 10))
         history.commit(remove("f10"), operation="RESTORE")
         assert ("fault", "rows_removed", 2) in kinds(judged(history, range(10)))
-        answers = Answered(2, decision, {SOURCE: Position(position)})
+        answers = Resolved(2, decision, {SOURCE: Position(position)})
         history.commit(txn(position - 1), ours=CommitMetadata("c", "app", {}, None, answers=answers))
         history.load(position, position + 10, 10)
         assert history.faults() == []

@@ -13,7 +13,7 @@ import structlog
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.idle import IdleFact
-from common.tables.debts import DebtIds
+from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
 from delta_loader.core.commits import Target
 from delta_loader.core.plan import TableShape
@@ -58,7 +58,7 @@ def owing(every: int) -> CountedTransactions:
     """A position of each partition, and a range that the dead-letter table lacks of one in ``every``."""
     transactions = CountedTransactions({IDS.of(source): 99 for source in PARTITIONS})
     for source in PARTITIONS[::every]:
-        transactions |= DebtIds.of(IDS, source, DEAD_LETTERS).written(Span(Position(10), Position(50)))
+        transactions |= DeferredIds.of(IDS, source, DEAD_LETTERS).written(Span(Position(10), Position(50)))
     return transactions
 
 
@@ -102,7 +102,7 @@ def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
     (owed,) = tables.debts(PARTITIONS)
     assert tables.floor(owed.source, Position(100)) == 10
     (url,) = tables.targets
-    paid = {**transactions, **DebtIds.of(IDS, owed.source, owed.url).paid(owed.owed)}
+    paid = {**transactions, **DeferredIds.of(IDS, owed.source, owed.url).paid(owed.owed)}
     tables.targets[url] = Target(url, "id", TableShape("{}", ()), paid)
     assert tables.debts(PARTITIONS) == ()
     assert tables.floor(owed.source, Position(100)) == 100

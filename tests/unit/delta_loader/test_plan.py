@@ -9,13 +9,13 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFil
 from delta_loader.core.held import held
 from delta_loader.core.plan import (
     Gap,
-    Idle,
     Limits,
-    Rootless,
+    MissingOrigin,
+    Overlap,
     Run,
-    Straddle,
     Uncuttable,
     UnreadableMarker,
+    UpToDate,
     cuttable,
     for_tables,
     has_mixed,
@@ -70,12 +70,12 @@ def test_a_run_is_unbroken_and_ends_at_the_gap() -> None:
     first, second, far = marker(10, 20), marker(20, 30), marker(40, 50)
     assert next_run(Position(10), [far, second, first]) == run_of(first, second)
     assert next_run(Position(30), [far, second, first]) == Gap(Position(30), Position(40))
-    assert next_run(Position(50), [far, second, first]) == Idle()
+    assert next_run(Position(50), [far, second, first]) == UpToDate()
 
 
 def test_nothing_staged_is_idle() -> None:
-    assert next_run(None, []) == Idle()
-    assert next_run(Position(7), []) == Idle()
+    assert next_run(None, []) == UpToDate()
+    assert next_run(Position(7), []) == UpToDate()
 
 
 def test_a_marker_made_by_hand_covers_one_position() -> None:
@@ -85,14 +85,14 @@ def test_a_marker_made_by_hand_covers_one_position() -> None:
 
 def test_a_table_without_position_begins_at_a_root_only() -> None:
     assert next_run(None, [marker(5, 9, None)]) == run_of(marker(5, 9, None))
-    assert next_run(None, [marker(5, 9, 3)]) == Rootless(marker(5, 9, 3))
+    assert next_run(None, [marker(5, 9, 3)]) == MissingOrigin(marker(5, 9, 3))
 
 
 def test_a_straddling_marker_is_cut_unless_another_begins_at_the_position() -> None:
     straddling, exact = marker(5, 15), marker(10, 12)
-    assert next_run(Position(10), [straddling]) == Straddle(Position(10), straddling)
+    assert next_run(Position(10), [straddling]) == Overlap(Position(10), straddling)
     assert next_run(Position(10), [straddling, exact]) == run_of(exact)
-    assert next_run(Position(10), [straddling, marker(15, 20)]) == Straddle(Position(10), straddling)
+    assert next_run(Position(10), [straddling, marker(15, 20)]) == Overlap(Position(10), straddling)
 
 
 def test_an_unreadable_marker_ends_the_run_before_it() -> None:
@@ -142,15 +142,15 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
 def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
     source = TopicPartition(Topic("orders+payments"), Partition(0))
     straddling = replace(marker(5, 30), name=MarkerName(source, Position(5)))
-    found = required(held(source, cuttable(Straddle(Position(10), straddling), ["/t"], kafka_columns=True)))
+    found = required(held(source, cuttable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
     assert found.reason == "straddle"
     assert "another order" in found.problem
     assert "stray/" in found.remedy
 
 
 def test_what_moves_is_not_held() -> None:
-    assert held(SOURCE, Straddle(Position(10), marker(5, 30))) is None
-    assert held(SOURCE, Idle()) is None
+    assert held(SOURCE, Overlap(Position(10), marker(5, 30))) is None
+    assert held(SOURCE, UpToDate()) is None
     assert held(SOURCE, run_of(marker(1, 2))) is None
 
 
@@ -235,7 +235,7 @@ def test_a_partition_whose_next_marker_does_not_fit_keeps_no_other_from_its_turn
 def test_the_partition_that_waits_longest_goes_first(*, straddles: bool) -> None:
     later, longest = marker(0, 9, created_ms=7), marker(0, 9, partition=1, created_ms=3)
     outcomes = {
-        found.name.topic_partition: Straddle(Position(4), found) if straddles else run_of(found)
+        found.name.topic_partition: Overlap(Position(4), found) if straddles else run_of(found)
         for found in (later, longest)
     }
     load = required(plan_load(outcomes, Limits(max_files=1, max_bytes=10_000)))
@@ -262,7 +262,7 @@ def test_a_load_that_stops_before_its_first_marker_is_none() -> None:
 
 
 def test_a_straddle_of_two_tables_is_held_where_either_has_rows_without_offsets() -> None:
-    straddle = Straddle(Position(10), marker(5, 30, table="/t"))
+    straddle = Overlap(Position(10), marker(5, 30, table="/t"))
     for urls in (["/t", "/other"], ["/other", "/t"]):
         assert cuttable(straddle, urls, kafka_columns=False) == Uncuttable(Position(10), straddle.marker)
     assert cuttable(straddle, ["/other"], kafka_columns=False) == straddle
@@ -280,7 +280,7 @@ def test_a_marker_is_mixed_when_any_of_its_files_is() -> None:
 
 def test_of_straddles_that_have_waited_equally_long_the_lower_partition_goes_first() -> None:
     straddles = {
-        marker(5, 30, partition=partition).name.topic_partition: Straddle(
+        marker(5, 30, partition=partition).name.topic_partition: Overlap(
             Position(10), marker(5, 30, partition=partition)
         )
         for partition in (1, 0)

@@ -10,7 +10,7 @@ from common.spans import Position, Span
 from common.tables.state import TableState
 from delta_loader.core.commits import CommitOutcome, TableCommit
 from delta_loader.core.deferred import left_out
-from delta_loader.core.plan import Load, Straddle, TableShape
+from delta_loader.core.plan import Load, Overlap, TableShape
 from delta_loader.streams.report import StreamReport
 from tests.builders import required
 from tests.fakes.clock import IdleClock
@@ -237,5 +237,5 @@ def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partitio
 def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(staging: Staging) -> None:
     marker = staging.flush(0, 5, 20)
     source = marker.name.topic_partition
-    load = Load({source: Straddle(Position(12), marker)})
+    load = Load({source: Overlap(Position(12), marker)})
     assert left_out(load, staging.table, [source]) == {source: Span(Position(12), Position(20))}

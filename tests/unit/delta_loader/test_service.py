@@ -21,7 +21,7 @@ from common.tables.urls import comparable
 from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Unknown
 from delta_loader.core.held import held as held_by_plan
 from delta_loader.core.held import missing_file
-from delta_loader.core.plan import Rootless
+from delta_loader.core.plan import MissingOrigin
 from delta_loader.core.status import exit_code, to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -203,7 +203,7 @@ def test_a_deleted_table_is_called_that_and_a_file_that_went_alone_is_not(stagin
         assert held.reason == "missing_file"
         assert f"is gone: the table {staging.table} was deleted, or its folder emptied" in held.problem
     assert "VACUUM" in missing_file(staging.source(0), Position(0), "a.parquet").problem
-    rootless = required(held_by_plan(staging.source(0), Rootless(marker), staging.table))
+    rootless = required(held_by_plan(staging.source(0), MissingOrigin(marker), staging.table))
     assert f"the table {staging.table} was deleted" in rootless.problem
 
 

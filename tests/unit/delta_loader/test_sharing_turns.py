@@ -10,7 +10,7 @@ import structlog
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import StoredObject
-from common.stage.news import news_folder, news_path
+from common.stage.notifications import news_folder, news_path
 from common.storage.store import FsspecStore
 from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger, StreamTrigger
 from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications

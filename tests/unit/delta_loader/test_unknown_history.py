@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.spans import Position
-from common.stage.answers import Answer
-from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
@@ -136,7 +136,7 @@ def test_a_log_that_begins_after_the_last_load_holds_what_is_to_be_loaded(world:
     assert world.begun(0) == [0]
     table_id = world.tables.tables[world.url].table_id
     positions = {world.staging.source(0): Position(10)}
-    answer = Answer("orders", world.url, table_id, 15, Decision.GO_ON, positions, "eve", 5)
+    answer = Resolution("orders", world.url, table_id, 15, Decision.GO_ON, positions, "eve", 5)
     world.staging.store(world.staging.stage_url).write(answer.path, answer.to_bytes())
     assert world.load() == {}
     assert world.begun(0) == [0, 10]
@@ -228,9 +228,9 @@ def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world
     assert "bootstrap restart" in held.remedy
     assert "orders-1" not in world.tables.tables[world.url].transactions
     assert (world.begun(0), world.begun(1)) == ([0, 10, 20], [0])
-    begin = Beginning(Position(10), 1)
+    begin = ChainOrigin(Position(10), 1)
     store, source = world.staging.store(world.staging.stage_url), world.staging.source(1)
-    store.write(begin_path(source), beginning_to_bytes(begin))  # what bootstrap restart --at 10 does
+    store.write(origin_path(source), origin_to_bytes(begin))  # what bootstrap restart --at 10 does
     store.delete([path for path in world.staging.markers() if "/1/" in path])
     world.staging.generation = 1
     world.staging.previous.clear()

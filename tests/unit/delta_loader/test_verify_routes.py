@@ -12,7 +12,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
-from common.tables.debts import DebtIds
+from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
 from delta_loader.checks.verify import Verifier
 from delta_loader.core.findings import Verdict
@@ -175,7 +175,7 @@ def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> 
 
 
 def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
-    ids = DebtIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
+    ids = DeferredIds.of(TxnIds("orders", several_topics=False), SOURCE, logs.route("b"))
     logs.load(logs.own, 10, 20, here=5, rows=10, **{ids.start: 9, ids.end: 19})
     rows = {**WHOLE, "orders": [0, 1, 2, 3, 10, 11, 12, 13, 14]}
     report = logs.verify(Contents(**rows))

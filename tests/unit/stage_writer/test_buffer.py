@@ -15,7 +15,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.stage.stored import beyond_bounds
-from stage_writer.core.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, Filing, TableFormat, TableRows
+from stage_writer.core.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, FilePolicy, TableFormat, TableRows
 from stage_writer.shell.staging import sealed
 
 SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
@@ -48,7 +48,7 @@ _places = st.tuples(st.sampled_from([None, "", "a", "b"]), st.sampled_from([None
 def test_each_row_is_in_one_file_and_each_file_in_order(
     batches: list[tuple[list[tuple[str | None, str | None]], bool]],
 ) -> None:
-    table, expected = TableRows(TABLE, Filing(max_values=MOST)), dict[int, tuple[str | None, str | None]]()
+    table, expected = TableRows(TABLE, FilePolicy(max_values=MOST)), dict[int, tuple[str | None, str | None]]()
     for places, full in batches:
         table.add(rows_of(places, len(expected)))
         expected |= {len(expected) + number: place for number, place in enumerate(places)}
@@ -76,7 +76,7 @@ def test_each_row_is_in_one_file_and_each_file_in_order(
 
 def test_all_tables_of_a_flush_share_the_files_that_one_marker_may_name() -> None:
     budget = FileBudget(files=5)
-    tables = [TableRows(TABLE, Filing(max_values=4), budget=budget) for _ in range(3)]
+    tables = [TableRows(TABLE, FilePolicy(max_values=4), budget=budget) for _ in range(3)]
     for table in tables:
         table.add(rows_of([("a", "x"), ("b", "x"), ("c", "x")], 0))
         table.encode()
@@ -111,7 +111,7 @@ def test_a_flush_of_as_many_files_as_there_may_be_has_a_marker_that_can_be_read(
 
 def test_eleven_years_of_days_and_customers_make_one_file() -> None:
     """databricks/iceberg-kafka-connect, issue 227: a writer for each of 20,000 values is the end of a process."""
-    table = TableRows(TABLE, Filing(row_group_bytes=2**20))
+    table = TableRows(TABLE, FilePolicy(row_group_bytes=2**20))
     most = 0
     for first in range(0, 60_000, 1000):
         table.add(rows_of([(f"day {n % 4018}", f"customer {n % 5}") for n in range(first, first + 1000)], first))
@@ -146,7 +146,9 @@ def test_late_records_force_no_rotation() -> None:
 def test_the_last_millisecond_of_the_year_9999_has_bounds(column: str, zone: str) -> None:
     schema = parse_ddl(f"at {column}")
     arrow = to_arrow_schema(schema)
-    rows = TableRows(TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), Filing(max_values=1))
+    rows = TableRows(
+        TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), FilePolicy(max_values=1)
+    )
     end_us = 253_402_300_800 * 10**6
     rows.add(pa.table({"at": pa.array([end_us - 500, end_us - 2], arrow.field("at").type)}, schema=arrow))
     (file,) = rows.finish()
@@ -159,7 +161,9 @@ def test_a_moment_after_the_year_9999_has_no_bounds_and_costs_no_file() -> None:
     """The user's own code may make one, in a topology's batches."""
     schema = parse_ddl("id BIGINT, at TIMESTAMP")
     arrow = to_arrow_schema(schema)
-    rows = TableRows(TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), Filing(max_values=1))
+    rows = TableRows(
+        TableFormat("memory://t", TableKind.ROWS, schema_to_json(schema), arrow, ()), FilePolicy(max_values=1)
+    )
     rows.add(pa.table({"id": [1], "at": pa.array([10**18], arrow.field("at").type)}, schema=arrow))
     (file,) = rows.finish()
     assert json.loads(file.statistics) == {

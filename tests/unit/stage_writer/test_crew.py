@@ -17,7 +17,7 @@ from common.http.server import HttpServer, Routes
 from common.metrics import Metrics
 from common.settings import Settings
 from common.stage.paused import StreamPart
-from stage_writer.crew import Crew, Seat, Worker, settings_of, workers_of
+from stage_writer.crew import Crew, Worker, WorkerSlot, settings_of, workers_of
 from stage_writer.web.crew_pages import crew_routes, merged
 from tests.fakes.group import HandClock
 from tests.fakes.pauses import paused_streams
@@ -38,7 +38,7 @@ def settings(memory: str, **kafka: str) -> Settings:
 
 def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
     given = settings("1GiB", **{"group.instance.id": "writer-7"})
-    workers = [settings_of(given, Seat(index, 4)) for index in range(4)]
+    workers = [settings_of(given, WorkerSlot(index, 4)) for index in range(4)]
     assert {worker.writer.memory_bytes for worker in workers} == {2**28}
     assert [worker.kafka["group.instance.id"] for worker in workers] == [f"writer-7-{index}" for index in range(4)]
     assert {(worker.writer.workers, worker.writer.http) for worker in workers} == {(1, "127.0.0.1:0")}
@@ -46,7 +46,7 @@ def test_workers_share_the_memory_and_are_members_of_their_own() -> None:
 
 def test_too_little_memory_for_all_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 writer\.workers"):
-        settings_of(settings("2MiB"), Seat(0, 4))
+        settings_of(settings("2MiB"), WorkerSlot(0, 4))
 
 
 def test_a_worker_that_was_still_starting_when_all_were_stopped_did_not_fail() -> None:
@@ -84,7 +84,7 @@ def test_auto_is_a_number_of_cores() -> None:
 
 
 def test_a_seat_is_read_as_it_was_told() -> None:
-    assert Seat.parse(str(Seat(2, 7))) == Seat(2, 7)
+    assert WorkerSlot.parse(str(WorkerSlot(2, 7))) == WorkerSlot(2, 7)
 
 
 def test_metrics_of_all_workers_are_told_apart() -> None:
@@ -113,7 +113,7 @@ def worker() -> Iterator[Worker]:
         "127.0.0.1:0", Routes(pages, pausing_calls(pausing, paused_streams(part=StreamPart.STAGING)), TOKEN)
     )
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        yield Worker(Seat(0, 1), process, server.port)
+        yield Worker(WorkerSlot(0, 1), process, server.port)
     server.close()
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.core.flushing import (
     LEAST_AGE_SHARE,
-    Filling,
+    BackpressureState,
+    BufferStats,
     Flush,
     FlushDecision,
     FlushLimits,
     FlushReason,
-    Pressure,
     age_share_of,
     decide,
 )
@@ -23,12 +23,12 @@ def source(partition: int) -> TopicPartition:
     return TopicPartition(Topic("orders"), Partition(partition))
 
 
-def filling(partition: int = 0, **changes: object) -> Filling:
-    empty = Filling(source(partition), None, 0, 0, 0, flushing=False, flushing_bytes=0)
+def filling(partition: int = 0, **changes: object) -> BufferStats:
+    empty = BufferStats(source(partition), None, 0, 0, 0, flushing=False, flushing_bytes=0)
     return replace(empty, **changes)  # type: ignore[arg-type]
 
 
-def flushes(*fillings: Filling, now_s: float = 0.0) -> tuple[Flush, ...]:
+def flushes(*fillings: BufferStats, now_s: float = 0.0) -> tuple[Flush, ...]:
     return decide(fillings, LIMITS, now_s).flushes
 
 
@@ -41,7 +41,7 @@ def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
 
 
 def test_an_empty_partition_is_never_due() -> None:
-    assert decide([filling()], LIMITS, now_s=1e9) == FlushDecision((), Pressure())
+    assert decide([filling()], LIMITS, now_s=1e9) == FlushDecision((), BackpressureState())
 
 
 def test_age_needs_no_second_record() -> None:
@@ -90,7 +90,7 @@ def test_a_partition_that_is_far_ahead_of_the_store_is_paused_and_the_others_are
     ahead = filling(0, first_record_at_s=0.0, records=100, flushing=True)
     assert sources(decide([ahead, filling(1)], LIMITS, 0.0)) == (set(), {0})
     landed = replace(ahead, flushing=False)
-    assert sources(decide([landed, filling(1)], LIMITS, 0.0, Pressure(frozenset({source(0)})))) == ({0}, set())
+    assert sources(decide([landed, filling(1)], LIMITS, 0.0, BackpressureState(frozenset({source(0)})))) == ({0}, set())
 
 
 def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
@@ -101,7 +101,7 @@ def test_short_memory_flushes_the_largest_and_no_more_than_needed() -> None:
     ]
     decision = decide(fillings, LIMITS, now_s=0.0)
     assert decision.flushes == (Flush(source(1), FlushReason.MEMORY),)
-    assert decision.pressure == Pressure(frozenset({source(1)})), "small ones are read on"
+    assert decision.pressure == BackpressureState(frozenset({source(1)})), "small ones are read on"
 
 
 def test_the_small_are_not_flushed_because_a_large_one_cannot_be() -> None:
@@ -118,7 +118,7 @@ def test_what_is_on_its_way_out_is_waited_for() -> None:
 def test_reading_goes_on_only_with_room_to_spare() -> None:
     def full(used: int, *, before: bool) -> bool:
         leaving = filling(flushing=True, flushing_bytes=used)
-        return decide([leaving], LIMITS, 0.0, Pressure(is_full=before)).pressure.is_full
+        return decide([leaving], LIMITS, 0.0, BackpressureState(is_full=before)).pressure.is_full
 
     assert not full(10_000, before=False)
     assert full(10_001, before=False)
@@ -127,7 +127,7 @@ def test_reading_goes_on_only_with_room_to_spare() -> None:
 
 
 def test_a_large_one_is_read_again_when_its_flush_has_landed_or_there_is_room() -> None:
-    before = Pressure(frozenset({source(0)}))
+    before = BackpressureState(frozenset({source(0)}))
     leaving = filling(0, flushing=True, flushing_bytes=7500)
     assert sources(decide([leaving], LIMITS, 0.0, before))[1] == {0}
     assert sources(decide([replace(leaving, flushing_bytes=6000)], LIMITS, 0.0, before))[1] == set()
@@ -148,4 +148,4 @@ def test_one_buffer_that_is_larger_than_the_bound_goes_out_alone() -> None:
     decision = decide([filling(0, first_record_at_s=0.0, memory_bytes=50_000), filling(1)], LIMITS, 0.0)
     assert sources(decision) == ({0}, {0, 1})
     after = decide([filling(0), filling(1)], LIMITS, 0.0, decision.pressure)
-    assert after == FlushDecision((), Pressure())
+    assert after == FlushDecision((), BackpressureState())

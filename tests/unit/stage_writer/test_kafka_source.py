@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from common.clock import SystemClock
 from common.settings import Settings
 from stage_writer.shell import kafka
-from stage_writer.shell.gathering import batches_of
+from stage_writer.shell.fetched import batches_of
 from stage_writer.shell.kafka import KafkaSource
 
 if TYPE_CHECKING:

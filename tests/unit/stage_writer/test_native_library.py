@@ -20,9 +20,9 @@ from tests.fakes.native import required_library
 ASSIGNED_WHILE_CLOSING = """
 from confluent_kafka import Consumer
 from stage_writer.native.library import library_path
-from stage_writer.native.taking import NativeTaking
+from stage_writer.native.fetching import NativeFetch
 consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
-taking = NativeTaking(library_path(), consumer, lambda _topic: False)
+taking = NativeFetch(library_path(), consumer, lambda _topic: False)
 taking.take_over([("orders", 0)])
 taking.close()
 taking.take_over([("orders", 1)])

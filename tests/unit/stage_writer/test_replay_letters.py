@@ -11,7 +11,7 @@ from common.errors import UsageError
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
 from stage_writer.core.batch import NO_TIMESTAMP
-from stage_writer.replay.letters import MOST_OFFSETS, MOST_REQUESTS, Letters
+from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, Letters
 from stage_writer.replay.records import Range
 from tests.builders import config_file, span
 
@@ -71,7 +71,7 @@ def test_letters_that_stand_alone_share_a_request_and_a_long_run_has_its_own(tmp
 
 
 def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stage_writer.replay.letters.MOST_OFFSETS", 2)
+    monkeypatch.setattr("stage_writer.replay.dead_letters.MOST_OFFSETS", 2)
     places = [("orders", 0, 2 * index) for index in range(2 * MOST_REQUESTS + 1)]
     with pytest.raises(UsageError, match="1,001 requests") as refused:
         Letters.read(export(tmp_path, places), 10).requests("orders")

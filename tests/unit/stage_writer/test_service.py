@@ -12,7 +12,7 @@ from common.http.pausing import Pausing
 from common.ports import CreateOutcome
 from common.settings import Settings, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.chain_origins import Beginning, begin_path, beginning_to_bytes
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.idle import MARGIN_MS, StreamFact, facts_from_bytes
 from common.stage.markers import MarkerName
 from common.stage.paused_streams import PausedStreams
@@ -121,8 +121,8 @@ class World:
         return " ".join(self.writer.health().problems)
 
 
-def write_beginning(world: World, source: TopicPartition, beginning: Beginning) -> None:
-    world.store.write(begin_path(source), beginning_to_bytes(beginning))
+def write_beginning(world: World, source: TopicPartition, beginning: ChainOrigin) -> None:
+    world.store.write(origin_path(source), origin_to_bytes(beginning))
 
 
 def test_a_flush_names_the_topic_that_it_is_of(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_partition_without_new_records_is_staged_again_after_a_rewind(tmp_path
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     (before,) = [item.path for item in world.store.list("done")]
-    write_beginning(world, FIRST, Beginning(Position(0)))
+    write_beginning(world, FIRST, ChainOrigin(Position(0)))
     world.store.delete([before])  # as a rewind to 0 does, after its copy
     world.steps(2)
     assert world.chain() == [], "not each round looks"
@@ -288,7 +288,7 @@ def test_what_is_read_of_a_topic_that_was_created_again_is_never_claimed(tmp_pat
         world.steps(4)
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 10)]
     assert "orders was deleted and created again" in world.problems()
-    write_beginning(world, FIRST, Beginning(Position(0), 1, "second"))  # as `bootstrap restart` does
+    write_beginning(world, FIRST, ChainOrigin(Position(0), 1, "second"))  # as `bootstrap restart` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += LOOK_AT_HELD_S
     world.steps(40)
@@ -360,7 +360,7 @@ def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begi
     assert "records are lost" in world.problems()
     assert [held.reason for held in world.writer.snapshot().held.values()] == ["topic_truncated"]
     assert world.chain() == [(0, 10, "first", 0)]
-    write_beginning(world, FIRST, Beginning(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
+    write_beginning(world, FIRST, ChainOrigin(Position(5), 1, "first"))  # as `bootstrap restart --at 5` does
     world.store.delete([MarkerName(FIRST, Position(0)).path])
     world.clock.now_s += LOOK_AT_HELD_S
     world.steps(40)
@@ -387,7 +387,7 @@ def test_a_topic_that_was_created_again_before_anything_was_staged_is_simply_rea
 def test_markers_of_an_older_generation_are_not_gone_on_from(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
     put(world.store, *chain_of(0, 10, 20, source=FIRST)[1:])
-    write_beginning(world, FIRST, Beginning(Position(2), 3, "first"))
+    write_beginning(world, FIRST, ChainOrigin(Position(2), 3, "first"))
     world.steps()
     assert (2, 5, "first", 3) in world.chain()
 
@@ -440,7 +440,7 @@ def test_a_partition_that_is_added_while_another_writer_starts_the_topic_lacks_n
 
     def meanwhile(group: LonelyMember, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         if SECOND not in group.ends:
-            write_beginning(world, FIRST, Beginning(Position(5)))
+            write_beginning(world, FIRST, ChainOrigin(Position(5)))
             group.ends[SECOND] = 3
         return ask(group, streams)
 
@@ -462,7 +462,7 @@ def test_a_chain_that_begins_at_a_moment_begins_there_after_a_restart_too(tmp_pa
 
 def test_a_beginning_that_somebody_else_wrote_wins(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5}, "latest")
-    write_beginning(world, FIRST, Beginning(Position(2)))
+    write_beginning(world, FIRST, ChainOrigin(Position(2)))
     world.steps()
     assert [(start, end) for start, end, *_ in world.chain()] == [(2, 5)]
 

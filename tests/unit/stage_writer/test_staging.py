@@ -12,10 +12,10 @@ from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.chain_origins import Beginning
+from common.stage.chain_origins import ChainOrigin
 from common.stage.data_files import LONGEST_FLUSH_S
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
-from common.stage.news import news_path
+from common.stage.notifications import news_path
 from common.storage.store import FsspecStore
 from stage_writer.core.chain_end import Lineage, Tail
 from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
@@ -236,7 +236,7 @@ def test_the_only_marker_is_withdrawn_only_where_a_beginning_says_where_reading_
     first = world.seal(0, 10, None)
     late = world.job(10, 20, first.tail)
     if has_beginning:
-        world.stage().begin(SOURCE, Beginning(Position(0)))
+        world.stage().begin(SOURCE, ChainOrigin(Position(0)))
     world.rewind(0)
     outcome = late.run()
     if has_beginning:
@@ -271,7 +271,7 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
 
 def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:
     world.seal(500, 510, None)
-    world.stage().begin(SOURCE, Beginning(Position(0), generation=1))
+    world.stage().begin(SOURCE, ChainOrigin(Position(0), generation=1))
     assert world.stage().tail(SOURCE) is None
     new = world.seal(0, 10, None, generation=1)
     assert world.stage().tail(SOURCE) == new.tail

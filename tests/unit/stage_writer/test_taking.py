@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from stage_writer.shell.taking import Taker
+from stage_writer.shell.fetching import Fetcher
 from tests.fakes.group import HandClock
 
 
@@ -57,8 +57,8 @@ class Queue:
         return found
 
 
-def taker(queue: Queue, most: int = 1000, most_bytes: int = 10_000) -> Taker:
-    return Taker(cast("Consumer", queue), queue.clock, most, most_bytes)
+def taker(queue: Queue, most: int = 1000, most_bytes: int = 10_000) -> Fetcher:
+    return Fetcher(cast("Consumer", queue), queue.clock, most, most_bytes)
 
 
 def sizes(messages: list[Message]) -> list[int]:

@@ -10,7 +10,7 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
-from delta_loader.core.explain.loaded import Asked, LoadedRange, find_loading_commit
+from delta_loader.core.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
 from delta_loader.core.explain.offsets import Holder, OffsetPlace, OffsetStory
 from delta_loader.core.explain.view import offset_to_json, offset_to_text
 from delta_loader.core.held import Held
@@ -39,8 +39,8 @@ def other(version: int, operation: str = "OPTIMIZE", restored: int | None = None
     return LoggedCommit(version, operation, restored_version=restored, timestamp_ms=1_772_359_265_000)
 
 
-def asked(offset: int, generation: int = 0) -> Asked:
-    return Asked("orders", SOURCE, Offset(offset), generation)
+def asked(offset: int, generation: int = 0) -> RecordQuery:
+    return RecordQuery("orders", SOURCE, Offset(offset), generation)
 
 
 def search(offset: int, *commits: LoggedCommit, generation: int = 0) -> LoadedRange:

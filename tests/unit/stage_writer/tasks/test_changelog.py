@@ -17,7 +17,7 @@ from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.changelog.retention import retention_s, snapshot_after_s
 from stage_writer.changelog.topic import unfit
 from stage_writer.changelog.watch import ChangelogWatch
-from stage_writer.partitions.state_renewal import Renewing
+from stage_writer.partitions.state_renewal import StateRenewal
 from stage_writer.tasks.shared import SnapshotsWhen
 from tests.fakes.counting import FIRST, World, counted
 from tests.fakes.group import HandClock, InTurn
@@ -323,7 +323,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
         return SimpleNamespace(source=source, task=Task(number), tail=tail, buffer=buffer, flight=None)
 
     stage = SimpleNamespace(states=None)
-    renewing = Renewing(stage, InTurn(), clock, structlog.get_logger())
+    renewing = StateRenewal(stage, InTurn(), clock, structlog.get_logger())
     owned = [idle(0), idle(1)]
     for _ in range(20):
         clock.sleep_s(10.0)

@@ -210,7 +210,7 @@ class _Headers:
         return pa.ListArray.from_buffers(HEADERS, self.messages, [self._valid[0], self._ends[0]], children=[pairs])
 
 
-class NativeTaking:
+class NativeFetch:
     """Reads the messages of one consumer. Raises OSError where that is not supported (rule 4)."""
 
     def __init__(self, path: Path, consumer: Consumer, with_headers: Callable[[str], bool]) -> None:

@@ -38,7 +38,7 @@ ACCEPT = "accept"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Resolution:
     """What an operator decided about one event of one table."""
 
     app_id: str
@@ -56,7 +56,7 @@ class Answer:
     @property
     def path(self) -> str:
         """Its object in the stage."""
-        return answer_path(self.app_id, self.table_id, self.version)
+        return resolution_path(self.app_id, self.table_id, self.version)
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -75,7 +75,7 @@ class Answer:
         return stored.model_dump_json(indent=2, exclude=absent).encode()
 
     @classmethod
-    def from_bytes(cls, path: str, data: bytes) -> Answer:
+    def from_bytes(cls, path: str, data: bytes) -> Resolution:
         """The inverse. Raises UsageError."""
         try:
             stored = _Stored.model_validate_json(data)
@@ -99,7 +99,7 @@ class Answer:
             ) from None
 
 
-def answer_path(app_id: str, table_id: str, version: int) -> str:
+def resolution_path(app_id: str, table_id: str, version: int) -> str:
     """The path of an event's resolution (rule 1)."""
     return f"{ACCEPT}/{quote(app_id, safe='')}/{quote(table_id, safe='')}/{version:020d}.json"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from numpy.typing import NDArray
 
-    from stage_writer.native.taking import TakenMessages
+    from stage_writer.native.fetching import TakenMessages
 
 _second = itemgetter(1)
 _LONG_RUN = 64
@@ -47,7 +47,7 @@ class ClientEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Portion:
+class Fetched:
     """The result of one read from librdkafka."""
 
     batches: tuple[MessageBatch, ...]
@@ -99,7 +99,7 @@ class _Columns:
         )
 
 
-def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
+def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Fetched:
     """Messages and problems, as `consume` returns them."""
     count, problems = len(messages), list[ClientEvent]()
     errors = list(map(Message.error, messages))
@@ -110,7 +110,7 @@ def portion_of(messages: Sequence[Message], *, with_headers: bool) -> Portion:
             if error is not None
         ]
         messages = [message for message, error in zip(messages, errors, strict=True) if error is None]
-    return Portion(batches_of(messages, with_headers=with_headers), tuple(problems), count)
+    return Fetched(batches_of(messages, with_headers=with_headers), tuple(problems), count)
 
 
 def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[MessageBatch, ...]:

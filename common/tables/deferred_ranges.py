@@ -32,19 +32,19 @@ _END = "to"
 
 
 @dataclass(frozen=True, slots=True)
-class DebtIds:
+class DeferredIds:
     """The two txn actions of one table's deferred range of one Kafka partition."""
 
     start: str
     end: str
 
     @classmethod
-    def of(cls, ids: TxnIds, source: TopicPartition, url: str) -> DebtIds:
+    def of(cls, ids: TxnIds, source: TopicPartition, url: str) -> DeferredIds:
         """The ids for a partition's chain and the table at ``url``."""
         return cls.with_prefix(f"{ids.of(source)}:{_digest_of(url)}")
 
     @classmethod
-    def with_prefix(cls, prefix: str) -> DebtIds:
+    def with_prefix(cls, prefix: str) -> DeferredIds:
         """The ids for a Kafka partition's txn id and a table's digest, joined by a colon."""
         return cls(f"{prefix}:from", f"{prefix}:{_END}")
 
@@ -65,7 +65,7 @@ class DebtIds:
 
 
 @dataclass(frozen=True, slots=True)
-class Debt:
+class DeferredRange:
     """The range that a table may lack of one Kafka partition."""
 
     url: str
@@ -90,12 +90,12 @@ class DeferredRanges:
         for name in transactions:
             prefix, _, end = name.rpartition(":")
             partition, _, digest = prefix.rpartition(":")
-            owed = DebtIds.with_prefix(prefix).read(transactions) if end == _END else None
+            owed = DeferredIds.with_prefix(prefix).read(transactions) if end == _END else None
             if owed is not None:
                 found[partition] = (*found.get(partition, ()), (digest, owed))
         return cls(found)
 
-    def of(self, ids: TxnIds, urls: Iterable[str], sources: Iterable[TopicPartition]) -> tuple[Debt, ...]:
+    def of(self, ids: TxnIds, urls: Iterable[str], sources: Iterable[TopicPartition]) -> tuple[DeferredRange, ...]:
         """The deferred ranges of some tables and Kafka partitions, ordered by table first."""
         if not self.by_partition:
             return ()
@@ -103,7 +103,7 @@ class DeferredRanges:
         lacking = dict.fromkeys(source for source, _ in owed_by)
         digests = ((url, _digest_of(url)) for url in urls if lacking)
         return tuple(
-            Debt(url, source, owed_by[source, digest])
+            DeferredRange(url, source, owed_by[source, digest])
             for url, digest in digests
             for source in lacking
             if (source, digest) in owed_by
@@ -119,7 +119,7 @@ class DeferredRanges:
 
 def debts_of(
     ids: TxnIds, transactions: Mapping[str, int], urls: Iterable[str], sources: Iterable[TopicPartition]
-) -> tuple[Debt, ...]:
+) -> tuple[DeferredRange, ...]:
     """All deferred ranges, by the main table's txn actions."""
     return DeferredRanges.read(transactions).of(ids, urls, sources)
 

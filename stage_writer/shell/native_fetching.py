@@ -2,7 +2,7 @@
 
 Rules:
 
-1. Those of `stage_writer.shell.taking`. C ends a portion by its bytes; this module ends it by time.
+1. Those of `stage_writer.shell.fetching`. C ends a portion by its bytes; this module ends it by time.
 2. The group is served between two waits, so these are short. Messages of the same portion that were read before a
    rebalance moved their partition are dropped, and the portion ends.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError
 
-from stage_writer.shell.gathering import ClientEvent, Portion, batches_of_taken, portion_of
+from stage_writer.shell.fetched import ClientEvent, Fetched, batches_of_taken, portion_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from common.ports import Clock
-    from stage_writer.native.taking import NativeTaking
+    from stage_writer.native.fetching import NativeFetch
 
 _LONGEST_WAIT_S = 0.05
 _FORWARD_EVERY_S = 0.1
 _SERVED = 100
 
 
-class NativeTaker:
+class NativeFetcher:
     """Reads portions from one consumer."""
 
     def __init__(
         self,
-        taking: NativeTaking,
+        taking: NativeFetch,
         consumer: Consumer,
         clock: Clock,
         most: int,
@@ -42,7 +42,7 @@ class NativeTaker:
         *,
         with_headers: bool = False,
     ) -> None:
-        """Like `Taker`; ``with_headers`` is for messages that arrive as Python's objects."""
+        """Like `Fetcher`; ``with_headers`` is for messages that arrive as Python's objects."""
         self._with_headers = with_headers
         self._taking = taking
         self._consumer = consumer
@@ -55,8 +55,8 @@ class NativeTaker:
         self.moved: set[tuple[str, int]] = set()
         """Topics and partitions that were assigned or revoked while the last portion was read."""
 
-    def take(self, timeout_s: float, taken_bytes: int = 0) -> Portion:
-        """Like `Taker.take`."""
+    def take(self, timeout_s: float, taken_bytes: int = 0) -> Fetched:
+        """Like `Fetcher.take`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         most_bytes = self._most_bytes - taken_bytes
         strays: list[Message] = []
@@ -95,7 +95,7 @@ class NativeTaker:
 
     def _portion(
         self, strays: list[Message], stale: Collection[tuple[str, int]] = (), fresh: Sequence[Message] = ()
-    ) -> Portion:
+    ) -> Fetched:
         """What is held, without ``stale`` partitions (rule 2); ``fresh`` ones were assigned at the same time."""
         # Events of no partition arrive by the consumer's own queue, and so does what was queued before it was
         # forwarded.
@@ -109,4 +109,4 @@ class NativeTaker:
         kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
         told = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
         count = other.count + after.count + len(taken.offsets) + len(problems)
-        return Portion((*kept, *after.batches), (*told, *after.problems), count)
+        return Fetched((*kept, *after.batches), (*told, *after.problems), count)

@@ -41,7 +41,7 @@ def size_of(message: Message) -> int:
     return _MESSAGE_BYTES + len(message) + len(message.key() or b"") + more
 
 
-class Taker:
+class Fetcher:
     """Reads portions from one consumer."""
 
     def __init__(self, consumer: Consumer, clock: Clock, most: int, most_bytes: int) -> None:

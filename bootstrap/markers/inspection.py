@@ -53,7 +53,7 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Looker:
+class ChainInspector:
     """Reads a config's stage and tables."""
 
     settings: Settings
