@@ -8,6 +8,7 @@ simulation is to be made to see it, by faults where they hurt and the world in w
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
     from tests.simulation.world import Chances
 
+PAGE = Path(__file__).parents[2] / "docs/internals/guarantees.md"
+BEGIN, END = "<!-- by `python -m tests.simulation.sweep --write` -->", "<!-- end of the table -->"
+
 
 def world_of(mutation: Mutation) -> str:
     """The world in which a rule matters: its kind, and its habits where they are not the seed's."""
@@ -29,7 +33,22 @@ def world_of(mutation: Mutation) -> str:
 
 def _habits(chances: Chances) -> str:
     named = {**vars(world), **vars(editing)}.items()
-    return next(name for name, value in named if value is chances).lower().replace("_", " ")
+    own = " and ".join(sorted(chances.surroundings)) if chances.surroundings else "habits of its own"
+    return next((name for name, value in named if value is chances), own).lower().replace("_", " ")
+
+
+def table_of(found: Mapping[str, int]) -> str:
+    """A row for each rule: its world, and the histories until it is found."""
+    by_rule = {mutation.rule: mutation for mutation in MUTATIONS}
+    rows = [f"| {rule} | {world_of(by_rule[rule])} | {count} |" for rule, count in found.items()]
+    return "\n".join(["| rule that is broken | world | histories |", "| --- | --- | --- |", *rows])
+
+
+def write_table(found: Mapping[str, int]) -> None:
+    """Replace the table of the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table_of(found)}\n{END}{after}")
 
 
 def complaints(found: Mapping[str, int]) -> list[str]:
@@ -54,6 +73,7 @@ def search(mutations: Iterable[Mutation], first: int) -> dict[str, int]:
 def main(
     rules: Annotated[list[str] | None, typer.Argument(help="Only these rules.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    write: Annotated[bool, typer.Option("--write", help="Write the table into docs/internals/guarantees.md.")] = False,  # noqa: FBT002
 ) -> None:
     """Print how many histories it takes to find each broken rule; exit 1 where that is too many."""
     if unknown := set(rules or ()) - {one.rule for one in MUTATIONS}:
@@ -63,6 +83,8 @@ def main(
     if not rules:
         search(RARE, first)
     wrong = complaints(found)
+    if write and not rules:
+        write_table(found)
     typer.echo("\n".join(wrong) or f"half of the rules within {median(found.values()):g} histories")
     sys.exit(1 if wrong else 0)
 
