@@ -196,9 +196,12 @@ class StreamTables:
     def gone_files(
         self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None
     ) -> Callable[[Marker], Held | None]:
-        """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker."""
+        """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker.
+
+        A table that is left out by now is passed over.
+        """
         gone: dict[object, str] = {}
-        for url in tuple(self.targets) if urls is None else urls:
+        for url in [url for url in (self.targets if urls is None else urls) if url in self.targets]:
             with self.tried(url):
                 gone |= self._gone_of(load, self.targets[url], open_store, parallel)
 

@@ -153,12 +153,16 @@ def test_one_broken_table_is_told_and_holds_no_other(
     assert len(staging.markers()) == 1
 
 
-def test_what_a_broken_table_lacks_grows_and_comes_in_order(staging: Staging, tables: Broken) -> None:
+@pytest.mark.parametrize("how", [_unreadable, _not_created, _refusing])
+def test_what_a_broken_table_lacks_grows_and_comes_in_order(
+    staging: Staging, tables: Broken, how: Callable[[Broken, str], None]
+) -> None:
     url = staging.route("a")
-    tables.commits.add(url)
+    how(tables, url)
     for start in range(0, 50, 10):
         staging.flush(0, start, start + 10, routed={"a": [start]} if start != 20 else {"b": [start]})
-        assert one_pass(staging, tables, marker_retention=0).failure is not None
+        assert url in required(one_pass(staging, tables, marker_retention=0).failure).problem
+        assert tables.tables[staging.table].transactions["orders-0"] == start + 9, "the others go on"
     tables.fix()
     staging.flush(0, 50, 60, routed={"a": [50]})
     assert one_pass(staging, tables, marker_retention=0, max_files=3).failure is None
