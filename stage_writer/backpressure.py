@@ -71,13 +71,13 @@ class Backpressure:
         if pressure.is_full != self.is_full:
             self._log.info("reading pauses" if pressure.is_full else "reading resumed", buffered_bytes=used_bytes)
         self.is_full = pressure.is_full
-        before = self.current.paused
-        for partition, owned in self._assignment.owned.items():
-            owned.paused = partition in pressure.paused
-        if paused := pressure.paused - before:
+        changed = [each for each in self._assignment.owned.values() if each.paused != (each.source in pressure.paused)]
+        freed = [each for each in changed if each.paused]
+        for owned in changed:
+            owned.paused = not owned.paused
+        if paused := {each.source for each in changed if each.paused}:
             self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
-        freed = [self._assignment.owned[partition] for partition in before - pressure.paused]
         self._pauses.read_again(freed)
         if resumed := {owned.source for owned in freed if owned.wait is None}:
             self._source.resume(resumed)

@@ -116,16 +116,16 @@ class Flushes:
         seconds, app_id = self._clock.monotonic_s() - flight.began_s, owned.converter.stream.app_id
         self._buffers.flushed(app_id, flight.arrow_bytes, sealed.size_bytes)
         self._runtime.telemetry.sealed(app_id, sealed, flight.reason, seconds)
-        if not sealed.chain_moved:
-            owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
-            if owned.task is not None:
-                owned.task.sealed(sealed.tail.state)
-            if owned.outlet is not None:
-                owned.outlet.sealed(sealed.tail.outboxes)
         self._on_sealed(owned, sealed)
         if sealed.chain_moved:
             self._log.warning("chain moved", partition=str(owned.source))
             self._assignment.restart(owned)
+            return
+        owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
+        if owned.task is not None:
+            owned.task.sealed(sealed.tail.state)
+        if owned.outlet is not None:
+            owned.outlet.sealed(sealed.tail.outboxes)
 
     def _try_later(self, flight: InFlightFlush, error: StoreError | BrokerError) -> None:
         if isinstance(error, StoreError):  # rule 3

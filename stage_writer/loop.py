@@ -146,9 +146,7 @@ class StageWriter:
         self._background.run()
         self._pauses.look()
         self.assignment.resume()
-        paused = self._backpressure.current.paused
-        owned = self.assignment.owned.values()
-        self._waiting.look(owned, paused, is_patient=self._catching_up is None)
+        self._waiting.look(self.assignment.owned.values(), is_patient=self._catching_up is None)
         self._flushes.finish()
         self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)
         self._flushes.retry()

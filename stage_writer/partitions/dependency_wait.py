@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
-    from common.spans import TopicPartition
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Dependency, RecordSource
 
@@ -44,10 +43,8 @@ class DependencyWaits:
         self._source.pause([owned.source])
         self._log.warning("partition waits", partition=str(owned.source), problem=wait.error.problem)
 
-    def look(
-        self, ours: Collection[AssignedPartition], paused: Collection[TopicPartition], *, is_patient: bool
-    ) -> None:
-        """Resume those that can continue; ``paused`` ones are read later, for another reason. Raises rule 3's error."""
+    def look(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
+        """Resume those that can continue, but for what is paused for another reason. Raises rule 3's error."""
         for owned in ours:
             wait = owned.wait
             if wait is None:
@@ -55,7 +52,7 @@ class DependencyWaits:
             if wait.is_over():
                 owned.wait = None
                 self._source.seek(owned.source, owned.buffer.end)
-                if owned.source not in paused:
+                if not owned.paused:
                     self._source.resume([owned.source])
                 self._log.info("partition resumed", partition=str(owned.source), position=owned.buffer.end)
             elif not is_patient and self._clock.monotonic_s() - owned.waits_since_s > GIVE_UP_AFTER_S:
