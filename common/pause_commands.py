@@ -12,8 +12,7 @@ import typer
 from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
 from common.clock import SystemClock
-from common.errors import UsageError
-from common.settings.hints import did_you_mean
+from common.settings.hints import unknown_stream
 from common.stage.paused import Pause, StreamPart, pause, resume
 from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams
 from common.storage.store import FsspecStore
@@ -85,8 +84,7 @@ def _stage(settings: Settings) -> FsspecStore:
 def _require_stream(settings: Settings, app_id: str) -> None:
     app_ids = [stream.app_id for stream in settings.streams]
     if app_id not in app_ids:
-        msg = f"no stream of the config has the app_id {app_id!r}"
-        raise UsageError(msg, did_you_mean(app_id, app_ids, f"known are: {', '.join(app_ids)}"))
+        raise unknown_stream(app_id, app_ids)
 
 
 def _operator() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.http.server import Page, json_page, text_page
-from common.settings.hints import did_you_mean
+from common.settings.hints import unknown_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,8 +72,8 @@ def pausing_calls(pausing: Pausing, paused: PausedStreams) -> dict[str, Callable
             unknown = ", ".join(sorted(query))
             return text_page(400, f"unknown parameters: {unknown}; give stream=APP_ID, or none for the whole process\n")
         if app_id not in paused.app_ids:
-            hint = did_you_mean(app_id, paused.app_ids, f"known are: {', '.join(paused.app_ids)}")
-            return text_page(404, f"no stream of this config has the app_id {app_id!r}; {hint}\n")
+            unknown_id = unknown_stream(app_id, paused.app_ids)
+            return text_page(404, f"{unknown_id.problem}; {unknown_id.remedy}\n")
         try:
             if not pause:
                 return json_page(200, {"stream": app_id, "paused": False, "was_paused": paused.resume(app_id)})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
+from common.errors import UsageError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -15,3 +17,10 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     same = [one for one in names if one.casefold() == name.casefold()]
     near = same or difflib.get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def unknown_stream(app_id: str, known: Iterable[str]) -> UsageError:
+    """The error for an app_id that no stream of the config has."""
+    app_ids = list(known)
+    msg = f"no stream of this config has the app_id {app_id!r}"
+    return UsageError(msg, did_you_mean(app_id, app_ids, f"known are: {', '.join(app_ids)}"))
