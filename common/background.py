@@ -1,4 +1,4 @@
-"""Work beside a program's main loop, in daemon threads: one that hangs does not keep the process from ending."""
+"""Background work of a program, in daemon threads: one that hangs does not keep the process from ending."""
 
 from __future__ import annotations
 

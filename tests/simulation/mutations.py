@@ -666,7 +666,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         worlds=Worlds.CHANGES,
     ),
     Mutation(
-        "a rewind of several topics gives way to loads",
+        "a rewind of several topics yields to loads",
         _a_rewind_does_not_look_at_loads,
         OPERATED,
         worlds=Worlds.JOINED,
@@ -688,7 +688,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         for rule, breaking, chances in (
             ("a marker is its app_id's", broken.markers_of_another_stream_are_loaded, CALLED),
             ("a marker is its topic's", broken.topic_ids_are_not_compared, MOVED),
-            ("whose a marker is, is looked at", broken.markers_are_not_judged, None),
+            ("the stream of a marker is checked", broken.markers_are_not_judged, None),
             ("a RESTORE is found however far down", broken.what_lies_further_down_the_log_did_not_happen, TENDED),
             ("a chain is new where that is proved", broken.a_chain_without_a_position_is_new, TENDED),
             ("a RESTORE after the last look is found", broken.a_restore_of_others_is_no_news, TENDED),

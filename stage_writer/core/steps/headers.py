@@ -3,7 +3,7 @@
 Rules:
 
 1. Whole columns at a time: a key is checked to be UTF-8 by one cast of all of them. Only when that fails, messages are
-   looked at one by one.
+   checked one by one.
 2. A message with a header whose key is not UTF-8 is refused where its headers are used: a STRING cannot hold it.
 3. A message without headers has null, as with Spark's Kafka source.
 """
