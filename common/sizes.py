@@ -1,6 +1,8 @@
-"""Readable sizes."""
+"""Readable sizes and times."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 
 def size_text(size_bytes: int) -> str:
@@ -9,3 +11,8 @@ def size_text(size_bytes: int) -> str:
         if size_bytes >= 2**power:
             return f"{size_bytes / 2**power:,.1f} {unit}"
     return f"{size_bytes:,} B"
+
+
+def time_text(time_ms: int) -> str:
+    """A time of the wall clock in UTC, in seconds: `2026-03-01T00:00:00+00:00`."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")

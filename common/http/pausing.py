@@ -11,8 +11,9 @@ Rules:
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from common.sizes import time_text
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -49,7 +50,7 @@ class Pausing:
         since_ms = self._since_ms
         if since_ms is None:
             return ()
-        moment = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+        moment = time_text(since_ms)
         return (f"paused since {moment}; POST /resume ends it",)
 
     def pause(self) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
 from common.spans import MAX_POSITION, Partition, Position, Topic
+from common.stage import data_files
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {
@@ -204,7 +205,7 @@ LoadScheduleOrNone = Annotated[
     BeforeValidator(check_optional_load_schedule),
     WithJsonSchema({"type": ["string", "number", "null"]}),
 ]
-CODECS = "^(snappy|zstd)$"
+CODECS = f"^({'|'.join(data_files.CODECS)})$"
 """How data files may be compressed."""
 Workers = Annotated[int, BeforeValidator(parse_workers), PlainSerializer(workers_text), _WORKERS_SCHEMA]
 HttpToken = Annotated[str | None, BeforeValidator(check_http_token)]

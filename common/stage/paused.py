@@ -11,7 +11,6 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -19,6 +18,7 @@ from urllib.parse import quote
 from common.errors import MarkerError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
+from common.sizes import time_text
 from common.stage.stored import Stored, reading, require_known_version
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Pause:
     @property
     def text(self) -> str:
         """``loading is paused since … by …``."""
-        since = "" if self.since_ms is None else f" since {_moment(self.since_ms)}"
+        since = "" if self.since_ms is None else f" since {time_text(self.since_ms)}"
         by = f" by {self.by}" if self.by else ""
         return f"{self.part} is paused{since}{by}{f': {self.reason}' if self.reason else ''}"
 
@@ -114,7 +114,3 @@ def resume(store: ObjectStore, part: StreamPart, app_id: str) -> bool:
     was_paused = store.stat(path) is not None
     store.delete([path])
     return was_paused
-
-
-def _moment(wall_ms: int) -> str:
-    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")

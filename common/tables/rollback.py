@@ -47,10 +47,10 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from common.sizes import time_text
 from common.spans import Position, Span
 from common.stage.markers import Marker, Origin
 from common.tables.history import LoggedCommit, with_lineage
@@ -389,7 +389,7 @@ def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generat
 def described(url: str, back: Rollback) -> str:
     """What happened to the table at a URL: version, when, who, and where its records end."""
     cause = back.cause
-    when = "" if cause.timestamp_ms is None else f" at {_moment(cause.timestamp_ms)}"
+    when = "" if cause.timestamp_ms is None else f" at {time_text(cause.timestamp_ms)}"
     who = f" by {cause.author}" if cause.author else ""
     positions = ", ".join(f"{source} up to {position}" for source, position in sorted(back.positions.items()))
     older = "".join(f"; {span} of an older topic {source} is gone with it" for source, span in back.gone)
@@ -424,7 +424,3 @@ def described(url: str, back: Rollback) -> str:
                 f"the log of {url} begins with version {cause.version}, after this stream's last load: whether the "
                 f"table was restored since (RESTORE) is unknown; its txn actions say that it has {positions}"
             )
-
-
-def _moment(timestamp_ms: int) -> str:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")

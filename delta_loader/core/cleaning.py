@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from common.errors import MarkerError, UsageError
 from common.printable import joined
 from common.settings.pace import longest_flush_after_s
 from common.settings.values import duration_text
+from common.sizes import time_text
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, shortened
 from common.tables.rollback import MOST_COMMITS
 
@@ -158,7 +158,7 @@ def _lines(tally: Tally, *, done: bool) -> Iterator[str]:
     if tally.failure is not None:
         yield f"{tally.url}: left alone, {tally.failure}"
     if tally.count:
-        moment = datetime.fromtimestamp((tally.oldest_ms or 0) / 1000, UTC).isoformat(timespec="seconds")
+        moment = time_text(tally.oldest_ms or 0)
         size = f", {tally.size_bytes:,} bytes" if tally.size_bytes else ""
         verb = "removed" if done else "to remove"
         yield f"{tally.url}: {tally.count:,} {tally.what} {verb}{size}, the oldest of {moment}"

@@ -7,13 +7,13 @@ the next ones wanted; a lag is a difference of positions, so holes in Kafka coun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
 from common.json_value import Json  # noqa: TC001 - an alias of a union
 from common.printable import joined, one_line
 from common.remedies import CONFIG
+from common.sizes import time_text
 from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
 from delta_loader.core.load_modes.load_mode import load_mode_name
 from delta_loader.core.valid_through import moment_text
@@ -235,7 +235,7 @@ def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -
 
 
 def _lease_lines(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> list[str]:
-    moment = datetime.fromtimestamp(lease.renewed_ms / 1000, UTC).isoformat(timespec="seconds")
+    moment = time_text(lease.renewed_ms)
     state = "released" if lease.released else "renewed"
     lines = [f"loader: {lease.holder} ({state} its lease at {moment}, epoch {lease.epoch})"]
     if lease.released:

@@ -5,11 +5,10 @@ Rule: JSON keys are only ever added. Figures are those of the tables' own logs.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, assert_never
 
 from common.json_value import Json  # noqa: TC001 - an alias of a union
-from common.sizes import size_text
+from common.sizes import size_text, time_text
 from delta_loader.core.services.facts import Service, ServiceRun
 from delta_loader.core.services.outcomes import Done, GivenUp, TaskFailed
 
@@ -112,7 +111,7 @@ def _log_words(facts: TableFacts) -> str:
     log = facts.log
     kept = facts.properties.get("delta.logRetentionDuration", "30 days").removeprefix("interval ")
     return (
-        f"{log.commits:,} commits since {moment(log.oldest_ms)}, {size_text(log.size_bytes)}, kept for {kept}; "
+        f"{log.commits:,} commits since {time_text(log.oldest_ms)}, {size_text(log.size_bytes)}, kept for {kept}; "
         f"{log.commits_since_checkpoint:,} since the last checkpoint"
     )
 
@@ -125,7 +124,7 @@ def _last_of_each(facts: TableFacts) -> Iterator[ServiceRun]:
 
 
 def _run_words(run: ServiceRun) -> str:
-    head = f"{run.service.value} at {moment(run.at_ms)} (version {run.version})"
+    head = f"{run.service.value} at {time_text(run.at_ms)} (version {run.version})"
     match run.service:
         case Service.OPTIMIZE:
             words = f", {run.words}" if run.words else ""
@@ -211,8 +210,3 @@ def _outcome_words(report: PieceReport) -> str:
             return f"failed: {problem}"
         case _:
             assert_never(report.outcome)
-
-
-def moment(time_ms: int) -> str:
-    """A time as text, in UTC."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
