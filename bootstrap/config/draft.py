@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from bootstrap.config.shapes import Alternative, Inferred, inferred, moments
 from common.schema import StructType, to_ddl
+from common.schema.inference import Alternative, Inferred, inferred, moments
 from common.schema.types import Primitive
 from common.settings.masking import MASK, mask
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bootstrap.config.shapes import JsonShape
+from common.schema.inference import JsonShape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
