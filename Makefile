@@ -52,7 +52,7 @@ $(STAMP): $(LOCKS)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka"
-	@$(BIN)/python -m delta_loader.shell.jars
+	@$(BIN)/python -m delta_loader.spark.jars
 	@$(BIN)/python -m devservices.kafka
 	@echo "Compiling the writer's reader of JSON"
 	@$(BIN)/python -m stage_writer.native

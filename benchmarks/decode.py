@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from common.schema import parse_ddl
 from common.settings import Native
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.native.library import find_reader
 
 if TYPE_CHECKING:

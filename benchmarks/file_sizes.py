@@ -1,7 +1,7 @@
 """How near a flush's files come to ``flush_bytes``: ``python -m benchmarks.file_sizes``.
 
 A buffer decides by the size that its files would have if they were closed now: what is encoded is known, what waits is
-estimated (stage_writer/core/parquet/buffer.py, rule 2). Here each kind of records is gathered as the writer does, and
+estimated (stage_writer/parquet/buffer.py, rule 2). Here each kind of records is gathered as the writer does, and
 flushed when that reaches the target, with the proportions of the default settings an eighth as large. The first
 flush knows nothing of its records, those after it what the one before came to.
 """
@@ -17,9 +17,9 @@ import pyarrow as pa
 from benchmarks.messages import KINDS
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer, FilePolicy
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import FIRST_GUESS, Buffer, FilePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.settings import load_settings
 from delta_loader.service import LoaderService
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.wiring import spark_ports
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import functions
 from benchmarks.measure import Cost, Meter
 from common.downloads import ensure_jars, read_lock
 from common.settings import Settings
-from delta_loader.shell.spark import build_session
+from delta_loader.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,12 +11,12 @@ import typer
 
 from bootstrap import records, view
 from bootstrap.config.commands import app as config_app
-from bootstrap.core.plan import RefusedPartition
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.sources import parse_source
 from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
 from bootstrap.markers.inspection import ChainInspector, Wanted, files_of
+from bootstrap.plans.plan import RefusedPartition
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.sources import parse_source
 from bootstrap.work import Work
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, examples, new_app, run, settings_from
 from common.clock import SystemClock
@@ -30,7 +30,7 @@ from common.terminal import progress
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bootstrap.core.plan import StreamPlan
+    from bootstrap.plans.plan import StreamPlan
     from common.settings import Settings
 
 app = new_app("Choose where the chains of done markers begin, and repair them.")

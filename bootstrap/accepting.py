@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bootstrap.core.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
-from bootstrap.shell import stage as staging
+from bootstrap.apply import stage as staging
+from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
 from common.errors import UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
@@ -23,8 +23,8 @@ from common.tables.transactions import TxnIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bootstrap.core.state import Author, PartitionState
-    from bootstrap.shell.turns import RepairLocks
+    from bootstrap.apply.repair_lock import RepairLocks
+    from bootstrap.plans.state import Author, PartitionState
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import TopicPartition

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bootstrap.core.state import Ends
+from bootstrap.plans.state import Ends
 from common.errors import UsageError
 from common.spans import Topic, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
@@ -19,7 +19,7 @@ from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bootstrap.shell.kafka import KafkaView
+    from bootstrap.apply.kafka import KafkaView
     from common.settings import Stream
 
 

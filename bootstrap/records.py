@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from bootstrap.core.restart import Left
+from bootstrap.plans.restart import Left
 from common.stage.chain_origins import origin_path
 from common.tables.rollback import described
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bootstrap.accepting import Accepting
-    from bootstrap.core.accept import AcceptPlan, PartitionResolution
-    from bootstrap.core.repair import RewindPlan, SkipPlan
-    from bootstrap.core.restart import Restart
+    from bootstrap.plans.accept import AcceptPlan, PartitionResolution
+    from bootstrap.plans.repair import RewindPlan, SkipPlan
+    from bootstrap.plans.restart import Restart
     from common.spans import Span, TopicPartition
 
 Record = dict[str, object]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, assert_never
 
-from bootstrap.core.plan import (
+from bootstrap.plans.plan import (
     BeginChain,
     Make,
     NoPosition,
@@ -15,7 +15,7 @@ from bootstrap.core.plan import (
     RefusedPartition,
     StreamPlan,
 )
-from bootstrap.core.restart import Left
+from bootstrap.plans.restart import Left
 from common.spans import Span
 from common.stage.chain_origins import origin_path
 from common.tables.commit_metadata import Decision
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from bootstrap.accepting import Accepting
-    from bootstrap.core.accept import AcceptPlan, PartitionResolution
-    from bootstrap.core.repair import RewindPlan, SkipPlan
-    from bootstrap.core.restart import Restart
+    from bootstrap.plans.accept import AcceptPlan, PartitionResolution
+    from bootstrap.plans.repair import RewindPlan, SkipPlan
+    from bootstrap.plans.restart import Restart
 
 _HEAD = ("topic", "partition", "position", "marker")
 RUNNING = (

@@ -2,7 +2,7 @@
 
 Rules: everything is decided before anything is written; the store's conditional writes are tested before they are
 relied on; changes are made while holding the repair lock (common/stage/repair_lock.py); the decisions themselves are in
-bootstrap/core/.
+bootstrap/plans/.
 """
 
 from __future__ import annotations
@@ -15,10 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from bootstrap.accepting import Accepting, require_whole
-from bootstrap.core.plan import StreamPlan, check_known, plan_partition
-from bootstrap.core.repair import plan_rewind
-from bootstrap.core.restart import Left, Restart, plan_restart
-from bootstrap.core.sources import (
+from bootstrap.apply import stage as staging
+from bootstrap.apply.kafka import KafkaView
+from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.partition_state import partition_state, table_position
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.merged import ends_of, require_plain, with_chain
+from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
+from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.sources import (
     FromDelta,
     FromFile,
     FromGroup,
@@ -26,13 +32,7 @@ from bootstrap.core.sources import (
     parse_positions,
     unreadable_file,
 )
-from bootstrap.core.state import Author, PartitionState
-from bootstrap.merged import ends_of, require_plain, with_chain
-from bootstrap.shell import stage as staging
-from bootstrap.shell.kafka import KafkaView
-from bootstrap.shell.loading import require_not_loading
-from bootstrap.shell.looking import partition_state, table_position
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
@@ -47,9 +47,9 @@ from common.tables.transactions import TxnIds
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from bootstrap.core.accept import AcceptPlan
-    from bootstrap.core.repair import RewindPlan, SkipPlan
-    from bootstrap.core.state import Ends
+    from bootstrap.plans.accept import AcceptPlan
+    from bootstrap.plans.repair import RewindPlan, SkipPlan
+    from bootstrap.plans.state import Ends
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.tables.commit_metadata import Decision

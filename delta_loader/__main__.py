@@ -31,8 +31,6 @@ from common.stage.paused import StreamPart
 from common.stage.paused_streams import REFRESH_EVERY_S
 from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
-from delta_loader.cleaning.clean import CleanUp
-from delta_loader.cleaning.schedule import ScheduledCleanUp
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
@@ -43,13 +41,15 @@ from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
 from delta_loader.commands.summary import as_text as summary_as_text
 from delta_loader.commands.verify import verify
-from delta_loader.jobs import LONG_S, Jobs
-from delta_loader.lease import LeaseThread, LoaderLease
+from delta_loader.lease.holder import LeaseThread, LoaderLease
+from delta_loader.load.pools import OwnPools
 from delta_loader.loader import Loader
-from delta_loader.on_marker.wiring import listener_of, turns_of
-from delta_loader.schedule import require_schedules
+from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
+from delta_loader.scheduling.jobs import LONG_S, Jobs
+from delta_loader.scheduling.schedule import require_schedules
+from delta_loader.scheduling.wiring import listener_of, turns_of
 from delta_loader.service import LoaderService
-from delta_loader.streams.pools import OwnPools
 from delta_loader.web.serving import LoaderServing
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.settings import Settings
+    from delta_loader.maintenance.services.thread import ScheduledServices
     from delta_loader.ports import ParallelMap
-    from delta_loader.table_services.thread import ScheduledServices
 
 _LOOK_AT_OTHERS_EVERY_S = 30.0
 """How often a stream that another loader loads is inspected."""
@@ -142,8 +142,8 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     It is ready to load, unless a signal has set ``stopped`` in the meantime.
     """
     # Spark is needed only to load: `status` works without it.
-    from delta_loader.shell.delta import SparkDeltaTables  # noqa: PLC0415
-    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.spark.delta import SparkDeltaTables  # noqa: PLC0415
+    from delta_loader.spark.session import build_session  # noqa: PLC0415
     from delta_loader.wiring import spark_checkpoints, spark_ports, spark_turns  # noqa: PLC0415
 
     parallel = OwnPools(THREADS)
@@ -219,7 +219,7 @@ def _services(
     metrics: Metrics,
 ) -> ScheduledServices | None:
     """Maintains the tables of the streams that this loader loads; None when the settings have no services."""
-    from delta_loader.table_services.wiring import scheduled_services  # noqa: PLC0415 - see _loader
+    from delta_loader.maintenance.services.wiring import scheduled_services  # noqa: PLC0415 - see _loader
 
     return scheduled_services(
         settings,
@@ -238,7 +238,7 @@ def _fitness(
     settings: Settings, spark: SparkSession, parallel: ParallelMap, log: FilteringBoundLogger, metrics: Metrics
 ) -> ReadinessCheck:
     """The checks before the first load, repeated for streams that are not ready."""
-    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
+    from delta_loader.spark.log_store import prove_log_stores  # noqa: PLC0415 - see _loader
     from delta_loader.wiring import catalog_checks  # noqa: PLC0415 - the same
 
     return ReadinessCheck(
@@ -289,7 +289,7 @@ def _lease(
 def _run(loader: Loader, stopped: Event) -> None:
     """Load now, and whenever it is due again, until stopped; streams that another loader loads are only inspected.
 
-    Does no I/O: streams are loaded and inspected in their own threads, all else is done by jobs (delta_loader/jobs.py).
+    Does no I/O: streams are loaded and inspected in their own threads, all else is done by jobs (delta_loader/scheduling/jobs.py).
     Raises TableError when Spark is gone.
     """
 
@@ -325,7 +325,7 @@ def _run(loader: Loader, stopped: Event) -> None:
 def _wait_for_lease_once(loader: Loader, stopped: Event, log: FilteringBoundLogger) -> None:
     """Wait for the lease of all streams until their holders have been seen alive long enough to count as live.
 
-    Then this pass runs concurrently with the holders', which is just as safe (core/lease.py, rule 7): ``run --once``
+    Then this pass runs concurrently with the holders', which is just as safe (lease/rules.py, rule 7): ``run --once``
     promises that everything is loaded when it ends.
     """
     began_s = time.monotonic()

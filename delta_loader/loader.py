@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from common.errors import BrokerError
     from common.http.pausing import Pausing
     from common.stage.paused_streams import PausedStreams
-    from delta_loader.checkpoints.background import BackgroundCheckpoints
     from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.jobs import Jobs
-    from delta_loader.lease import LeaseThread, LoaderLease
-    from delta_loader.on_marker.listening import Listener
-    from delta_loader.on_marker.load_trigger import LoadTrigger
+    from delta_loader.lease.holder import LeaseThread, LoaderLease
+    from delta_loader.maintenance.services.thread import ScheduledServices
+    from delta_loader.scheduling.jobs import Jobs
+    from delta_loader.scheduling.listening import Listener
+    from delta_loader.scheduling.load_trigger import LoadTrigger
+    from delta_loader.scheduling.stream_scheduler import StreamScheduler
     from delta_loader.service import LoaderService
-    from delta_loader.streams.scheduler import StreamScheduler
-    from delta_loader.table_services.thread import ScheduledServices
+    from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.load_modes.casting import Widening
-    from delta_loader.core.load_modes.layout import Layout, Template
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.load_modes.casting import Widening
+    from delta_loader.tables.load_modes.layout import Layout, Template
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

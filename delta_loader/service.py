@@ -3,10 +3,10 @@
 Rules:
 
 1. The loader has no state of its own: each pass over a stream starts from the stage and the tables
-   (delta_loader/streams/stream_load.py).
+   (delta_loader/load/stream_load.py).
 2. A stream that fails, or a Kafka partition that is held, never stops the others. A failure is never silent: it is
    logged and counted, and after `FAILURES_TO_RED` passes in a row the service's health reports it.
-3. Streams take turns, several at a time (delta_loader/streams/scheduler.py). A stream still running when a pass ends,
+3. Streams take turns, several at a time (delta_loader/scheduling/stream_scheduler.py). A stream still running when a pass ends,
    as when a commit hangs, is reported with the pass in which it ends; without progress for `STUCK_S` it makes health
    red.
 4. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.
@@ -23,20 +23,20 @@ from common.errors import KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from common.settings.pace import loader_of
-from delta_loader.core.valid_through import moment_text
+from delta_loader.load.failures import FailureNotes
+from delta_loader.load.load_stats import LoadStats
+from delta_loader.load.report import StreamReport
+from delta_loader.load.stream_load import StreamLoad
 from delta_loader.ports import never
-from delta_loader.streams.failures import FailureNotes
-from delta_loader.streams.load_stats import LoadStats
-from delta_loader.streams.report import StreamReport
-from delta_loader.streams.stream_load import StreamLoad
+from delta_loader.tables.valid_through import moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from common.settings import LoaderSettings, Stream
+    from delta_loader.load.ports import Ports
+    from delta_loader.load.rollback import Looked
     from delta_loader.ports import Hurries
-    from delta_loader.service_ports import Ports
-    from delta_loader.tables.rollback import Looked
 
 FAILURES_TO_RED = 3
 STUCK_S = 900.0

@@ -11,18 +11,18 @@ from common.clock import SystemClock
 from common.storage.store import FsspecStore, stores_of
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
-from delta_loader.checkpoints.background import BackgroundCheckpoints
-from delta_loader.service_ports import Ports, Refusing
-from delta_loader.shell.catalog import SparkCatalog
-from delta_loader.shell.constraint_check import ConstraintChecker
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.kafka_fetch import RawRecordFetcher
-from delta_loader.shell.partitions import KafkaPartitions
-from delta_loader.shell.replace import SparkReplacer
+from delta_loader.dead_letters.kafka import RawRecordFetcher
+from delta_loader.load.kafka_partitions import KafkaPartitions
+from delta_loader.load.ports import Ports, Refusing
+from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.valid_through import ValidThrough
+from delta_loader.scheduling.stream_scheduler import StreamScheduler
+from delta_loader.spark.catalog import SparkCatalog
+from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
+from delta_loader.spark.constraint_check import ConstraintChecker
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.scheduler import StreamScheduler
-from delta_loader.tables.replace import Replacements
-from delta_loader.tables.valid_through import ValidThrough
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from delta_loader.core.preflight import Check
+    from delta_loader.checks.requirements import Check
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from common.downloads import Jar
-from delta_loader.shell.jars import LOCK as LOADER_LOCK
+from delta_loader.spark.jars import LOCK as LOADER_LOCK
 from devservices.kafka import LOCK as KAFKA_LOCK
 
 STREAMS_LOCK = Path(__file__).parent / "kafka_streams.lock"

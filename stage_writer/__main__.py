@@ -37,36 +37,36 @@ from common.stage.paused import StreamPart
 from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.decoding.first_pass import no_first_pass
-from stage_writer.core.flushing import FlushLimits
-from stage_writer.core.memory import MemoryShares
-from stage_writer.core.parquet.buffer import FilePolicy
-from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.convert import StreamConverter
 from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.fetch.kafka import session_s
+from stage_writer.fetch.merged.wiring import groups_of, source_of
+from stage_writer.fetch.rights import require_rights
+from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.loop import StageWriter
-from stage_writer.merging.wiring import groups_of, source_of
+from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.notifications.wiring import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
+from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import missing_topic
+from stage_writer.partitions.flush_decision import FlushLimits
+from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.replay.dead_letters import Letters, unfit_of
+from stage_writer.replay.kafka import ReplayKafka
 from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.sample import Sampler
-from stage_writer.shell.kafka import session_s
-from stage_writer.shell.memory import keep_memory, rarely_collect
-from stage_writer.shell.replay_kafka import ReplayKafka
-from stage_writer.shell.rights import require_rights
-from stage_writer.shell.schema_registry import SchemaRegistry
-from stage_writer.shell.staging import ObjectStage
-from stage_writer.shell.table_compatibility import TableCompatibility
-from stage_writer.shell.table_probe import prove_tables
-from stage_writer.shell.workers import ThreadWorkers
+from stage_writer.shape.slicing import ExplodeLimits
+from stage_writer.stage.staging import ObjectStage
+from stage_writer.stage.table_compatibility import TableCompatibility
+from stage_writer.stage.table_probe import prove_tables
 from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
+from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.merging.groups import TopicGroups
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.fetch.merged.groups import TopicGroups
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology

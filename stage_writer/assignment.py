@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
-from stage_writer.core.flushing import age_share_of
+from stage_writer.partitions.flush_decision import age_share_of
 from stage_writer.partitions.outage import Outage
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import ResumePoint, ResumePoints, is_other, of_chain, other_topic, unexpected

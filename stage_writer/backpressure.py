@@ -1,4 +1,4 @@
-"""Starts the flushes that are due, and pauses the partitions that must not be read now (core/flushing.py decides)."""
+"""Starts the flushes that are due, and pauses the partitions that must not be read now (partitions/flush_decision.py decides)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from stage_writer.core.flushing import BackpressureState, decide
+from stage_writer.partitions.flush_decision import BackpressureState, decide
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stage_writer.assignment import AssignedPartitions
-    from stage_writer.core.flushing import FlushLimits, FlushReason
+    from stage_writer.partitions.flush_decision import FlushLimits, FlushReason
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
     from stage_writer.ports import RecordSource

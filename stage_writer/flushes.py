@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from stage_writer.assignment import AssignedPartitions
-    from stage_writer.core.flushing import FlushReason
     from stage_writer.partitions.buffers import Buffers
     from stage_writer.partitions.claim_guards import ClaimGuards
+    from stage_writer.partitions.flush_decision import FlushReason
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import FlushOutcome, Workers, WriterStage
     from stage_writer.runtime import Runtime

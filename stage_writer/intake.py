@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from common.spans import Position, TopicPartition
     from stage_writer.assignment import AssignedPartitions
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.parquet.buffer import StagedRows
     from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
 
 SLICES_A_STEP = 4
-"""Per poll and stream, so that they hold an eighth of `memory` at most (stage_writer/core/memory.py)."""
+"""Per poll and stream, so that they hold an eighth of `memory` at most (stage_writer/memory_shares.py)."""
 
 
 class Intake:

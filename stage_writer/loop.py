@@ -23,7 +23,6 @@ from common.http.pages import Health, with_remedy
 from stage_writer.assignment import AssignedPartitions
 from stage_writer.background import Background
 from stage_writer.backpressure import Backpressure
-from stage_writer.core.flushing import FlushReason
 from stage_writer.flushes import Flushes
 from stage_writer.intake import Intake
 from stage_writer.partitions.buffers import Buffers
@@ -31,6 +30,7 @@ from stage_writer.partitions.catching_up import CatchingUp, require_all
 from stage_writer.partitions.claim_guards import ClaimGuards
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
+from stage_writer.partitions.flush_decision import FlushReason
 from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.runtime import POLL_S, Attachments

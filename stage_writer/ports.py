@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from common.stage.markers import digest_of, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE
-from stage_writer.core.chain_end import Lineage, Tail
+from stage_writer.chain_end import Lineage, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.pieces import Pieces
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.outbox.ports import Outlet
+    from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -171,7 +171,7 @@ class OtherTopic:
 
 @dataclass(frozen=True, slots=True)
 class Incompatible:
-    """Nothing was written: a table can never accept the rows (stage_writer/shell/table_compatibility.py)."""
+    """Nothing was written: a table can never accept the rows (stage_writer/stage/table_compatibility.py)."""
 
     start: Position
     """The start of the flush's span."""

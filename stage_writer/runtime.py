@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stage_writer.changelog.ports import NO_WATCH
-from stage_writer.core.parquet.buffer import FilePolicy
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
+from stage_writer.parquet.buffer import FilePolicy
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.stage.paused_streams import PausedStreams
     from stage_writer.changelog.ports import WatchesTopics
-    from stage_writer.core.flushing import FlushLimits
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
+    from stage_writer.partitions.flush_decision import FlushLimits
     from stage_writer.stopping import Stopping
     from stage_writer.telemetry import WriterTelemetry
 

@@ -23,18 +23,18 @@ from common.remedies import CONFIG
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.dead_letter_alarm import DeadLetterShare
-from stage_writer.core.unknown.opening import census_of, opener_of
-from stage_writer.shell.fetched import batches_of
-from stage_writer.shell.kafka import consumer_properties
+from stage_writer.convert import StreamConverter
+from stage_writer.fetch.fetched import batches_of
+from stage_writer.fetch.kafka import consumer_properties
+from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
+from stage_writer.shape.opening import census_of, opener_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from common.settings import Settings, Stream
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.unknown.census import FieldCensus
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.unknown.census import FieldCensus
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.sampling import SampledTasks
     from stage_writer.tasks.topology import TopologyConverter

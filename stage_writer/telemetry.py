@@ -12,8 +12,8 @@ from common.remedies import CONFIG
 from common.settings.overlap import UnreadTopics
 from common.stage import undeclared
 from common.stage.markers import TableKind
-from stage_writer.core.dead_letter_alarm import AlarmChange, DeadLetterAlarms
-from stage_writer.core.unknown.dropped import DroppedFields
+from stage_writer.partitions.dead_letter_alarm import AlarmChange, DeadLetterAlarms
+from stage_writer.shape.dropped import DroppedFields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Stream
     from common.stage.markers import Manifest
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.flushing import FlushReason
-    from stage_writer.core.parquet.buffer import StagedRows
-    from stage_writer.core.unknown.census import FieldCensus
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.unknown.census import FieldCensus
+    from stage_writer.parquet.buffer import StagedRows
+    from stage_writer.partitions.flush_decision import FlushReason
     from stage_writer.ports import Sealed
 
 _FLUSHES = 50

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.model import Settings
-from delta_loader.shell.session_conf import STATE_PARTITIONS
-from delta_loader.shell.spark import build_session
+from delta_loader.spark.session import build_session
+from delta_loader.spark.session_conf import STATE_PARTITIONS
 
 if TYPE_CHECKING:
     from pathlib import Path

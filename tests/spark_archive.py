@@ -50,7 +50,7 @@ def use_spark_archive() -> None:
 def main() -> None:
     """Load as a loader does, so that Java has the classes for it, and have Java end by itself."""
     from common.clock import SystemClock
-    from delta_loader.shell.delta import SparkDeltaTables
+    from delta_loader.spark.delta import SparkDeltaTables
     from tests.fakes.loading import loader_for
     from tests.fakes.staging import Staging
     from tests.session import session_of_tests

@@ -21,7 +21,7 @@ from common.storage.pieces import Pieces
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
-from stage_writer.shell.state_files import StageState
+from stage_writer.stage.state_files import StageState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

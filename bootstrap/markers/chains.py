@@ -23,7 +23,7 @@ from common.stage.stored import UPGRADE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from bootstrap.core.state import StagedMarker
+    from bootstrap.plans.state import StagedMarker
     from common.spans import Position, Span, TopicPartition
     from common.stage.chain import Chain
     from common.stage.chain_origins import ChainOrigin

@@ -18,7 +18,7 @@ from common.stage.markers import MarkerName
 from common.terminal import progress
 
 if TYPE_CHECKING:
-    from bootstrap.core.state import StagedMarker
+    from bootstrap.plans.state import StagedMarker
 
 app = new_group("Inspect the chains of done markers: what is staged, and whether it is complete. Changes nothing.")
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bootstrap.core.state import StagedMarker
+from bootstrap.apply.stage import beginning_of
 from bootstrap.markers.chains import Broken, Footer, Looked, MissingFile, PartitionChain, file_findings, link_findings
-from bootstrap.shell.stage import beginning_of
+from bootstrap.plans.state import StagedMarker
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes

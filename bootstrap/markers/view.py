@@ -15,8 +15,8 @@ from common.terminal import Tone, age_text, aligned, toned
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bootstrap.core.state import StagedMarker
     from bootstrap.markers.chains import ChainFinding, PartitionChain
+    from bootstrap.plans.state import StagedMarker
     from common.stage.markers import Marker
 
 Record = dict[str, object]

@@ -24,8 +24,8 @@ from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.rollback import described
 from common.tables.stream_history import StreamHistory, read_stream_history
-from delta_loader.checks.side_by_side import SideBySide
-from delta_loader.core.preflight import (
+from delta_loader.checks.left_behind import left_behind
+from delta_loader.checks.requirements import (
     Check,
     Level,
     property_checks,
@@ -34,7 +34,7 @@ from delta_loader.core.preflight import (
     table_checks,
     vacuum_check,
 )
-from delta_loader.stage.left_behind import left_behind
+from delta_loader.checks.side_by_side import SideBySide
 from delta_loader.stage.waiting import oldest_waiting_ms
 
 _TABLE_PROBES = "_probe"  # readers of tables and VACUUM ignore names with this prefix
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
     from delta_loader.ports import OpenStore
     from delta_loader.stage.reading import Stage
-    from delta_loader.status import EndsOf
+    from delta_loader.status.collecting import EndsOf
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from common.http.pages import with_remedy
+from delta_loader.checks.requirements import Level, fatal
 from delta_loader.checks.side_by_side import SideBySide
-from delta_loader.core.preflight import Level, fatal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
-    from delta_loader.core.preflight import Check
+    from delta_loader.checks.requirements import Check
 
 
 class ReadinessCheck:

@@ -12,9 +12,9 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
 from delta_loader.checks.preflight import failed
+from delta_loader.checks.requirements import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
-from delta_loader.core.preflight import Check, Level, checks_as_json, checks_as_text, exit_code
-from delta_loader.schedule import require_schedules
+from delta_loader.scheduling.schedule import require_schedules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,8 +40,8 @@ def check(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
 def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
     """Whether Spark starts, and Delta's log store refuses to overwrite a commit."""
     # Spark is needed only to load, and for nothing else when this command line starts.
-    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
-    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.spark.log_store import prove_log_stores  # noqa: PLC0415
+    from delta_loader.spark.session import build_session  # noqa: PLC0415
     from delta_loader.wiring import catalog_checks  # noqa: PLC0415
 
     try:

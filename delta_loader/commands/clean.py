@@ -10,10 +10,10 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, UsageError
 from common.settings.values import parse_duration_s
 from common.terminal import progress
-from delta_loader.cleaning.clean import CleanUp
 from delta_loader.commands.parts import opener_of, parallel_of, threads
-from delta_loader.core.cleaning import as_json as to_json
-from delta_loader.core.cleaning import as_text
+from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.rules import as_json as to_json
+from delta_loader.maintenance.cleaning.rules import as_text
 
 
 def clean(

@@ -25,9 +25,9 @@ from common.cli import (
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.terminal import progress
-from delta_loader.checks.verify import chosen
 from delta_loader.commands.parts import opener_of
 from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms
+from delta_loader.inspect.verify.verify import chosen
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -58,7 +58,7 @@ class ExportFormat(StrEnum):
 def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> StoredDeadLetters:
     # Spark is needed only to read tables, and for nothing else when this command line starts.
     from delta_loader.dead_letters.reading import StoredDeadLetters  # noqa: PLC0415
-    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.spark.session import build_session  # noqa: PLC0415
 
     streams = chosen(settings, wanted.app_id)
     spark = build_session(settings)

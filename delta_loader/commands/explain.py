@@ -12,10 +12,10 @@ from common.errors import UsageError
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, table_named, tables_of, threads
-from delta_loader.core.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
-from delta_loader.explain.reading import Explainer
-from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.inspect.explain.reading import Explainer
+from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
 from delta_loader.stage.reading import Stage
+from delta_loader.status.kafka import BrokerEnds
 
 if TYPE_CHECKING:
     from common.settings import Settings, Stream

@@ -10,8 +10,8 @@ from common.kafka.rights import Right, require_topic
 from common.storage.store import FsspecStore, stores_of
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
-from delta_loader.shell.kafka import BrokerEnds
 from delta_loader.stage.reading import Stage
+from delta_loader.status.kafka import BrokerEnds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

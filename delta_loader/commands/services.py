@@ -15,19 +15,19 @@ from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
-from delta_loader.core.services.facts import Service
-from delta_loader.core.services.outcomes import TaskFailed
-from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.maintenance.services.facts import Service
+from delta_loader.maintenance.services.outcomes import TaskFailed
+from delta_loader.maintenance.services.reading import FactsReader, tables_of
+from delta_loader.maintenance.services.runs import TableServices, look_at
+from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
 from delta_loader.stage.reading import Stage
-from delta_loader.table_services.facts import FactsReader, tables_of
-from delta_loader.table_services.runs import TableServices, look_at
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from common.settings import Settings
-    from delta_loader.core.services.due import CommitPiece
-    from delta_loader.shell.services import SparkServices
+    from delta_loader.maintenance.services.due import CommitPiece
+    from delta_loader.maintenance.services.spark import SparkServices
 
 
 def services(
@@ -83,9 +83,9 @@ def _known(settings: Settings, url: str) -> str:
 
 def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
     # Spark is needed only for ``--run``.
-    from delta_loader.shell.log_store import prove_log_stores  # noqa: PLC0415
-    from delta_loader.shell.services import SparkServices  # noqa: PLC0415
-    from delta_loader.shell.spark import build_session  # noqa: PLC0415
+    from delta_loader.maintenance.services.spark import SparkServices  # noqa: PLC0415
+    from delta_loader.spark.log_store import prove_log_stores  # noqa: PLC0415
+    from delta_loader.spark.session import build_session  # noqa: PLC0415
 
     spark = build_session(settings)
     stack.callback(spark.stop)

@@ -11,17 +11,17 @@ import typer
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
+from delta_loader.checks.left_behind import left_behind
+from delta_loader.checks.requirements import shared_topic_checks
 from delta_loader.commands.parts import opener_of, parallel_of, threads
-from delta_loader.core.preflight import shared_topic_checks
-from delta_loader.core.status import exit_code, to_json, to_text
-from delta_loader.lease import lease_status
-from delta_loader.shell.kafka import BrokerEnds
-from delta_loader.stage.left_behind import left_behind
+from delta_loader.lease.holder import lease_status
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
+from delta_loader.status.collecting import stream_status
+from delta_loader.status.kafka import BrokerEnds
+from delta_loader.status.values import exit_code, to_json, to_text
 
 if TYPE_CHECKING:
-    from delta_loader.core.preflight import Check
+    from delta_loader.checks.requirements import Check
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:

@@ -10,7 +10,7 @@ from common.printable import joined
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
 
 
 def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:

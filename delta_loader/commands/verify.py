@@ -12,9 +12,9 @@ import typer
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode
 from common.terminal import progress
-from delta_loader.checks.verify import chosen, verifier_of
 from delta_loader.commands.parts import opener_of, parallel_of, threads
-from delta_loader.core.verify_view import to_json, to_text
+from delta_loader.inspect.verify.verify import chosen, verifier_of
+from delta_loader.inspect.verify.view import to_json, to_text
 
 
 def verify(

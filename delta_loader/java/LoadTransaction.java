@@ -14,7 +14,7 @@ import scala.Option;
  * checkpoint written in the background.
  *
  * <p>Compiled by Spark's own Janino, which does not support generics, when a loader starts
- * (delta_loader/shell/checkpoints.py).
+ * (delta_loader/spark/checkpoints.py).
  */
 public final class LoadTransaction extends OptimisticTransaction {
 

@@ -4,7 +4,7 @@ Rules (common/stage/chain_origins.py has the others):
 
 1. A marker of a generation lower than the one the stage has started is neither loadable nor covered: its positions are
    another topic's. It is a stray at any position, and is moved as soon as it is seen. A marker that only the table is
-   ahead of stays: it belongs to another stage (delta_loader/core/identity.py).
+   ahead of stays: it belongs to another stage (delta_loader/stage/identity.py).
 2. Writers continue from a partition's highest marker, which is never settled. It must therefore belong to the chain:
    older markers above the chain are moved first. So are older markers at the low end, where they would keep all above
    them.
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import TopicPartition
-    from delta_loader.core.listed import Listing
-    from delta_loader.core.plan import Found
+    from delta_loader.plan.plan import Found
+    from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
 
 

@@ -20,8 +20,8 @@ from common.stage.chain_origins import BEGIN, origin_from_bytes, source_of
 from common.stage.evolved import latest
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
-from delta_loader.core.listed import listing_of, without
-from delta_loader.core.plan import Found, UnreadableMarker, for_tables
+from delta_loader.plan.plan import Found, UnreadableMarker, for_tables
+from delta_loader.stage.listed import listing_of, without
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
-    from delta_loader.core.listed import Listed, Listing
     from delta_loader.ports import ParallelMap
+    from delta_loader.stage.listed import Listed, Listing
 
 
 _IDLE_MS = 86_400_000
@@ -172,7 +172,7 @@ class Stage:
         """Delete markers under all their names; returns those that are gone now. Raises StoreError.
 
         In each partition from the lowest on, one after the other, so a crash leaves no lower one behind
-        (core/settle.py, rule 3); partitions in parallel. Each is read again right before: a marker that differs from
+        (load/settle.py, rule 3); partitions in parallel. Each is read again right before: a marker that differs from
         ``judged`` (as `read` returned it, with ``tables``) was replaced in the meantime, and stays with all above it.
         """
 

@@ -1,11 +1,11 @@
-"""Moves strays aside: reads the markers that the recognition needs (core/strays.py), and moves those that it names.
+"""Moves strays aside: reads the markers that the recognition needs (stage/stray_rules.py), and moves those that it names.
 
 Rules:
 
 1. A stray is copied below ``stray/``, then deleted, the highest of a branch first. A crash between the two is fixed by
    the next pass: the copy's name is derived from its bytes.
 2. The copies' names differ from those of a rewind's copies, which are a signal for writers
-   (stage_writer/shell/staging.py, rule 4).
+   (stage_writer/stage/staging.py, rule 4).
 3. At most `_MOST` branches of a partition are moved in one pass; the rest in the next.
 """
 
@@ -14,17 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
-from delta_loader.core.plan import Run, next_run
-from delta_loader.core.strays import LowEnd, StrayBranch, UnreadMarkers, lowest_branch, may_be_late
+from delta_loader.plan.plan import Run, next_run
+from delta_loader.stage.stray_rules import LowEnd, StrayBranch, UnreadMarkers, lowest_branch, may_be_late
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
-    from delta_loader.core.identity import StreamIdentity
-    from delta_loader.core.listed import Listing
-    from delta_loader.core.plan import Found
+    from delta_loader.plan.plan import Found
+    from delta_loader.stage.identity import StreamIdentity
+    from delta_loader.stage.listed import Listing
     from delta_loader.stage.reading import Stage
 
 _MOST = 16

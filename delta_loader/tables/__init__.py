@@ -1,1 +1,0 @@
-"""A stream's tables in a pass: read, created, changed, caught up, and repaired."""

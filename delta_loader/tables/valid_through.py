@@ -1,74 +1,39 @@
-"""Writes the time through which a table is complete to a property of the table, for streams that configure it.
+"""The time through which a table is complete, from its history, and its format in the table's property.
 
 Rules:
 
-1. It is a separate commit, after the load's, and at most one in the interval that the stream configures: a change of a
-   table's metadata makes Delta refuse any other commit at that moment, such as a user's OPTIMIZE or MERGE. In the
-   load's own commit it would do so with each load, and the load would no longer be a blind append.
-2. It never makes a load fail: an error is logged, and a later load tries again. It runs in the thread of the stream's
-   own load, so a store that hangs keeps no other stream from loading.
-3. The truth is the commits' user metadata. The property may lag behind it, and is never ahead.
+1. The newest commit of the stream on the table's lineage (common/tables/rollback.py) that loaded positions decides,
+   even when it says that the time is unknown. A RESTORE continues at the version that it restored.
+2. The property is a time in ISO 8601, UTC, which sorts as text does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
-from delta_loader.core.valid_through import PROPERTY, moment_text
+from common.tables.history import with_lineage
+from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from structlog.typing import FilteringBoundLogger
+    from common.tables.history import LoggedCommit
 
-    from common.ports import Clock
-    from common.settings import Stream
-    from delta_loader.streams.report import StreamReport
-
-
-class PropertySetter(Protocol):
-    """Sets table properties."""
-
-    def set_property(self, url: str, key: str, value: str) -> None:
-        """Set a property by a commit that does nothing else. Raises TableError."""
+PROPERTY = "kafka_delta_express.valid_through"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ValidThrough:
-    """The values that this process has set, by stream."""
+def valid_through_of(history: Iterable[LoggedCommit], app_id: str) -> int | None:
+    """Milliseconds; None when unknown. The history is ordered from the newest commit down."""
+    for commit, is_on_lineage in with_lineage(islice(history, MOST_COMMITS)):
+        metadata = commit.metadata if is_on_lineage and not commit.is_turning_point else None
+        if metadata is not None and metadata.app_id == app_id and metadata.spans:
+            return metadata.valid_through_ms
+    return None
 
-    def __init__(
-        self, streams: Iterable[Stream], setter: PropertySetter, clock: Clock, log: FilteringBoundLogger
-    ) -> None:
-        self._wanted = {
-            stream.app_id: (stream.table, stream.valid_through_property_s)
-            for stream in streams
-            if stream.valid_through_property_s is not None
-        }
-        self._setter = setter
-        self._clock = clock
-        self._log = log
-        self._waiting_ms: dict[str, int] = {}
-        self._told_s: dict[str, float] = {}
 
-    def tell(self, report: StreamReport) -> None:
-        """After a load of a stream, in its thread: set a new value, if it is due (rule 1)."""
-        if report.app_id in self._wanted and report.valid_through_ms is not None:
-            self._waiting_ms[report.app_id] = report.valid_through_ms
-        if report.app_id in self._waiting_ms:
-            self._tell_one(report.app_id)
-
-    def _tell_one(self, app_id: str) -> None:
-        url, every_s = self._wanted[app_id]
-        now_s, last_s = self._clock.monotonic_s(), self._told_s.get(app_id)
-        if last_s is not None and now_s - last_s < (every_s or 0.0):
-            return
-        value = moment_text(self._waiting_ms[app_id])
-        try:
-            self._setter.set_property(url, PROPERTY, value)
-        except KafkaDeltaExpressError as error:
-            self._log.warning("the table's property is not set", app_id=app_id, table=url, problem=error.problem)
-            return
-        self._told_s[app_id] = now_s
-        del self._waiting_ms[app_id]
-        self._log.debug("property set", app_id=app_id, table=url, key=PROPERTY, value=value)
+def moment_text(time_ms: int) -> str:
+    """The time in the property's format (rule 2)."""
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")

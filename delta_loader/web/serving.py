@@ -13,13 +13,13 @@ from common.lagging.watch import EndWatch
 from common.pages.assets import status_pages
 from common.pages.problems import held_problems
 from common.storage.store import FsspecStore
-from delta_loader.checkpoints.background import FAILING_REMEDY
-from delta_loader.jobs import REMEDY as JOB_REMEDY
-from delta_loader.lease import REMEDY as LEASE_REMEDY
-from delta_loader.on_marker.requests import RequestQueue
+from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
 from delta_loader.ports import in_turn
-from delta_loader.shell.kafka_look import KafkaLook
+from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
+from delta_loader.scheduling.requests import RequestQueue
+from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 from delta_loader.stage.reading import Stage
+from delta_loader.status.kafka_watch import KafkaLook
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from common.settings import Settings
     from common.stage.paused_streams import PausedStreams
     from delta_loader.checks.readiness import ReadinessCheck
+    from delta_loader.load.report import StreamReport
     from delta_loader.loader import Loader
-    from delta_loader.streams.report import StreamReport
 
 _CONFLICT = 409
 WAIT_S = 600.0

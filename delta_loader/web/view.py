@@ -1,6 +1,6 @@
 """A loader's status page, and the gauges that change with time.
 
-Rule: all of it comes from what passes found (delta_loader/streams/load_stats.py), the lease, and Kafka's answers, which
+Rule: all of it comes from what passes found (delta_loader/load/load_stats.py), the lease, and Kafka's answers, which
 others read; so a page costs no request to any store. Conclusions about writers are in delta_loader/web/writers.py.
 """
 
@@ -29,11 +29,11 @@ from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
-from delta_loader.checkpoints.background import FAILING_REMEDY
-from delta_loader.core.preflight import Level as CheckLevel
-from delta_loader.jobs import REMEDY as JOB_REMEDY
-from delta_loader.lease import REMEDY as LEASE_REMEDY
+from delta_loader.checks.requirements import Level as CheckLevel
+from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
+from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY
+from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from delta_loader.core.held import Held
-    from delta_loader.core.seen import SeenPartition
+    from delta_loader.load.load_stats import LoadStats, StreamStats
     from delta_loader.loader import Loader
-    from delta_loader.streams.load_stats import LoadStats, StreamStats
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.seen import SeenPartition
     from delta_loader.web.writers import OfWriters, WritersView
 
 STOPS = ("Loaded", "Staged", "In Kafka")

@@ -1,4 +1,4 @@
-"""What the loader's pages say about writers (delta_loader/core/writers.py), from passes and Kafka's answers."""
+"""What the loader's pages say about writers (delta_loader/status/writers.py), from passes and Kafka's answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.pages.model import Problem, ProblemLevel, counted
 from common.pages.problems import held_problems
 from common.remedies import CONFIG
-from delta_loader.core.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
+from delta_loader.status.writers import Chains, KafkaSaid, held_by_writers, late_after_s, unstaged, without_chain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from common.lagging.history import EndHistory
     from common.settings import Stream
     from common.spans import Topic, TopicPartition
-    from delta_loader.core.held import Held
-    from delta_loader.core.writers import IdleWriter, Unstaged
-    from delta_loader.streams.load_stats import StreamStats
+    from delta_loader.load.load_stats import StreamStats
+    from delta_loader.plan.held import Held
+    from delta_loader.status.writers import IdleWriter, Unstaged
 
 
 class Look(Protocol):

@@ -25,7 +25,7 @@ COPY bootstrap bootstrap
 RUN /opt/build/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /wheels . \
     && pip install --no-deps /wheels/*.whl
 WORKDIR /
-RUN python -m delta_loader.shell.jars \
+RUN python -m delta_loader.spark.jars \
     && python -m pip uninstall --yes pip setuptools
 
 FROM python:3.11-slim-bookworm

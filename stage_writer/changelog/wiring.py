@@ -15,7 +15,7 @@ from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.changelog.watch import ChangelogWatch
-from stage_writer.shell.workers import ThreadWorkers
+from stage_writer.threads import ThreadWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

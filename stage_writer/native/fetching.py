@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import cimpl
 
-from stage_writer.core.batch import HEADERS
+from stage_writer.decode.batch import HEADERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -82,7 +82,7 @@ class TakenMessages:
     values: pa.BinaryArray
     keys: pa.BinaryArray
     headers: pa.ListArray | None
-    """`stage_writer.core.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
+    """`stage_writer.decode.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
     runs: tuple[MessageRun, ...]
     errors: tuple[TakenError, ...]
 

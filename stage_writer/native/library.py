@@ -20,8 +20,8 @@ from common.downloads import cache_folder
 from common.errors import ConfigError
 from common.schema import parse_ddl
 from common.settings import Native
-from stage_writer.core.decoding.first_pass import no_first_pass
-from stage_writer.core.decoding.reading import STRICT
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import STRICT
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.decode.first_pass import MakeFirstPass
 
 REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'

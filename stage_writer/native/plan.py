@@ -22,7 +22,7 @@ from common.settings.formats import ValueFormat
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from stage_writer.core.decoding.reading import Reading
+    from stage_writer.decode.reading import Reading
 
 _MOST_DIGITS = 38
 _DEEPEST = 100

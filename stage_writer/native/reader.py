@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.core.decoding.first_pass import Taken
+from stage_writer.decode.first_pass import Taken
 from stage_writer.native.plan import plan_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.schema import StructType
-    from stage_writer.core.decoding.reading import Reading
+    from stage_writer.decode.reading import Reading
     from stage_writer.native.plan import Node, Plan
 
 LEAST_POWER, MOST_POWER = -342, 308

@@ -1,6 +1,6 @@
 /* From JSON text to the values of Delta's types, exactly or not at all.
 
-   Each function takes what `stage_writer.core.decoding.strict` takes, or less of it, and gives the same value. */
+   Each function takes what `stage_writer.decode.strict` takes, or less of it, and gives the same value. */
 
 #ifndef KDE_VALUES_H
 #define KDE_VALUES_H

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import TopicPartition
-    from stage_writer.core.chain_end import Tail
+    from stage_writer.chain_end import Tail
     from stage_writer.outbox.ports import Begins, Beside
 
 MOST_PENDING = 64

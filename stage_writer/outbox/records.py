@@ -22,12 +22,12 @@ from common.errors import StateError
 from common.spans import Position, TopicPartition
 from common.stage.merged import InputEnd, inputs_at, inputs_of, position_from_stored
 from common.storage.pieces import Pieces
-from stage_writer.merging.batch import MergedBatch
+from stage_writer.decode.merged_batch import MergedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from stage_writer.core.batch import MessageBatch
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.topologies.records import TopicRecord
 
 _MAGIC = b"KDXOUTBX"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stage_writer.core.parquet.buffer import FIRST_GUESS, Buffer
+from stage_writer.parquet.buffer import FIRST_GUESS, Buffer
 
 if TYPE_CHECKING:
     from common.spans import Position
-    from stage_writer.core.parquet.buffer import FilePolicy
+    from stage_writer.parquet.buffer import FilePolicy
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Converter
     from stage_writer.schemas import Schemas

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from common.backoff import Backoff
 from common.http.pages import with_remedy
 from common.spans import Position
-from stage_writer.core.flushing import BufferStats
+from stage_writer.partitions.flush_decision import BufferStats
 from stage_writer.partitions.resume_points import ResumePoint
 
 if TYPE_CHECKING:
     from common.spans import TopicPartition
-    from stage_writer.core.chain_end import Lineage, Tail
-    from stage_writer.core.flushing import FlushLimits, FlushReason
-    from stage_writer.core.parquet.buffer import Buffer
+    from stage_writer.chain_end import Lineage, Tail
     from stage_writer.outbox.ports import Outlet
+    from stage_writer.parquet.buffer import Buffer
+    from stage_writer.partitions.flush_decision import FlushLimits, FlushReason
     from stage_writer.ports import (
         ClaimGuard,
         Converter,

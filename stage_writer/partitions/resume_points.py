@@ -24,7 +24,7 @@ from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged, require_inputs
 from common.stage.state_files import EMPTY_STATE
-from stage_writer.core.chain_end import Lineage
+from stage_writer.chain_end import Lineage
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, PartitionFault
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Topic
     from common.stage.state_files import StateFiles
-    from stage_writer.core.chain_end import Tail
+    from stage_writer.chain_end import Tail
     from stage_writer.ports import RecordSource, Workers, WriterStage
 
 

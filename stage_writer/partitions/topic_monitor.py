@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import Topic, TopicPartition
-    from stage_writer.core.chain_end import Lineage
+    from stage_writer.chain_end import Lineage
     from stage_writer.ports import ClaimGuard
 
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch
+from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.records import Range
 
 if TYPE_CHECKING:

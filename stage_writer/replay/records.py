@@ -34,7 +34,7 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.stored import beyond_bounds
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import EncodedFile, StagedRows, TableFormat
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.parquet.buffer import EncodedFile, StagedRows, TableFormat
     from stage_writer.ports import Converter
 
 

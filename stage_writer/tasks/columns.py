@@ -20,12 +20,12 @@ import pyarrow as pa
 
 from common.schema import to_arrow_schema
 from common.tables.urls import comparable
-from stage_writer.core.batch import Messages
-from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.core.outcome import Outcome, Part, joined, staged_of
-from stage_writer.core.steps.kafka_columns import KafkaColumns
-from stage_writer.core.steps.places import Places
-from stage_writer.core.steps.rows import Rows
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.kafka_columns import KafkaColumns
+from stage_writer.shape.outcome import Outcome, Part, joined, staged_of
+from stage_writer.shape.places import Places
+from stage_writer.shape.rows import Rows
 from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.tables import formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.core.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.core.steps.rows import Step
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import StateStore
+    from stage_writer.shape.rows import Step
     from stage_writer.topologies.built import BuiltTopology
 
     Index = NDArray[np.int64]

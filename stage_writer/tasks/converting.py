@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 
 from common.tables.dead_letters import kafka_fields_of
-from stage_writer.core.outcome import dead_letters_of, kafka_columns_of
-from stage_writer.core.parquet.buffer import StagedRows
-from stage_writer.core.steps.kafka_columns import made_of
-from stage_writer.merging.converting import messages_of
+from stage_writer.fetch.merged.converting import messages_of
 from stage_writer.outbox.records import outgoing_table
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.shape.kafka_columns import made_of
+from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch, Messages
-    from stage_writer.core.decoding.rejects import Reject
-    from stage_writer.core.parquet.buffer import TableFormat
+    from stage_writer.decode.batch import MessageBatch, Messages
+    from stage_writer.decode.rejects import Reject
+    from stage_writer.parquet.buffer import TableFormat
     from stage_writer.ports import PartitionTask, Runs, StateStore
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Output

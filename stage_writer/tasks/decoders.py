@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.reading import Reading
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.reading import Reading
 
 if TYPE_CHECKING:
     from common.settings import Stream
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.topologies.built import BuiltTopology
 
 

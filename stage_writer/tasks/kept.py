@@ -13,7 +13,7 @@ Rules:
    that replaces what the last marker names (common/stage/state_files.py, rule 4). Changes go to the stage while a topic
    is unsuitable.
 5. A state in a topic is based on a file in the stage: that file also shows that there is a state, when the markers that
-   named it are gone (stage_writer/shell/state_files.py, rule 2).
+   named it are gone (stage_writer/stage/state_files.py, rule 2).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.stage.state_files import StateFileName
-    from stage_writer.core.chain_end import Tail
-    from stage_writer.core.parquet.buffer import Buffer
+    from stage_writer.chain_end import Tail
+    from stage_writer.parquet.buffer import Buffer
     from stage_writer.ports import StateStore
     from stage_writer.tasks.shared import SnapshotsWhen, StreamTasks
     from stage_writer.topologies.stores import Changes, Snapshot, Stores

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.tasks.topology import TopologyConverter
     from stage_writer.topologies.stores import StoreBuilder
 

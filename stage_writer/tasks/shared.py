@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from common import metrics as catalogue
-from stage_writer.core.batch import Messages, header_lists
-from stage_writer.core.decoding.first_pass import no_first_pass
+from stage_writer.decode.batch import Messages, header_lists
+from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.stopping import NEVER_STOPPING, Stopping
 from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.keeping import Keeping
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.rejects import Reject
     from stage_writer.ports import PartitionTask, Runs, StateStore
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.topologies.built import BuiltTopology, TaskGroup

@@ -8,12 +8,12 @@ from common.schema import nullable_columns
 from common.stage.markers import TableKind
 from common.stage.row_places import place_fields
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
-from stage_writer.core.convert import require_can_partition, rows_format, table_format
+from stage_writer.convert import require_can_partition, rows_format, table_format
 
 if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
-    from stage_writer.core.parquet.buffer import TableFormat
+    from stage_writer.parquet.buffer import TableFormat
 
 
 def declared_of(stream: Stream) -> dict[str, StructType]:

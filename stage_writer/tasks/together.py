@@ -13,8 +13,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from stage_writer.merging.batch import MergedBatch
-from stage_writer.merging.converting import decoded_by_topic
+from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.fetch.merged.converting import decoded_by_topic
 from stage_writer.tasks.converting import TaskConverter
 from stage_writer.topologies.task.task import process_together
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.settings import Stream
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.decoding.rejects import Reject
-    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.rejects import Reject
+    from stage_writer.parquet.buffer import StagedRows
     from stage_writer.ports import Converter, Converts
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Input

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.ports import StateStore
     from stage_writer.tasks.shared import Surroundings
     from stage_writer.topologies.built import BuiltTopology

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from common.settings import Settings, Stream
-    from stage_writer.core.decoding.first_pass import MakeFirstPass
+    from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from common.schema import StructType
-    from stage_writer.core.steps.rows import Step
+    from stage_writer.shape.rows import Step
     from stage_writer.topologies.nodes import MakesStore, Node
 
 

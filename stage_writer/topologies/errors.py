@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.errors import ExitCode, KafkaDeltaExpressError
 
 if TYPE_CHECKING:
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.rejects import Reject
 
 _SAID_CHARACTERS = 4_000
 """The maximum length of an error's text: it may quote all of a record."""

@@ -13,7 +13,7 @@ from decimal import Decimal
 from operator import index
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stage_writer.core.decoding.json_document import SURROGATE_ESCAPE
+from stage_writer.decode.json_document import SURROGATE_ESCAPE
 from stage_writer.topologies.nodes import KeyType, ValueType
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Rules:
 
 1. A step is bound to its input columns when the topology is checked; mismatches are found then.
-2. A step accounts for the rows that it removes, like every step of a stream (`stage_writer.core.steps.rows`).
+2. A step accounts for the rows that it removes, like every step of a stream (`stage_writer.shape.rows`).
 3. Before a processor an expression sees ``kafka`` too. After one it does not: forwarded records have no position in
    Kafka of their own.
 """
@@ -17,16 +17,16 @@ import pyarrow as pa
 
 from common.errors import SchemaError
 from common.schema import Field, StructType, parse_ddl, to_arrow_field, to_arrow_schema
-from stage_writer.core.steps.derive import Deriver
-from stage_writer.core.steps.evaluation import Evaluator
-from stage_writer.core.steps.where import Condition
+from stage_writer.shape.derive import Deriver
+from stage_writer.shape.evaluation import Evaluator
+from stage_writer.shape.where import Condition
 from stage_writer.topologies.errors import TopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from stage_writer.core.batch import Messages
-    from stage_writer.core.steps.rows import Rows, Step
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows, Step
 
 
 class BatchStep(Protocol):

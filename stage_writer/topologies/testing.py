@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from common.schema import parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic
-from stage_writer.core.decoding.decode import Decoder
+from stage_writer.decode.decode import Decoder
 from stage_writer.topologies.keys import key_encoder
 from stage_writer.topologies.stores import MemoryBackend, Stores
 from stage_writer.topologies.tables import check_tables
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from common.schema import StructType
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.rejects import Reject
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.nodes import SourceNode
     from stage_writer.topologies.records import Headers, Key, TopicRecord, Value

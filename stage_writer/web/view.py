@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import Position, TopicPartition
     from common.stage.paused_streams import PausedStreams
-    from stage_writer.core.flushing import BackpressureState
+    from stage_writer.partitions.flush_decision import BackpressureState
     from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
     from stage_writer.telemetry import WriterTelemetry
 

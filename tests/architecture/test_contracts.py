@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from common.downloads import read_lock
-from delta_loader.shell.jars import LOCK
+from delta_loader.spark.jars import LOCK
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -37,7 +37,7 @@ settings = Settings.model_validate({
 })
 writer.converters_of(settings)
 needless = ("pyspark", "py4j", "delta.", "delta_loader", "stage_writer.topologies", "stage_writer.tasks",
-            "stage_writer.web.state_pages", "stage_writer.web.crew_pages", "stage_writer.merging.source",
+            "stage_writer.web.state_pages", "stage_writer.web.crew_pages", "stage_writer.fetch.merged.source",
             "msgpack", "sortedcontainers", "tenacity")
 found = [name for name in sys.modules if name.startswith(needless)]
 sys.exit(f"{found} loaded" if found else 0)

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from common.http.server import HttpServer, Routes, json_page
 from common.metrics import CATALOGUE, MetricKind
 from common.settings import load_settings
-from delta_loader.shell.spark import start_remedy
+from delta_loader.spark.session import start_remedy
 from devservices.dependency_bounds import INTERNALS_ARE_READ, bounded
 
 ROOT = Path(__file__).parents[2]

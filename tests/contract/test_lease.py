@@ -10,8 +10,8 @@ import structlog
 
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
-from delta_loader.core.lease import Epoch, epoch_path
-from delta_loader.lease import LoaderLease, lease_status
+from delta_loader.lease.holder import LoaderLease, lease_status
+from delta_loader.lease.rules import Epoch, epoch_path
 
 if TYPE_CHECKING:
     from tests.conftest import Lake

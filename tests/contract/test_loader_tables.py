@@ -14,15 +14,15 @@ from common.schema.evolution import additions, with_additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import StagedFile
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
-from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
-from delta_loader.core.plan import TableShape
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, TableCommit, Target
 from tests.fakes.delta_tables import MemoryDeltaTables
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from delta_loader.ports import DeltaTables
-    from delta_loader.shell.delta import SparkDeltaTables
+    from delta_loader.spark.delta import SparkDeltaTables
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 SHAPE = TableShape(SCHEMA, ())
@@ -33,7 +33,7 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 def tables(request: pytest.FixtureRequest) -> MemoryDeltaTables | SparkDeltaTables:
     if request.param == "memory":
         return MemoryDeltaTables()
-    from delta_loader.shell.delta import SparkDeltaTables
+    from delta_loader.spark.delta import SparkDeltaTables
 
     return SparkDeltaTables(request.getfixturevalue("spark"), SystemClock())
 

@@ -17,17 +17,17 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
+from delta_loader.load.ports import Original, Ports, Refusing
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Original, Ports, Refusing
-from delta_loader.shell.constraint_check import ConstraintChecker
-from delta_loader.shell.session_conf import spark_url
+from delta_loader.spark.constraint_check import ConstraintChecker
+from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 
 if TYPE_CHECKING:

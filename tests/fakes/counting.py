@@ -14,7 +14,7 @@ from common.stage.state_files import MarkedState
 from common.storage.store import FsspecStore
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.loop import StageWriter
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.tasks.look_ups import LookUps
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings

@@ -9,9 +9,9 @@ from common.schema.evolution import Addition, with_additions
 from common.spans import Position
 from common.tables.history import LoggedCommit
 from common.tables.state import TableState
-from delta_loader.core.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
-from delta_loader.core.load_modes.casting import Widening
-from delta_loader.core.plan import TableShape
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, TableCommit
+from delta_loader.tables.load_modes.casting import Widening
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pyarrow as pa
 from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
-from stage_writer.core.batch import MessageBatch
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, PartitionFault, Polled, Result, Runs
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import duckdb
 
 from common.tables.changes import DELETE_COLUMN, MergeBy
-from delta_loader.core.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes
+from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes
 
 
 def judged(

@@ -15,12 +15,12 @@ from common.stage.idle import StreamFact
 from common.stage.markers import MarkerName
 from common.stage.merged import topics_of
 from delta_loader.catalog.registering import Registering
-from delta_loader.core.status import StreamStatus
+from delta_loader.load.ports import Ports, Refusing
 from delta_loader.ports import ColumnAdder, DeltaTables, TableMaker, in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports, Refusing
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
+from delta_loader.status.collecting import stream_status
+from delta_loader.status.values import StreamStatus
 from tests.fakes.staging import Staging
 
 Item = TypeVar("Item")

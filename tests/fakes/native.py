@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from stage_writer.core.decoding.first_pass import MakeFirstPass, no_first_pass
+from stage_writer.decode.first_pass import MakeFirstPass, no_first_pass
 from stage_writer.native.compiler import CompileError, compile_library
 from stage_writer.native.library import library_path, load
 from stage_writer.native.reader import Library

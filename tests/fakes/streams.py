@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch
+from stage_writer.decode.batch import MessageBatch
 
 
 def stream_of(**settings: object) -> Stream:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from common.metrics import Metrics
-from stage_writer.core.flushing import FlushLimits
 from stage_writer.loop import StageWriter
+from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.runtime import SESSION_S, Attachments, Runtime, WriterOptions
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry

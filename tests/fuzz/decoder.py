@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.schema import to_arrow_schema
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.decoding.reading import Reading
-from stage_writer.core.decoding.rejects import Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
-from stage_writer.core.unknown.leftovers import Leftovers
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.reading import Reading
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import StrictDecoder
+from stage_writer.decode.unknown.leftovers import Leftovers
 from tests.fakes.native import first_passes
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from common.settings import Stream
-    from stage_writer.core.decoding.strict import Row
-    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.decode.strict import Row
+    from stage_writer.parquet.buffer import StagedRows
 
     Letter = tuple[int, bytes, str, str]
 

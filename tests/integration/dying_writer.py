@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from stage_writer.__main__ import main
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 
 if TYPE_CHECKING:
     from common.stage.markers import MarkerName

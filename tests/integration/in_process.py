@@ -12,13 +12,13 @@ from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import load_settings
 from common.storage.store import FsspecStore
-from delta_loader.checks.verify import Verifier
+from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
+from delta_loader.inspect.verify.table_offsets import SparkContents
+from delta_loader.inspect.verify.verify import Verifier
+from delta_loader.load.replace_ranges import Replacements
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.kafka_offsets import KafkaOffsets
-from delta_loader.shell.offsets import SparkContents
-from delta_loader.tables.replace import Replacements
+from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.wiring import new_id, spark_ports
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.findings import VerifiedStream as Verified
-    from delta_loader.shell.replace import SparkReplacer
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.inspect.verify.findings import VerifiedStream as Verified
+    from delta_loader.load.report import StreamReport
+    from delta_loader.spark.replace import SparkReplacer
 
 
 def load(

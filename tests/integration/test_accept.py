@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.settings import load_settings
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 

@@ -9,9 +9,9 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.tables.history import read_history, store_lines
-from delta_loader.service_ports import Original, Refusing
-from delta_loader.shell.constraint_check import ConstraintChecker
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.load.ports import Original, Refusing
+from delta_loader.spark.constraint_check import ConstraintChecker
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging
 from tests.integration.mortal import Death, Mortal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from common.spans import Offset, TopicPartition
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

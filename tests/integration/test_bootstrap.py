@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from bootstrap.__main__ import app
-from bootstrap.shell.stage import staged_markers
+from bootstrap.apply.stage import staged_markers
 from common.cli import run
 from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore

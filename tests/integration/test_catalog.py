@@ -14,9 +14,9 @@ from common.settings import Settings
 from common.tables.delta_log import read_table_state
 from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.catalog.registering import Registering
-from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode
-from delta_loader.shell.catalog import SparkCatalog
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.catalog import SparkCatalog
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import DECLARED, Staging
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
     from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.spark

@@ -17,13 +17,13 @@ from common.errors import TableError
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
-from delta_loader.core.load_modes.layout import Layout
-from delta_loader.core.plan import TableShape
-from delta_loader.shell import state_sessions
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.gateway import Gateway
-from delta_loader.shell.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
-from delta_loader.shell.state_sessions import StateSessions
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark import state_sessions
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.gateway import Gateway
+from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
+from delta_loader.spark.state_sessions import StateSessions
+from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.wiring import spark_checkpoints
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import DECLARED, Staging
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.checkpoints.background import Checkpoints, DueCheckpoint
+    from delta_loader.spark.checkpoint_threads import Checkpoints, DueCheckpoint
     from tests.conftest import Lake
     from tests.integration.conftest import Programs
 

@@ -10,8 +10,8 @@ import pytest
 import s3fs
 
 from common.storage.store import FsspecStore
-from delta_loader.cleaning.clean import CleanUp
-from delta_loader.core import cleaning
+from delta_loader.maintenance.cleaning import rules as cleaning
+from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.ports import in_turn
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.cleaning import Tally
+    from delta_loader.maintenance.cleaning.rules import Tally
     from devservices.s3 import S3Server
     from tests.integration.conftest import Programs
 
@@ -76,7 +76,7 @@ def test_a_table_of_sparks_keeps_every_version_that_can_be_read(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from common.clock import SystemClock
-    from delta_loader.shell.delta import SparkDeltaTables
+    from delta_loader.spark.delta import SparkDeltaTables
 
     staging = Staging.below(tmp_path)
     tables = SparkDeltaTables(spark, SystemClock())

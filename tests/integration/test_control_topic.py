@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from common import metrics as catalogue
 from common.metrics import Metrics
 from common.stage.notifications import MESSAGE, news_key
-from delta_loader.on_marker.listening import Listener
+from delta_loader.scheduling.listening import Listener
 from stage_writer.notifications.topic import KafkaControlTopic
 from tests.integration.test_on_marker import Pipeline
 from tests.waiting import until

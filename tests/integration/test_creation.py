@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.verifier import spark_reader
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from common.tables.state import TableState
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

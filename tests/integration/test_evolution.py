@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from common.clock import SystemClock
 from common.schema import Primitive, schema_from_json
 from common.settings.loading import Evolution
-from delta_loader.core.load_modes.casting import Cast
-from delta_loader.service_ports import Original, Refusing
-from delta_loader.shell.constraint_check import ConstraintChecker
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.load.ports import Original, Refusing
+from delta_loader.spark.constraint_check import ConstraintChecker
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.load_modes.casting import Cast
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import ORDERS, Staging
 from tests.verifier import spark_reader
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from common.spans import Offset, TopicPartition
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
 
 pytestmark = pytest.mark.spark
 

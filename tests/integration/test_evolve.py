@@ -17,10 +17,10 @@ from common.schema.evolution import additions
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import StagedFile
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.core.commits import Committed, TableCommit, Target
-from delta_loader.core.file_split import SparkWrite
-from delta_loader.core.plan import TableShape
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import Committed, TableCommit, Target
+from delta_loader.tables.file_split import SparkWrite
 from tests.integration import in_process
 
 if TYPE_CHECKING:

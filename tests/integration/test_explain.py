@@ -11,13 +11,13 @@ import pytest
 from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Offset, Position
-from delta_loader.core.explain.offsets import OffsetPlace
-from delta_loader.core.explain.view import offset_to_text, version_to_json, version_to_text
-from delta_loader.core.valid_through import PROPERTY, moment_text
-from delta_loader.explain.reading import Explainer
+from delta_loader.inspect.explain.offsets import OffsetPlace
+from delta_loader.inspect.explain.reading import Explainer
+from delta_loader.inspect.explain.view import offset_to_text, version_to_json, version_to_text
 from delta_loader.ports import in_turn
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.stage.reading import Stage
+from delta_loader.tables.valid_through import PROPERTY, moment_text
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
-    from delta_loader.core.explain.offsets import OffsetStory
+    from delta_loader.inspect.explain.offsets import OffsetStory
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.settings import load_settings
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.integration.in_process import verify

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.status.kafka import BrokerEnds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

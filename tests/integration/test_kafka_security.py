@@ -30,9 +30,9 @@ from common.settings import load_settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.pieces import Pieces
-from delta_loader.on_marker.listening import Listener
-from delta_loader.shell.kafka_fetch import RawRecordFetcher
-from delta_loader.shell.kafka_offsets import KafkaOffsets
+from delta_loader.dead_letters.kafka import RawRecordFetcher
+from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
+from delta_loader.scheduling.listening import Listener
 from devservices import processes
 from devservices.secured_kafka import SecuredKafka, Way, running_secured_kafka
 from stage_writer.__main__ import app as writer

@@ -8,7 +8,7 @@ import pytest
 
 from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.shell.gateway import Java
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
+    from delta_loader.spark.gateway import Java
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

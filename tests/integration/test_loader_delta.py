@@ -14,10 +14,10 @@ from py4j.protocol import Py4JError
 from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
-from delta_loader.core.commits import AlreadyLoaded, Committed, Conflicted
-from delta_loader.core.plan import TableShape
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.session_conf import spark_url
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.session_conf import spark_url
+from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging
@@ -25,8 +25,8 @@ from tests.fakes.staging import Staging
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.shell.gateway import Java
+    from delta_loader.spark.gateway import Java
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -23,8 +23,8 @@ from common.stage.markers import (
     TableKind,
     manifest_to_bytes,
 )
-from delta_loader.shell.delta import SparkDeltaTables
-from stage_writer.core.parquet.buffer import TableFormat, TableRows
+from delta_loader.spark.delta import SparkDeltaTables
+from stage_writer.parquet.buffer import TableFormat, TableRows
 from tests.fakes.loading import loader_for
 from tests.fakes.spark_plans import scanned_files
 from tests.fakes.staging import Staging

@@ -9,8 +9,8 @@ import pytest
 from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.session_conf import spark_url
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.session_conf import spark_url
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, spark_reader
@@ -18,7 +18,7 @@ from tests.verifier import delta_rs_reader, spark_reader
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -14,12 +14,12 @@ from delta import DeltaTable
 from common.clock import SystemClock
 from common.errors import TableError
 from common.storage.store import FsspecStore
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict, VerifiedStream
-from delta_loader.core.verify_view import to_json, to_text
+from delta_loader.inspect.verify.findings import Verdict, VerifiedStream
+from delta_loader.inspect.verify.table_offsets import SparkContents
+from delta_loader.inspect.verify.verify import Verifier
+from delta_loader.inspect.verify.view import to_json, to_text
 from delta_loader.ports import in_turn
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.offsets import SparkContents
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 

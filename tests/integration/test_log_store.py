@@ -26,10 +26,10 @@ from common.clock import SystemClock
 from common.errors import BuildError, StoreError, StoreUnfitError
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.jars import ensure_jars
-from delta_loader.shell.log_store import SOURCE, Probes, ensure_log_store, prove_log_stores
-from delta_loader.shell.spark import s3_options
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.jars import ensure_jars
+from delta_loader.spark.log_store import SOURCE, Probes, ensure_log_store, prove_log_stores
+from delta_loader.spark.session import s3_options
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import DECLARED, Staging

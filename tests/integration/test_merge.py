@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.core.commits import AlreadyLoaded, Conflicted
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import AlreadyLoaded, Conflicted
 from tests.conftest import FRESH
 from tests.fakes.changes import ChangeStream
 from tests.fakes.events import Row
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

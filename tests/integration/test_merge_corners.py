@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.core.preflight import Level, table_checks
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.checks.requirements import Level, table_checks
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.changes import ChangeStream
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from delta_loader.core.findings import Verdict
+from delta_loader.inspect.verify.findings import Verdict
 from tests.integration import in_process
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from common.errors import ConfigError
 from common.settings import Settings, StartAt
 from common.spans import Position, TopicPartition
 from common.stage.merged import chain_topic, inputs_at
-from stage_writer.merging.batch import MergedBatch
-from stage_writer.merging.groups import TopicGroup, TopicGroups
-from stage_writer.merging.source import MergingSource
-from stage_writer.shell.kafka import KafkaSource
+from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.fetch.kafka import KafkaSource
+from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
+from stage_writer.fetch.merged.source import MergingSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

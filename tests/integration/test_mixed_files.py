@@ -11,7 +11,7 @@ from common.clock import SystemClock
 from common.settings.loading import LoadSetting
 from common.stage.data_files import folder
 from common.storage.store import FsspecStore
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, spark_reader
@@ -19,7 +19,7 @@ from tests.verifier import delta_rs_reader, spark_reader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -21,7 +21,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
-from stage_writer.core.chain_end import Tail
+from stage_writer.chain_end import Tail
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import DeliveryPlace, FencedError

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from common.clock import SystemClock
 from common.spans import Partition, Topic, TopicPartition
 from common.storage.store import FsspecStore
-from delta_loader.core.findings import Verdict
+from delta_loader.inspect.verify.findings import Verdict
 from tests.integration import in_process
 from tests.integration.mortal import Death, Mortal
 from tests.verifier import spark_reader

@@ -13,11 +13,11 @@ from confluent_kafka import Producer
 from common.clock import SystemClock
 from common.settings import load_settings
 from common.storage.store import FsspecStore
-from delta_loader.core.replace import RequestStep
 from delta_loader.dead_letters.filters import DeadLetterFilter
 from delta_loader.dead_letters.reading import StoredDeadLetters, write_parquet
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.replace import SparkReplacer
+from delta_loader.load.replace_steps import RequestStep
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.replace import SparkReplacer
 from tests.integration import in_process
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.replace import Request
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.replace_steps import Request
+    from delta_loader.load.report import StreamReport
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from common.clock import SystemClock
 from common.errors import TableError
-from delta_loader.core.findings import Verdict
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.integration import in_process
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.findings import VerifiedStream as Verified
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.inspect.verify.findings import VerifiedStream as Verified
+    from delta_loader.load.report import StreamReport
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
 

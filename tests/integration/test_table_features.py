@@ -14,8 +14,8 @@ import pytest
 from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT
-from delta_loader.core.load_modes.load_mode import Add, Append, Refused, choose_load_mode
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.load_modes.load_mode import Add, Append, Refused, choose_load_mode
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 from tests.verifier import delta_rs_reader, duckdb_reader, spark_reader

@@ -15,17 +15,17 @@ import structlog
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import Settings
-from delta_loader.core.services.due import TableRules, due
-from delta_loader.core.services.facts import Service
-from delta_loader.core.services.outcomes import Done, RunReport
+from delta_loader.maintenance.live_files import live_files
+from delta_loader.maintenance.services.due import TableRules, due
+from delta_loader.maintenance.services.facts import Service
+from delta_loader.maintenance.services.outcomes import Done, RunReport
+from delta_loader.maintenance.services.reading import FactsReader
+from delta_loader.maintenance.services.runs import TableServices
+from delta_loader.maintenance.services.spark import SparkServices
 from delta_loader.ports import in_turn
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.live_files import live_files
-from delta_loader.shell.services import SparkServices
-from delta_loader.shell.session_conf import spark_url
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
-from delta_loader.table_services.facts import FactsReader
-from delta_loader.table_services.runs import TableServices
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.services.due import CommitPiece
-    from delta_loader.core.services.facts import TableFacts
-    from delta_loader.core.services.outcomes import Outcome
+    from delta_loader.maintenance.services.due import CommitPiece
+    from delta_loader.maintenance.services.facts import TableFacts
+    from delta_loader.maintenance.services.outcomes import Outcome
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

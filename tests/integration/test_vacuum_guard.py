@@ -11,14 +11,14 @@ from urllib.parse import unquote
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

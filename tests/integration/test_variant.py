@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 

@@ -16,9 +16,9 @@ from common.tables.commit_metadata import Decision
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history, store_lines
 from common.tables.rollback import find_rollback
-from delta_loader.core.commits import Conflicted
-from delta_loader.core.plan import TableShape
-from delta_loader.shell.delta import SparkDeltaTables
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.tables.commits import Conflicted
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
 

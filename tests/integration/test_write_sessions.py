@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from delta_loader.shell.gateway import Gateway, Java
-from delta_loader.shell.spark_writes import WriteSessions
+from delta_loader.spark.gateway import Gateway, Java
+from delta_loader.spark.spark_writes import WriteSessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ from common.clock import SystemClock
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore
+from stage_writer.fetch.fetching import Fetcher
+from stage_writer.fetch.kafka import KafkaSource
+from stage_writer.fetch.native_fetching import NativeFetcher
 from stage_writer.native.library import library_path
-from stage_writer.shell.fetching import Fetcher
-from stage_writer.shell.kafka import KafkaSource
-from stage_writer.shell.native_fetching import NativeFetcher
 from tests.staged import markers
 
 if TYPE_CHECKING:

@@ -10,20 +10,20 @@ EQUIVALENT: dict[str, dict[str, str]] = {
     "common.stage.chain": {
         "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
     },
-    "delta_loader.core.lease": {
+    "delta_loader.lease.rules": {
         "observed: epoch <= state.seen.epoch → epoch < state.seen.epoch": (
             "what an epoch says never changes, and to see it again changes nothing"
         ),
     },
-    "delta_loader.core.plan": {
+    "delta_loader.plan.plan": {
         "_foreign: _start(found) < position → _start(found) <= position": "what begins at the position is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
-    "stage_writer.core.decoding.strict": {
+    "stage_writer.decode.strict": {
         "_timestamp: 9 → 10": "an offset has a sign and hours, or neither",
         "_exact: 0 → 1": "ten times zero is zero",
     },
-    "stage_writer.shell.staging": {
+    "stage_writer.stage.staging": {
         "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",
         "ObjectStage._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
             "no content, either way"

@@ -6,9 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
-from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
-from bootstrap.shell import stage
+from bootstrap.apply import stage
+from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import StoreError, UsageError
 from common.ports import CreateOutcome
 from common.settings import StartAt

@@ -24,11 +24,11 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
-from stage_writer.core.decoding.decode import FEW_MESSAGES, Decoder, Reject
-from stage_writer.core.decoding.first_pass import no_first_pass
-from stage_writer.core.decoding.reading import STRICT, Reading
-from stage_writer.core.decoding.rejects import Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.decode.decode import FEW_MESSAGES, Decoder, Reject
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import StrictDecoder
 from tests.fakes.native import first_passes
 
 PLAIN = parse_ddl(

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stage_writer.core.decoding.rejects import Refusal, Reject
-from stage_writer.core.envelopes.debezium import Opener, open_strictly
+from stage_writer.decode.envelopes.debezium import Opener, open_strictly
+from stage_writer.decode.rejects import Refusal, Reject
 
 SPACES = st.sampled_from(["", "", " ", "\n ", " " * 70])
 NAMES = st.sampled_from(["op", "before", "after", "payload", "schema", "source", "ts_ms", "\\u006fp", "other", ""])

@@ -19,17 +19,17 @@ from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.storage.store import FsspecStore
-from delta_loader.core.commits import Target
-from delta_loader.core.load_modes.compatibility import require_compatible
-from delta_loader.core.plan import TableShape
+from delta_loader.load.evolving import Evolver
+from delta_loader.load.ports import Ports
+from delta_loader.plan.plan import TableShape
 from delta_loader.ports import in_turn
-from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from delta_loader.tables.evolving import Evolver
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.decoding.json_document import Json, Number, Object, parse_document
-from stage_writer.core.parquet.buffer import StagedRows
+from delta_loader.tables.commits import Target
+from delta_loader.tables.load_modes.compatibility import require_compatible
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.json_document import Json, Number, Object, parse_document
+from stage_writer.parquet.buffer import StagedRows
 from tests.builders import required, settings_of
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables

@@ -4,8 +4,8 @@ from confluent_kafka import Message
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stage_writer.core.batch import NO_TIMESTAMP
-from stage_writer.shell.fetched import batches_of
+from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.fetch.fetched import batches_of
 
 # Runs of one partition's messages, as brokers send them: partitions that follow each other, come back, or never do.
 RUNS = st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5), st.integers(1, 4)), max_size=12)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.schema import parse_ddl
-from stage_writer.core.batch import Messages
-from stage_writer.core.jmespath.decoder import JmesPathDecoder
+from stage_writer.decode.batch import Messages
+from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 from tests.conftest import examples
 from tests.fakes.streams import batch_of
 

@@ -15,10 +15,10 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from common.stage.merged import InputEnd, inputs_at, inputs_of, merged_position
-from stage_writer.core.batch import MessageBatch, header_lists, headers_column
-from stage_writer.merging.batch import MergedBatch
-from stage_writer.merging.groups import TopicGroup, TopicGroups
-from stage_writer.merging.source import INCOMPLETE_S, MergingSource
+from stage_writer.decode.batch import MessageBatch, header_lists, headers_column
+from stage_writer.decode.merged_batch import MergedBatch
+from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
+from stage_writer.fetch.merged.source import INCOMPLETE_S, MergingSource
 from stage_writer.ports import GroupListener, PartitionFault, Polled
 from tests.fakes.group import HandClock
 

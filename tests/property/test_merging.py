@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from common.schema import Field, Primitive, StructType
 from common.stage.markers import StagedFile
 from common.tables.changes import DELETE_COLUMN, MergeBy
-from delta_loader.core.merging.bounds import key_bounds
-from delta_loader.core.merging.statement import MergeStatement
+from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.statement import MergeStatement
 from tests.conftest import examples
 from tests.fakes.events import Event, Place, Row, replay
 from tests.fakes.judged import judged

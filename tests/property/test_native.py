@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
-from stage_writer.core.decoding.first_pass import FirstPass
-from stage_writer.core.decoding.reading import STRICT, Reading
-from stage_writer.core.decoding.rejects import Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.decode.first_pass import FirstPass
+from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import StrictDecoder
 from tests.builders import required
 from tests.fakes.native import required_library
 from tests.property.test_decode_agrees import READINGS, batches

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.spans import Partition, Topic, TopicPartition
+from stage_writer.fetch.fetched import batches_of_taken
 from stage_writer.native.fetching import QueueReader, TakenMessages
 from stage_writer.native.library import library_path
-from stage_writer.shell.fetched import batches_of_taken
 
 pytestmark = pytest.mark.skipif(not library_path().exists(), reason="the native library is not built")
 

@@ -8,8 +8,8 @@ from common.stage.markers import Marker
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
-from delta_loader.core.plan import Found, Limits, Load, Overlap, Run, UnreadableMarker, UpToDate, next_run, plan_load
-from delta_loader.core.settle import settle_candidates, settled
+from delta_loader.load.settle import settle_candidates, settled
+from delta_loader.plan.plan import Found, Limits, Load, Overlap, Run, UnreadableMarker, UpToDate, next_run, plan_load
 from tests.builders import required
 from tests.unit.delta_loader.test_plan import by_hand, marker, name
 

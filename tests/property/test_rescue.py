@@ -8,11 +8,11 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 
 from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
-from stage_writer.core.decoding.decode import FEW_MESSAGES, Decoder
-from stage_writer.core.decoding.json_document import Json, Object, parse_document
-from stage_writer.core.decoding.rejects import Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
-from stage_writer.core.unknown.evolving import EvolvingDecoder, only, rounds, usable
+from stage_writer.decode.decode import FEW_MESSAGES, Decoder
+from stage_writer.decode.json_document import Json, Object, parse_document
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import StrictDecoder
+from stage_writer.decode.unknown.evolving import EvolvingDecoder, only, rounds, usable
 from tests.builders import instance, required
 from tests.conftest import examples
 from tests.fakes.native import first_passes

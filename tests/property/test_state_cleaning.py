@@ -18,7 +18,7 @@ from common.stage.state_files import (
     stood_in,
 )
 from common.storage.store import FsspecStore
-from stage_writer.shell.state_cleaning import StateCleaning
+from stage_writer.stage.state_cleaning import StateCleaning
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 

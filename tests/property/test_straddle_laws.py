@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
-from delta_loader.core.file_split import split_files_at
-from delta_loader.core.plan import (
+from delta_loader.plan.plan import (
     Limits,
     Load,
     Overlap,
@@ -26,6 +24,8 @@ from delta_loader.core.plan import (
     next_run,
     plan_load,
 )
+from delta_loader.tables.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
+from delta_loader.tables.file_split import split_files_at
 from tests.builders import required
 from tests.unit.delta_loader.test_plan import by_hand, marker
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName, Origin
-from delta_loader.core.plan import Run, next_run
-from delta_loader.core.settle import settle_candidates, settled
-from delta_loader.core.strays import SKEW_MS, LowEnd, StrayBranch, lowest_branch
+from delta_loader.load.settle import settle_candidates, settled
+from delta_loader.plan.plan import Run, next_run
+from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, StrayBranch, lowest_branch
 from tests.conftest import examples
 from tests.fakes.markers import ORDERS, flush
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from common.schema import parse_ddl
 from common.schema.naming import snake_case
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.decoding.rejects import Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
-from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import StrictDecoder
+from stage_writer.shape.slicing import ExplodeLimits
 from tests.conftest import examples
 from tests.fakes.streams import batch_of, stream_of
 

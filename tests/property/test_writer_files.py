@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.spans import Position
 from common.stage.markers import TableKind
-from stage_writer.core.parquet.buffer import Buffer, EncodedFile, StagedRows, TableFormat, TableRows, leaves
+from stage_writer.parquet.buffer import Buffer, EncodedFile, StagedRows, TableFormat, TableRows, leaves
 
 COLUMNS = (
     "place STRING, day DATE, n BIGINT, x DOUBLE, d DECIMAL(12, 3), s STRING, t TIMESTAMP, ntz TIMESTAMP_NTZ, "

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from bootstrap.accepting import Accepting
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.state import Ends
-from bootstrap.shell import stage as staging
-from bootstrap.shell.looking import partition_state
+from bootstrap.apply import stage as staging
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Ends
 from common.errors import KafkaDeltaExpressError
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import Decision
@@ -18,7 +18,7 @@ from tests.simulation.world import Crash, Fault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bootstrap.core.state import PartitionState
+    from bootstrap.plans.state import PartitionState
     from common.storage.store import FsspecStore
     from common.tables.state import TableState
     from tests.simulation.vacuumed_log import VacuumedLog

@@ -22,7 +22,7 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.markers import TableKind
 from common.tables.changes import DELETE_COLUMN, staged_columns
 from common.tables.dead_letters import KAFKA_FIELDS
-from stage_writer.core.convert import table_format
+from stage_writer.convert import table_format
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CONSTRAINT, Place
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from common.settings import Stream
-    from delta_loader.service_ports import Refusing
-    from stage_writer.core.batch import MessageBatch
+    from delta_loader.load.ports import Refusing
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
     from tests.simulation.delta_log import SimulatedTables

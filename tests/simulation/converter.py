@@ -13,7 +13,7 @@ from common.errors import RegistryError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
-from stage_writer.core.parquet.buffer import StagedRows, TableFormat
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.core.batch import MessageBatch
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.ports import StateStore
     from tests.simulation.world import World
 

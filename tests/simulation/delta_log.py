@@ -24,11 +24,11 @@ from common.schema import schema_from_json
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
-from delta_loader.core.commits import Conflicted, NotWritten
-from delta_loader.core.load_modes.load_mode import Refused, choose_load_mode, through_spark
-from delta_loader.core.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
-from delta_loader.core.merging.bounds import key_bounds
-from delta_loader.core.merging.statement import MergeStatement
+from delta_loader.tables.commits import Conflicted, NotWritten
+from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, through_spark
+from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
+from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.statement import MergeStatement
 from tests.fakes.delta_tables import MemoryDeltaTables, MemoryTable
 from tests.fakes.judged import judged
 from tests.simulation.world import Fault
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
-    from delta_loader.core.commits import CommitOutcome, TableCommit, Target
-    from delta_loader.core.file_split import SparkWrite
-    from delta_loader.core.load_modes.casting import Widening
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import CommitOutcome, TableCommit, Target
+    from delta_loader.tables.file_split import SparkWrite
+    from delta_loader.tables.load_modes.casting import Widening
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
 

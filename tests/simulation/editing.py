@@ -21,17 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from bootstrap.core.restart import Restart, plan_restart
-from bootstrap.core.state import Author, Ends
-from bootstrap.shell import stage as staging
-from bootstrap.shell.looking import partition_state
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply import stage as staging
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.plans.restart import Restart, plan_restart
+from bootstrap.plans.state import Author, Ends
 from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
-from stage_writer.core.flushing import FlushLimits
+from stage_writer.partitions.flush_decision import FlushLimits
 from tests.simulation.converter import BAD, GOOD, PlainConverter
 from tests.simulation.delta_log import Place, SimulatedTables
 from tests.simulation.history import Verdict
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from common.settings import Stream
-    from delta_loader.core.commits import TableCommit
+    from delta_loader.tables.commits import TableCommit
     from stage_writer.ports import Converter
     from tests.fakes.delta_tables import MemoryTable
     from tests.simulation.converter import Registry

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from common.schema import Field, Primitive, StructType, schema_from_json, schema_to_json, to_arrow_schema
 from common.schema.evolution import NO_COLUMNS
 from common.tables.dead_letters import KAFKA_FIELDS
-from stage_writer.core.decoding.json_document import parse_document
-from stage_writer.core.unknown.offers import Offers, type_of
+from stage_writer.decode.json_document import parse_document
+from stage_writer.decode.unknown.offers import Offers, type_of
 from tests.simulation.converter import GOOD, PlainConverter
 from tests.simulation.delta_log import place_of
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from common.schema import DataType
     from common.settings import Stream
-    from stage_writer.core.batch import MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.parquet.buffer import StagedRows
     from tests.fakes.delta_tables import MemoryTable
     from tests.simulation.converter import Registry
     from tests.simulation.delta_log import Place

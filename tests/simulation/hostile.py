@@ -22,8 +22,8 @@ from common.errors import KafkaDeltaExpressError
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.markers import DONE, folder_of
-from delta_loader.cleaning.clean import CleanUp
-from delta_loader.core.cleaning import RETRIES_S
+from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.rules import RETRIES_S
 from delta_loader.ports import in_turn
 from tests.simulation.attentive import Attentive
 from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from common.settings import Settings
     from common.stage.markers import Manifest
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
     from tests.simulation.invariants import Objects
     from tests.simulation.operators import GivenUp
 

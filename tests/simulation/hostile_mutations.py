@@ -9,22 +9,22 @@ from unittest.mock import patch
 from common.settings import StartAt
 from common.storage.store import store_time_ms
 from common.tables import rollback
-from delta_loader.cleaning import clean
-from delta_loader.cleaning.clean import CleanUp
-from delta_loader.core import identity
-from delta_loader.core.cleaning import names_in
-from delta_loader.streams import settling
-from delta_loader.table_services import guard
+from delta_loader.load import settling
+from delta_loader.load import vacuum_guard as guard
+from delta_loader.maintenance.cleaning import clean
+from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.rules import names_in
+from delta_loader.stage import identity
 from stage_writer import assignment
 from stage_writer.partitions.resume_points import ResumePoints
-from stage_writer.shell import staging
+from stage_writer.stage import staging
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from common.ports import ObjectStore
-    from delta_loader.shell.candidates import Candidates
+    from delta_loader.maintenance.cleaning.candidates import Candidates
     from stage_writer.ports import PartitionFault
 
 _HOURS_MS = 5 * 3_600_000

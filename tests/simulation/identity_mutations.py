@@ -7,27 +7,28 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from bootstrap.core import restart
+from bootstrap.plans import restart
 from common.tables import identity as table_identity
 from common.tables import rollback, stream_history
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableIdentity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.core import commits, identity, plan
-from delta_loader.core.identity import StreamIdentity
-from delta_loader.core.lease import Grant
-from delta_loader.stage import reading
-from delta_loader.tables import rollback as detection
-from delta_loader.tables.rollback import RollbackDetector
+from delta_loader.lease.rules import Grant
+from delta_loader.load import rollback as detection
+from delta_loader.load.rollback import RollbackDetector
+from delta_loader.plan import plan
+from delta_loader.stage import identity, reading
+from delta_loader.stage.identity import StreamIdentity
+from delta_loader.tables import commits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-    from bootstrap.core.state import PartitionState
+    from bootstrap.plans.state import PartitionState
     from common.stage.markers import Marker
-    from delta_loader.core.commits import Target
+    from delta_loader.tables.commits import Target
 
 
 def markers_of_another_stream_are_loaded() -> AbstractContextManager[object]:

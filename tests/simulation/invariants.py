@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, TopicPartition
     from common.stage.markers import Marker, StagedTable
-    from delta_loader.core.commits import TableCommit
+    from delta_loader.tables.commits import TableCommit
     from tests.fakes.delta_tables import MemoryTable
 
 Objects = dict[str, tuple[bytes, int]]

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.merging.groups import TopicGroup, TopicGroups
-from stage_writer.merging.source import MergingSource
+from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
+from stage_writer.fetch.merged.source import MergingSource
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies import Processor, Topology
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from delta_loader.service_ports import Refusing
+    from delta_loader.load.ports import Refusing
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource
     from stage_writer.topologies import ProcessorContext, Record

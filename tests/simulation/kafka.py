@@ -22,7 +22,7 @@ import pyarrow as pa
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
-from stage_writer.core.batch import MessageBatch
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process
 

@@ -13,9 +13,9 @@ from common.settings import Settings
 from common.spans import TopicPartition
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.core.parquet.buffer import FilePolicy
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
+from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
 from tests.simulation.counting import COUNTED, KEYS, TOPOLOGY, CountBook, converter, wanted_rows
 from tests.simulation.delta_log import DeltaLog, Place
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.stage.markers import Manifest
+    from delta_loader.load.ports import Refusing
+    from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
-    from delta_loader.service_ports import Refusing
-    from delta_loader.streams.report import StreamReport
     from stage_writer.changelog.ports import Changelog
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets

@@ -14,42 +14,42 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from bootstrap.core.restart import Left, Restart, plan_restart
-from bootstrap.core.task_states import TaskStates
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
 from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
-from delta_loader.core import commits, evolve, plan
-from delta_loader.core.commits import CommitNaming, rows_commit, side_commit
-from delta_loader.core.file_split import FileSplit
-from delta_loader.core.merging.statement import MergeStatement
-from delta_loader.core.merging.unmatched_deletes import UnmatchedDeletes
-from delta_loader.lease import LoaderLease
-from delta_loader.schedule import Schedule
-from delta_loader.streams import commit_load, committer, fence, planning, settling
-from delta_loader.streams.committer import After
-from delta_loader.streams.refusals import Refusals
-from delta_loader.tables import evolving
-from delta_loader.tables.catch_up import CatchUp
-from delta_loader.tables.stream_tables import StreamTables
+from delta_loader.lease.holder import LoaderLease
+from delta_loader.load import commit_load, committer, evolving, fence, planning, settling
+from delta_loader.load.catch_up import CatchUp
+from delta_loader.load.committer import After
+from delta_loader.load.refusals import Refusals
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.plan import plan
+from delta_loader.scheduling.schedule import Schedule
+from delta_loader.tables import commits, evolve
+from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
+from delta_loader.tables.file_split import FileSplit
+from delta_loader.tables.merging.statement import MergeStatement
+from delta_loader.tables.merging.unmatched_deletes import UnmatchedDeletes
 from stage_writer import assignment, background, flushes
 from stage_writer.changelog.changelog import TopicChangelog
 from stage_writer.changelog.ports import Appended
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.freshness import Freshness
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
+from stage_writer.parquet.buffer import Buffer
 from stage_writer.partitions import topic_monitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
+from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
 from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.ports import LostClaim
-from stage_writer.shell import staging
-from stage_writer.shell.state_files import StageState
+from stage_writer.stage import staging
+from stage_writer.stage.state_files import StageState
 from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
 from stage_writer.tasks.topology import TopologyConverter
@@ -80,19 +80,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from bootstrap.core.state import PartitionState
+    from bootstrap.plans.state import PartitionState
     from common.ports import CreateOutcome, ObjectStore
     from common.spans import Topic, TopicPartition
     from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
     from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
     from common.tables.transactions import TxnIds
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.lease import Epoch
-    from delta_loader.core.load_modes.refused import RefusedRecord
+    from delta_loader.lease.rules import Epoch
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.load_modes.refused import RefusedRecord
+    from stage_writer.chain_end import Tail
     from stage_writer.changelog.ports import Piece
-    from stage_writer.core.chain_end import Tail
-    from stage_writer.core.flushing import FlushReason
-    from stage_writer.core.parquet.buffer import EncodedFile, TableFormat
+    from stage_writer.parquet.buffer import EncodedFile, TableFormat
+    from stage_writer.partitions.flush_decision import FlushReason
     from stage_writer.ports import FlushOutcome, StateStore
     from stage_writer.tasks.kept import KeptTask
     from stage_writer.tasks.topology import _Changed

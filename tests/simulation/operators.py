@@ -12,14 +12,14 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.restart import Restart, plan_restart
-from bootstrap.core.state import Author, Ends
-from bootstrap.core.task_states import TaskStates
-from bootstrap.shell import stage as staging
-from bootstrap.shell.loading import require_not_loading
-from bootstrap.shell.looking import partition_state, table_position
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply import stage as staging
+from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.partition_state import partition_state, table_position
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.restart import Restart, plan_restart
+from bootstrap.plans.state import Author, Ends
+from bootstrap.plans.task_states import TaskStates
 from common.errors import KafkaDeltaExpressError
 from common.spans import Position
 from common.stage.merged import InputEnd, inputs_of, is_merged, merged_position
@@ -29,7 +29,7 @@ from tests.simulation.world import Crash, Fault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bootstrap.core.state import PartitionState
+    from bootstrap.plans.state import PartitionState
     from common.settings import Stream
     from common.spans import TopicPartition
     from tests.simulation.delta_log import SimulatedTables

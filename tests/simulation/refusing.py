@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
-from delta_loader.service_ports import Original
-from delta_loader.service_ports import Refusing as RefusingPorts
-from stage_writer.core.parquet.buffer import FilePolicy
+from delta_loader.load.ports import Original
+from delta_loader.load.ports import Refusing as RefusingPorts
+from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
 from tests.simulation.delta_log import CONSTRAINT, DeltaLog
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Offset, TopicPartition
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
     from stage_writer.ports import Converter
     from tests.simulation.converter import Registry
     from tests.simulation.delta_log import SimulatedTables

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Generic
 
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
-from delta_loader.lease import LoaderLease
+from delta_loader.lease.holder import LoaderLease
+from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from stage_writer.core.flushing import FlushLimits
 from stage_writer.loop import StageWriter
+from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.ports import Result
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from stage_writer.stopping import Stopping
 from stage_writer.telemetry import WriterTelemetry
 from tests.simulation.delta_log import SimulatedTables
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from common.metrics import Metric
     from common.stage.markers import Manifest, MarkerName, StagedTable
     from common.stage.state_files import MarkedState
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
     from stage_writer.ports import Flushing, Item, Runs
-    from stage_writer.shell.staging import FlushIdentity
+    from stage_writer.stage.staging import FlushIdentity
     from tests.simulation.kinds import Kind
 
 _STATE_KEEP_S = 1.0  # so that state files are cleaned in the middle of everything

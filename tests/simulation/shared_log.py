@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.tables.history import LoggedCommit
-from delta_loader.core.commits import Conflicted
+from delta_loader.tables.commits import Conflicted
 from tests.simulation.delta_log import DeltaLog, Place, places_of
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.tables.state import TableState
-    from delta_loader.core.commits import CommitOutcome, Committed, TableCommit
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import CommitOutcome, Committed, TableCommit
     from tests.simulation.store import Bucket
     from tests.simulation.world import World
 

@@ -20,8 +20,8 @@ from common.clock import SystemClock
 from common.errors import TableError
 from common.spans import Position
 from common.stage.markers import MarkerName
-from delta_loader.core.commits import Committed
-from stage_writer.shell.staging import ObjectStage
+from delta_loader.tables.commits import Committed
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -31,7 +31,7 @@ from tests.simulation.world import Chances, Fault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 _TIMED_OUT = "the connection timed out"

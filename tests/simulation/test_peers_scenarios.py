@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from bootstrap.core.plan import Make, plan_partition
-from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.shell.stage import make
+from bootstrap.apply.stage import make
+from bootstrap.plans.plan import Make, plan_partition
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.errors import TableError
 from common.settings import StartAt
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
-from stage_writer.core.convert import StreamConverter
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.convert import StreamConverter
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from common.ports import CreateOutcome, StoredObject
     from common.storage.pieces import Pieces
-    from delta_loader.core.commits import CommitOutcome, TableCommit
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
     from stage_writer.ports import Polled
 
 FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from common.errors import StoreError
 from common.metrics import Metrics
-from delta_loader.on_marker.load_trigger import LoadTrigger
-from delta_loader.on_marker.notifications import ControlTopicNotifications, StoredNotifications
-from delta_loader.on_marker.requests import RequestQueue
-from delta_loader.schedule import Schedule
+from delta_loader.scheduling.load_trigger import LoadTrigger
+from delta_loader.scheduling.notifications import ControlTopicNotifications, StoredNotifications
+from delta_loader.scheduling.requests import RequestQueue
+from delta_loader.scheduling.schedule import Schedule
 from stage_writer.notifications.notifier import LoaderNotifier
 from tests.simulation.kinds import Kind
 from tests.simulation.world import SILENT, Fault, WorldClock
@@ -26,8 +26,8 @@ from tests.simulation.world import SILENT, Fault, WorldClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
-    from delta_loader.streams.report import StreamReport
     from stage_writer.notifications.ports import Notifier
     from stage_writer.ports import WriterStage
     from tests.simulation.kinds import Around, Loads
@@ -72,7 +72,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Hearing:
-    """One loader's: a `delta_loader.on_marker.ports.ControlTopic`."""
+    """One loader's: a `delta_loader.scheduling.ports.ControlTopic`."""
 
     topic: Topic
     coming: list[tuple[int, str]] = field(default_factory=list)

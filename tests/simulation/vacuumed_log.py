@@ -10,14 +10,14 @@ import json
 from typing import TYPE_CHECKING
 
 from common.stage.data_files import delta_path
-from delta_loader.core.vacuum import RETENTION, retention_s
+from delta_loader.tables.vacuum import RETENTION, retention_s
 from tests.simulation.shared_log import Entry, SharedLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from delta_loader.core.commits import Committed, TableCommit
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import Committed, TableCommit
     from tests.simulation.delta_log import Place
     from tests.simulation.store import Bucket
     from tests.simulation.world import World

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from common.settings import Settings
-from delta_loader.shell.gateway import CONFLICTS
-from delta_loader.shell.spark import build_session
+from delta_loader.spark.gateway import CONFLICTS
+from delta_loader.spark.session import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.clock import SystemClock
-from delta_loader.core.commits import Committed
-from delta_loader.shell.delta import SparkDeltaTables
-from delta_loader.shell.spark import build_session
+from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.session import build_session
+from delta_loader.tables.commits import Committed
 from devservices import processes
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.plan import TableShape
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 _PARTITIONS = 3
 _START_S = 600

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bootstrap.core.repair import plan_rewind
-from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.shell import stage as operator
+from bootstrap.apply import stage as operator
+from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.errors import StoreError
 from common.settings import StartAt
 from common.spans import Position
 from common.storage.store import FsspecStore
 from stage_writer.partitions.resume_points import ResumePoints
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
@@ -28,7 +28,7 @@ from tests.fakes.staging import Staging
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from bootstrap.core.repair import RewindPlan
+    from bootstrap.plans.repair import RewindPlan
     from common.ports import CreateOutcome, StoredObject
 
 KAFKA_END = 100

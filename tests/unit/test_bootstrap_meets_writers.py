@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.shell import stage as operator
+from bootstrap.apply import stage as operator
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.clock import SystemClock
 from common.settings import StartAt, Stream
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, origin_path
 from common.storage.store import FsspecStore
-from stage_writer.core.chain_end import Tail
-from stage_writer.core.parquet.buffer import Buffer
+from stage_writer.chain_end import Tail
+from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import FlushOutcome, LostClaim, Sealed
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.builders import instance, required
 from tests.fakes.markers import ORDERS, chain_of, put
 

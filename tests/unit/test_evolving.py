@@ -17,16 +17,16 @@ from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.evolved import Evolved, folder_of, latest
 from common.storage.store import FsspecStore
-from delta_loader.core.evolve import Known, agree
+from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
+from delta_loader.tables.evolve import Known, agree
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember

@@ -17,7 +17,7 @@ import structlog
 import bootstrap.__main__ as bootstrap_program
 import delta_loader.__main__ as loader_program
 import stage_writer.__main__ as writer_program
-from bootstrap.core.plan import NotNeeded, PlannedPartition, RefusedPartition, StreamPlan
+from bootstrap.plans.plan import NotNeeded, PlannedPartition, RefusedPartition, StreamPlan
 from common import errors
 from common.cli import new_app, run
 from common.clock import SystemClock
@@ -38,17 +38,17 @@ from common.spans import Position
 from common.stage.failures import LastFailure, failure_path, last_failure
 from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.checks.preflight import failed
+from delta_loader.checks.requirements import Check, Level
 from delta_loader.commands import check, clean, services, status, verify
-from delta_loader.core.cleaning import Tally
-from delta_loader.core.findings import Finding, Verdict, VerifiedStream
-from delta_loader.core.held import Held
-from delta_loader.core.preflight import Check, Level
-from delta_loader.core.services import outcomes
-from delta_loader.core.services.due import CommitPiece, TableRules
-from delta_loader.core.services.facts import Service
-from delta_loader.core.status import PartitionStatus, StreamStatus
-from delta_loader.streams.failures import FailureNotes
-from delta_loader.streams.report import StreamReport
+from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
+from delta_loader.load.failures import FailureNotes
+from delta_loader.load.report import StreamReport
+from delta_loader.maintenance.cleaning.rules import Tally
+from delta_loader.maintenance.services import outcomes
+from delta_loader.maintenance.services.due import CommitPiece, TableRules
+from delta_loader.maintenance.services.facts import Service
+from delta_loader.plan.held import Held
+from delta_loader.status.values import PartitionStatus, StreamStatus
 from stage_writer.crew import Crew
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
 from tests.fakes.markers import ORDERS

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.core.restart import Left, Restart, plan_restart
-from bootstrap.core.state import Ends, PartitionState, StagedMarker
-from bootstrap.shell import stage as operator
+from bootstrap.apply import stage as operator
+from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
 from common.errors import MarkerError, UsageError
 from common.settings import StartAt
@@ -21,12 +21,12 @@ from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-from delta_loader.core.held import staged_from, topic_recreated
-from delta_loader.core.plan import UnreadableMarker
-from delta_loader.core.status import to_json, to_text
+from delta_loader.plan.held import staged_from, topic_recreated
+from delta_loader.plan.plan import UnreadableMarker
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
+from delta_loader.status.collecting import stream_status
+from delta_loader.status.values import to_json, to_text
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for

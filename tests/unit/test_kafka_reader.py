@@ -13,8 +13,8 @@ from common.kafka import reader
 from common.kafka.bounded import answer_of, close_within
 from common.kafka.errors import LastWord
 from common.settings import Settings
-from delta_loader.shell.kafka_offsets import KafkaOffsets
-from stage_writer.shell.replay_kafka import ReplayKafka
+from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
+from stage_writer.replay.kafka import ReplayKafka
 from tests.builders import settings_of
 
 READERS: list[Callable[[Settings], object]] = [

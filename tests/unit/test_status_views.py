@@ -24,16 +24,16 @@ from common.settings.values import StartAt
 from common.spans import Position, Topic
 from common.stage.paused import StreamPart
 from common.stage.undeclared import UndeclaredFields
-from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
-from delta_loader.core.writers import IdleWriter
-from delta_loader.jobs import Jobs
+from delta_loader.load.report import StreamReport
 from delta_loader.loader import Loader
-from delta_loader.on_marker.load_trigger import LoadTrigger
-from delta_loader.on_marker.requests import RequestQueue
-from delta_loader.schedule import Schedule
+from delta_loader.scheduling.jobs import Jobs
+from delta_loader.scheduling.load_trigger import LoadTrigger
+from delta_loader.scheduling.requests import RequestQueue
+from delta_loader.scheduling.schedule import Schedule
+from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.service import STUCK_S, _AtIt
-from delta_loader.streams.report import StreamReport
-from delta_loader.streams.scheduler import StreamScheduler
+from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
+from delta_loader.status.writers import IdleWriter
 from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.spans import TopicPartition
     from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.preflight import Check
-    from delta_loader.lease import LoaderLease
-    from delta_loader.on_marker.listening import Listener
+    from delta_loader.checks.requirements import Check
+    from delta_loader.lease.holder import LoaderLease
+    from delta_loader.scheduling.listening import Listener
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import WriterStage
 

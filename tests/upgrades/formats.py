@@ -35,7 +35,7 @@ from common.stage.state_files import MarkedState, StateFileName, StateFiles, Sta
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts
-from delta_loader.core.lease import LeaseRecord
+from delta_loader.lease.rules import LeaseRecord
 from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
 from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
 from stage_writer.topologies.stores.changes import Changes

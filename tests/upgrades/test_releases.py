@@ -20,7 +20,7 @@ from common.stage.markers import manifest_from_bytes
 from common.stage.replacements import replacement_from_bytes
 from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.core.lease import LeaseRecord
+from delta_loader.lease.rules import LeaseRecord
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_bytes

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.core.batch import MessageBatch, Messages, headers_column
-from stage_writer.core.steps.rows import Rows
+from stage_writer.decode.batch import MessageBatch, Messages, headers_column
+from stage_writer.shape.rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.rejects import Reject
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.task.inputs import Input
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.rejects import Reject
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.task.context import Target
     from stage_writer.topologies.task.early import Early, Exit

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from stage_writer.core.batch import Headers as KafkaHeaders
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.batch import Headers as KafkaHeaders
+    from stage_writer.decode.rejects import Reject
     from stage_writer.topologies.records import TopicRecord
 
     Index = NDArray[np.int64]

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from common.schema import to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.core.outcome import Part, joined
-from stage_writer.core.steps.rows import Rows
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.outcome import Part, joined
+from stage_writer.shape.rows import Rows
 from stage_writer.topologies.errors import TopologyError
 from stage_writer.topologies.nodes import StepNode, TableSink
 from stage_writer.topologies.task.writing import RowWriter

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.core.batch import NO_TIMESTAMP
-from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.topologies.keys import any_json, key_decoder
 from stage_writer.topologies.nodes import KeyType
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from stage_writer.core.batch import Headers as KafkaHeaders
+    from stage_writer.decode.batch import Headers as KafkaHeaders
     from stage_writer.topologies.nodes import SourceNode
     from stage_writer.topologies.records import Headers, Key, Value
     from stage_writer.topologies.task.inputs import Input

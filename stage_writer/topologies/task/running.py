@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
-from stage_writer.core.decoding.rejects import ErrorClass, Reject
+from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.topologies.errors import RowRefusedError, TopologyError, said
 from stage_writer.topologies.task.context import PUNCTUATING, LateRecordError
 from stage_writer.topologies.task.feeds import in_order

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from common.spans import TopicPartition
-from stage_writer.core.outcome import Part, joined
+from stage_writer.shape.outcome import Part, joined
 from stage_writer.stopping import NEVER_STOPPING
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.clock import TaskClock
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from stage_writer.core.decoding.rejects import Reject
+    from stage_writer.decode.rejects import Reject
     from stage_writer.stopping import Stopping
     from stage_writer.topologies.built import BuiltTopology
     from stage_writer.topologies.stores import Stores

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bootstrap.accepting import Accepting, require_whole
-from bootstrap.core.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
-from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.shell.stage import rewind, staged_markers
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.apply.stage import rewind, staged_markers
+from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
 from common.settings import StartAt
 from common.spans import Position, Span, TopicPartition

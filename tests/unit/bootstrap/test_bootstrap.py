@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bootstrap import view
-from bootstrap.core.plan import (
+from bootstrap.apply import stage
+from bootstrap.plans.plan import (
     BeginChain,
     Make,
     NoPosition,
@@ -18,10 +19,9 @@ from bootstrap.core.plan import (
     StreamPlan,
     plan_partition,
 )
-from bootstrap.core.repair import RewindPlan, plan_rewind, plan_skip
-from bootstrap.core.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
-from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
-from bootstrap.shell import stage
+from bootstrap.plans.repair import RewindPlan, plan_rewind, plan_skip
+from bootstrap.plans.sources import FromDelta, FromFile, FromGroup, PositionSource, parse_positions, parse_source
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import UsageError
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition

@@ -3,9 +3,9 @@
 import json
 
 from bootstrap import records, view
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.restart import Left, Restart
-from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.restart import Left, Restart
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.core.repair import RewindPlan, plan_rewind
-from bootstrap.core.state import Author, Ends, PartitionState
-from bootstrap.shell import stage
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply import stage
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.plans.repair import RewindPlan, plan_rewind
+from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import StoreError, UsageError
 from common.settings import StartAt
 from common.spans import Position

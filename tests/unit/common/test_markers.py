@@ -25,7 +25,7 @@ from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
 from common.stage.stored import beyond_bounds
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
-from stage_writer.shell.staging import sealed
+from stage_writer.stage.staging import sealed
 from tests.builders import required
 from tests.fakes.markers import ORDERS
 

@@ -16,7 +16,7 @@ from common.settings import LogSettings
 from common.stage.markers import manifest_to_bytes
 from common.terminal import aligned
 from delta_loader.__main__ import app as loader
-from delta_loader.shell.kafka import BrokerEnds
+from delta_loader.status.kafka import BrokerEnds
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 

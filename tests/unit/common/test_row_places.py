@@ -12,11 +12,11 @@ from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_from_bytes, manifest_to_bytes
 from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
-from delta_loader.core.file_split import split_files_at
-from delta_loader.core.held import not_written
-from delta_loader.core.load_modes.record_identity import place_of
-from delta_loader.core.merging.unmatched_deletes import kept_columns_asked
-from stage_writer.core.convert import StreamConverter
+from delta_loader.plan.held import not_written
+from delta_loader.tables.file_split import split_files_at
+from delta_loader.tables.load_modes.record_identity import place_of
+from delta_loader.tables.merging.unmatched_deletes import kept_columns_asked
+from stage_writer.convert import StreamConverter
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import batch_of, stream_of

@@ -10,8 +10,8 @@ import structlog
 from common.clock import SystemClock
 from common.errors import StoreError, TableError
 from common.metrics import Metrics
-from delta_loader.checkpoints.background import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.ports import in_turn
+from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
 from tests.fakes.group import HandClock
 from tests.waiting import until
 

@@ -16,9 +16,9 @@ from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.cleaning.clean import CleanUp
-from delta_loader.cleaning.schedule import ScheduledCleanUp
-from delta_loader.core.cleaning import Tally, as_json, as_text, require_safe
+from delta_loader.maintenance.cleaning.clean import CleanUp
+from delta_loader.maintenance.cleaning.rules import Tally, as_json, as_text, require_safe
+from delta_loader.maintenance.cleaning.schedule import ScheduledCleanUp
 from delta_loader.ports import in_turn
 from tests.builders import required
 from tests.fakes.loading import settings_for

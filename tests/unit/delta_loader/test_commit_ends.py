@@ -5,8 +5,8 @@ from delta.exceptions import ConcurrentAppendException, MetadataChangedException
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException
 
-from delta_loader.core.commits import Conflicted, Failed, Unknown
-from delta_loader.shell.delta import _unresolved
+from delta_loader.spark.delta import _unresolved
+from delta_loader.tables.commits import Conflicted, Failed, Unknown
 
 
 @pytest.mark.parametrize(

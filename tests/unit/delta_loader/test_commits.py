@@ -11,7 +11,8 @@ from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts
 from common.tables.identity import KnownChain, TableIdentity
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import (
+from delta_loader.plan.plan import Load, Run, TableShape
+from delta_loader.tables.commits import (
     CommitNaming,
     LoadedTotals,
     TableCommit,
@@ -20,8 +21,7 @@ from delta_loader.core.commits import (
     rows_commit,
     side_commit,
 )
-from delta_loader.core.file_split import SparkWrite
-from delta_loader.core.plan import Load, Run, TableShape
+from delta_loader.tables.file_split import SparkWrite
 from tests.builders import required
 from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
 

@@ -12,7 +12,7 @@ from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfit
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
-from delta_loader.core.preflight import Check, Level
+from delta_loader.checks.requirements import Check, Level
 
 FINE = Check("stage", Level.OK, "works")
 AWAY = Check("stage", Level.ERROR, "the stage does not answer", "start it", away=True)

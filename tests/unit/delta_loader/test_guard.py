@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from common.clock import SystemClock
 from common.stage.data_files import DataFileName
-from delta_loader.core.commits import CommitOutcome, Conflicted, TableCommit
-from delta_loader.core.vacuum import fresh_path, guarded_age_s, retention_s
+from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit
+from delta_loader.tables.vacuum import fresh_path, guarded_age_s, retention_s
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging

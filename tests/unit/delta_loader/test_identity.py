@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from bootstrap.core.restart import Left, Restart, plan_restart
-from bootstrap.core.state import Ends, PartitionState
-from bootstrap.shell.looking import partition_state
-from bootstrap.shell.stage import restart
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.stage import restart
+from bootstrap.plans.restart import Left, Restart, plan_restart
+from bootstrap.plans.state import Ends, PartitionState
 from common.errors import UsageError
 from common.settings import Settings
 from common.spans import Position, Span, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import KnownChain, TableIdentity, identity_of
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import CommitOutcome, TableCommit
-from delta_loader.streams.report import StreamReport
+from delta_loader.load.report import StreamReport
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for

@@ -21,14 +21,14 @@ from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_json, as_text
-from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Target
-from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, RequestStep
+from delta_loader.load.ports import Ports
+from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.replace_steps import Request, RequestStep
+from delta_loader.plan.plan import TableShape
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from delta_loader.tables.replace import Replacements
+from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, TableCommit, Target
 from tests.builders import instance
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock

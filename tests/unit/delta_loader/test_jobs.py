@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from delta_loader.jobs import LONG_S, Jobs
+from delta_loader.scheduling.jobs import LONG_S, Jobs
 from tests.fakes.group import HandClock
 
 PATIENCE_S = 60.0

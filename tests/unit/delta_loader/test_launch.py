@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_loader.shell.launch import launch_options
+from delta_loader.spark.launch import launch_options
 
 JAVA = "spark.driver.extraJavaOptions"
 

@@ -8,9 +8,9 @@ from common.errors import TableError
 from common.schema.spark_json import schema_to_json
 from common.settings import Stream
 from common.tables.state import TableState
-from delta_loader.core.load_modes.layout import Layout, Template, layout_of, like
-from delta_loader.core.plan import TableShape
-from delta_loader.tables.creating import Creator
+from delta_loader.load.creating import Creator
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.load_modes.layout import Layout, Template, layout_of, like
 from tests.fakes.delta_tables import MemoryDeltaTables
 
 

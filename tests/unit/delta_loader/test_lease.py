@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from common.settings import Settings
-from delta_loader.core.lease import (
+from delta_loader.lease.rules import (
     Claim,
     Epoch,
     Grant,
@@ -22,7 +22,7 @@ from delta_loader.core.lease import (
     sending,
     stale,
 )
-from delta_loader.core.status import LeaseStatus, StreamStatus, to_json, to_text
+from delta_loader.status.values import LeaseStatus, StreamStatus, to_json, to_text
 from tests.builders import settings_of
 
 LEASE_S = 15.0

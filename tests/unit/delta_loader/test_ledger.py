@@ -7,14 +7,14 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata, Decision, Resolved
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
-from delta_loader.core.findings import Finding, Verdict
-from delta_loader.core.history import parse_version
-from delta_loader.core.ledger import Ledger
-from delta_loader.core.offset_ranges import offset_ranges
-from delta_loader.core.offsets import BUCKET, Bucket
-from delta_loader.core.reconcile import kafka_findings, reconcile, walk
-from delta_loader.core.reconcile_facts import Explained, LeftOut, Shape, Tables
-from delta_loader.core.shaped import exploded_findings
+from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.inspect.verify.ledger import Ledger
+from delta_loader.inspect.verify.offset_ranges import offset_ranges
+from delta_loader.inspect.verify.offsets import BUCKET, Bucket
+from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
+from delta_loader.inspect.verify.reconcile_facts import Explained, LeftOut, Shape, Tables
+from delta_loader.inspect.verify.shaped import exploded_findings
+from delta_loader.tables.history import parse_version
 from tests.builders import span
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

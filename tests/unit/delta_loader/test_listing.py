@@ -12,9 +12,9 @@ from common.ports import StoredObject
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import MarkerName
 from common.storage.store import FsspecStore
-from delta_loader.core.listed import Listing, listing_of, without
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
+from delta_loader.stage.listed import Listing, listing_of, without
 from delta_loader.stage.reading import Stage
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for

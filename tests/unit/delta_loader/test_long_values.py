@@ -9,7 +9,7 @@ import pytest
 
 from common.schema import parse_ddl, schema_to_json
 from common.schema.types import Field, Primitive, StructType
-from delta_loader.shell.long_values import digestible
+from delta_loader.spark.long_values import digestible
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -15,19 +15,19 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.idle import IdleFact
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
-from delta_loader.core.commits import Target
-from delta_loader.core.plan import TableShape
-from delta_loader.core.settle import IdleFacts
+from delta_loader.load.settle import IdleFacts
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.plan.plan import TableShape
 from delta_loader.ports import in_turn
-from delta_loader.tables.stream_tables import StreamTables
+from delta_loader.tables.commits import Target
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from delta_loader.table_services.guard import VacuumGuard
-    from delta_loader.tables.rollback import RollbackDetector
+    from delta_loader.load.rollback import RollbackDetector
+    from delta_loader.load.vacuum_guard import VacuumGuard
 
 MANY = 10_000
 PARTITIONS = [TopicPartition(Topic("orders"), Partition(number)) for number in range(MANY)]

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bootstrap.core.repair import RewindPlan, plan_rewind
-from bootstrap.core.restart import Restart
-from bootstrap.core.state import Author, Ends
-from bootstrap.shell.loading import require_not_loading
-from bootstrap.shell.looking import partition_state
-from bootstrap.shell.stage import restart
-from bootstrap.shell.turns import RepairLocks
+from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.apply.stage import restart
+from bootstrap.plans.repair import RewindPlan, plan_rewind
+from bootstrap.plans.restart import Restart
+from bootstrap.plans.state import Author, Ends
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position
 from common.stage.loading import LOADING, LoadNote, loading_path
 from common.stage.repair_lock import ended_path, turn_path
-from delta_loader.core.commits import Committed, Failed, NotWritten, Unknown
+from delta_loader.load.merged import MergedLoads
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
-from delta_loader.status import stream_status
-from delta_loader.streams.merged import MergedLoads
+from delta_loader.status.collecting import stream_status
+from delta_loader.tables.commits import Committed, Failed, NotWritten, Unknown
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, routed_settings_for, settings_for
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.storage.store import FsspecStore
-    from delta_loader.core.commits import CommitOutcome, TableCommit
-    from delta_loader.core.held import Held
-    from delta_loader.core.plan import Load
-    from delta_loader.streams.report import StreamReport
+    from delta_loader.load.report import StreamReport
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Load
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 class Tables(MemoryDeltaTables):
@@ -159,7 +159,7 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
                 world.stage.create(ended_path(world.source, 1), b"{}")
             return super().begin(load)
 
-    monkeypatch.setattr("delta_loader.streams.stream_load.MergedLoads", Interrupted)
+    monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Interrupted)
     assert world.load().held[world.source].reason == ("repaired" if ends else "under_repair")
     assert (world.loaded, world.notes) == (4, [])
 
@@ -196,7 +196,7 @@ def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.Monke
             msg = "no answer"
             raise StoreError(msg, "")
 
-    monkeypatch.setattr("delta_loader.streams.stream_load.MergedLoads", Unanswered)
+    monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Unanswered)
     assert world.load().failure is not None
     assert world.notes == []
 

@@ -19,13 +19,13 @@ from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.state import TableState
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.file_split import split_files_at
-from delta_loader.core.findings import Verdict
-from delta_loader.core.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
-from delta_loader.core.merging.bounds import key_bounds
-from delta_loader.core.plan import Limits, Run, plan_load
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.verify import Verifier
+from delta_loader.plan.plan import Limits, Run, plan_load
 from delta_loader.ports import in_turn
+from delta_loader.tables.file_split import split_files_at
+from delta_loader.tables.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
+from delta_loader.tables.merging.bounds import key_bounds
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_loader.shell.native_codecs import codec_options
+from delta_loader.spark.native_codecs import codec_options
 
 pytestmark = pytest.mark.skipif(
     (platform.system(), platform.machine()) not in {("Linux", "x86_64"), ("Linux", "aarch64")},

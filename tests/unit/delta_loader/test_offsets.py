@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.spans import Position, Span
-from delta_loader.core.offsets import BUCKET, Bucket, Ranges, SpanTally, between, in_step, ranges
+from delta_loader.inspect.verify.offsets import BUCKET, Bucket, Ranges, SpanTally, between, in_step, ranges
 
 OFFSETS = st.sets(st.integers(0, 3 * BUCKET), max_size=60)
 SPANS = st.lists(

@@ -6,8 +6,8 @@ import pytest
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedFile, StagedTable, TableKind
-from delta_loader.core.held import held
-from delta_loader.core.plan import (
+from delta_loader.plan.held import held
+from delta_loader.plan.plan import (
     Gap,
     Limits,
     MissingOrigin,

@@ -18,7 +18,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.state import TableState
 from delta_loader.checks.preflight import Preflight
-from delta_loader.core.preflight import (
+from delta_loader.checks.requirements import (
     Check,
     Level,
     checks_as_text,
@@ -28,9 +28,9 @@ from delta_loader.core.preflight import (
     table_checks,
     vacuum_check,
 )
-from delta_loader.core.status import to_json, to_text
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
+from delta_loader.status.values import to_json, to_text
 from tests.builders import settings_of
 from tests.fakes.loading import settings_for, status_of
 from tests.fakes.staging import Staging

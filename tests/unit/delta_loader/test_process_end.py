@@ -6,7 +6,7 @@ import sys
 _HANGING = """
 import threading
 import delta_loader.__main__ as program
-from delta_loader.streams.pools import OwnPools
+from delta_loader.load.pools import OwnPools
 
 program._EXIT_WITHIN_S = 0.5
 pools, asked, answers = OwnPools(1), threading.Event(), threading.Event()

@@ -9,12 +9,12 @@ from common.errors import TableError
 from common.remedies import CONFIG
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
-from delta_loader.core.commits import CommitOutcome, TableCommit, Target
-from delta_loader.core.file_split import SparkWrite
-from delta_loader.core.load_modes.refused import RefusedRecord
-from delta_loader.core.plan import TableShape
-from delta_loader.service_ports import Original, Refusing
-from delta_loader.streams.report import StreamReport
+from delta_loader.load.ports import Original, Refusing
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import CommitOutcome, TableCommit, Target
+from delta_loader.tables.file_split import SparkWrite
+from delta_loader.tables.load_modes.refused import RefusedRecord
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging

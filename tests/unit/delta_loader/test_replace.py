@@ -20,11 +20,11 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.core.commits import TableCommit, Target
-from delta_loader.core.held import Held
-from delta_loader.core.plan import TableShape
-from delta_loader.core.replace import Request, RequestStep, txn_id
-from delta_loader.tables.replace import Replacements
+from delta_loader.load.replace_ranges import Replacements
+from delta_loader.load.replace_steps import Request, RequestStep, txn_id
+from delta_loader.plan.held import Held
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import TableCommit, Target
 from tests.builders import required
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema

@@ -8,10 +8,10 @@ import pytest
 from common.errors import StoreError, TableError
 from common.spans import Position, Span
 from common.tables.state import TableState
-from delta_loader.core.commits import CommitOutcome, TableCommit
-from delta_loader.core.deferred import left_out
-from delta_loader.core.plan import Load, Overlap, TableShape
-from delta_loader.streams.report import StreamReport
+from delta_loader.load.deferred import left_out
+from delta_loader.load.report import StreamReport
+from delta_loader.plan.plan import Load, Overlap, TableShape
+from delta_loader.tables.commits import CommitOutcome, TableCommit
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables

@@ -14,13 +14,13 @@ from common.spans import Position, Span, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict
-from delta_loader.core.offset_ranges import offset_ranges
-from delta_loader.core.offsets import BUCKET, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
-from delta_loader.core.same_records import staged_spans
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
+from delta_loader.inspect.verify.offset_ranges import offset_ranges
+from delta_loader.inspect.verify.offsets import BUCKET, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
+from delta_loader.inspect.verify.same_records import staged_spans
+from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
-from delta_loader.shell.kafka_offsets import KafkaOffsets
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_ledger import History, add, brought, txn
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Message
 
-    from delta_loader.core.findings import Finding, VerifiedStream
+    from delta_loader.inspect.verify.findings import Finding, VerifiedStream
 
 NOON = 1_700_000_000_000
 BEGINS = BUCKET - 4

@@ -18,14 +18,14 @@ from common.stage.markers import MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.storage.store import FsspecStore
 from common.tables.urls import comparable
-from delta_loader.core.commits import CommitOutcome, Committed, Conflicted, TableCommit, Unknown
-from delta_loader.core.held import held as held_by_plan
-from delta_loader.core.held import missing_file
-from delta_loader.core.plan import MissingOrigin
-from delta_loader.core.status import exit_code, to_json, to_text
+from delta_loader.load.failures import FailureNotes
+from delta_loader.plan.held import held as held_by_plan
+from delta_loader.plan.held import missing_file
+from delta_loader.plan.plan import MissingOrigin
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.failures import FailureNotes
+from delta_loader.status.values import exit_code, to_json, to_text
+from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, TableCommit, Unknown
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.delta_tables import MemoryDeltaTables

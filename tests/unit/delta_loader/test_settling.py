@@ -13,10 +13,7 @@ from common.stage.markers import Marker, MarkerName
 from common.storage.store import FsspecStore
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.core.identity import StreamIdentity
-from delta_loader.core.listed import listing_of
-from delta_loader.core.plan import Found, UnreadableMarker
-from delta_loader.core.settle import (
+from delta_loader.load.settle import (
     highest_timestamp_ms,
     newest_fact,
     settle_candidates,
@@ -24,9 +21,12 @@ from delta_loader.core.settle import (
     unknown_partitions,
     valid_through_ms,
 )
+from delta_loader.load.settling import Settling
+from delta_loader.plan.plan import Found, UnreadableMarker
 from delta_loader.ports import in_turn
+from delta_loader.stage.identity import StreamIdentity
+from delta_loader.stage.listed import listing_of
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.settling import Settling
 from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging

@@ -12,11 +12,11 @@ from common.metrics import Metrics
 from common.ports import StoredObject
 from common.stage.notifications import news_folder, news_path
 from common.storage.store import FsspecStore
-from delta_loader.on_marker.load_trigger import DueLoad, LoadTrigger, StreamTrigger
-from delta_loader.on_marker.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
-from delta_loader.on_marker.requests import LoadRequest, RequestQueue
-from delta_loader.schedule import Schedule
-from delta_loader.streams.report import StreamReport
+from delta_loader.load.report import StreamReport
+from delta_loader.scheduling.load_trigger import DueLoad, LoadTrigger, StreamTrigger
+from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
+from delta_loader.scheduling.requests import LoadRequest, RequestQueue
+from delta_loader.scheduling.schedule import Schedule
 from tests.fakes.group import HandClock
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -5,8 +5,8 @@ from threading import Event
 import pytest
 
 from common.errors import StoreError
+from delta_loader.checks.requirements import Check, Level
 from delta_loader.checks.side_by_side import MOST, SideBySide
-from delta_loader.core.preflight import Check, Level
 
 
 def fine(app_id: str) -> Check:

@@ -8,11 +8,11 @@ import pytest
 from common.errors import ConfigError
 from common.settings import Settings
 from delta_loader.commands.check import check
-from delta_loader.schedule import Schedule
-from delta_loader.shell.log_store import CLASS, LOCAL_CLASS, is_ours
-from delta_loader.shell.session_conf import spark_url
-from delta_loader.shell.spark import jar_groups, s3_options, session_options
-from delta_loader.shell.trust import authorities_of
+from delta_loader.scheduling.schedule import Schedule
+from delta_loader.spark.log_store import CLASS, LOCAL_CLASS, is_ours
+from delta_loader.spark.session import jar_groups, s3_options, session_options
+from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.trust import authorities_of
 from tests.builders import settings_of
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from delta_loader.shell.state_sessions import parts_for
+from delta_loader.spark.state_sessions import parts_for
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 from common.errors import StoreError
 from common.spans import Position
 from common.stage.markers import Marker, MarkerName
-from delta_loader.core.status import to_json, to_text
-from delta_loader.core.strays import SKEW_MS, LowEnd, NoStray, StrayBranch, UnreadMarkers, lowest_branch
 from delta_loader.service import LoaderService
+from delta_loader.stage.stray_rules import SKEW_MS, LowEnd, NoStray, StrayBranch, UnreadMarkers, lowest_branch
+from delta_loader.status.values import to_json, to_text
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, status_of
 from tests.fakes.markers import flush

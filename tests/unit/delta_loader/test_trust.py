@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_loader.shell import trust
+from delta_loader.spark import trust
 
 
 def test_folders_of_processes_that_are_gone_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,15 +18,15 @@ from common.spans import MAX_POSITION, Topic
 from common.stage.idle import StreamFact
 from common.tables.state import TableState
 from delta_loader import service as loader_service
-from delta_loader.core.commits import CommitOutcome, TableCommit
-from delta_loader.core.valid_through import PROPERTY
+from delta_loader.load.pools import OwnPools
+from delta_loader.load.ports import Ports
+from delta_loader.load.valid_through import ValidThrough
 from delta_loader.ports import ParallelMap
+from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from delta_loader.service import LoaderService
-from delta_loader.service_ports import Ports
 from delta_loader.stage.reading import Stage
-from delta_loader.streams.pools import OwnPools
-from delta_loader.streams.scheduler import StreamScheduler
-from delta_loader.tables.valid_through import ValidThrough
+from delta_loader.tables.commits import CommitOutcome, TableCommit
+from delta_loader.tables.valid_through import PROPERTY
 from tests import builders
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.staging import OneOfMany

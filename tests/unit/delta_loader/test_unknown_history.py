@@ -14,8 +14,8 @@ from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.history import LoggedCommit
 from common.tables.rollback import FARTHEST, MOST_COMMITS, find_rollback, own_past
-from delta_loader.core.commits import TableCommit, Target
-from delta_loader.core.plan import TableShape
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import TableCommit, Target
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
@@ -23,8 +23,8 @@ from tests.fakes.staging import Staging
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
-    from delta_loader.streams.report import StreamReport
 
 DAY_MS = 86_400_000
 

@@ -8,9 +8,9 @@ from common.errors import TableError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
-from delta_loader.core.valid_through import PROPERTY, moment_text, valid_through_of
-from delta_loader.streams.report import StreamReport
-from delta_loader.tables.valid_through import ValidThrough
+from delta_loader.load.report import StreamReport
+from delta_loader.load.valid_through import ValidThrough
+from delta_loader.tables.valid_through import PROPERTY, moment_text, valid_through_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging

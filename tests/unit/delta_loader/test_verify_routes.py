@@ -14,9 +14,9 @@ from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.deferred_ranges import DeferredIds
 from common.tables.transactions import TxnIds
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict
-from delta_loader.core.offsets import Bucket
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.offsets import Bucket
+from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import routed_settings_for
 from tests.fakes.staging import Staging
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from common.settings import Stream
-    from delta_loader.core.findings import VerifiedStream
+    from delta_loader.inspect.verify.findings import VerifiedStream
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 

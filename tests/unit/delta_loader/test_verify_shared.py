@@ -10,9 +10,9 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict
-from delta_loader.core.offsets import Bucket
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.inspect.verify.offsets import Bucket
+from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging

@@ -7,8 +7,8 @@ import pytest
 
 from common.settings import Stream
 from common.storage.store import FsspecStore
-from delta_loader.checks.verify import Verifier
-from delta_loader.core.findings import Verdict, VerifiedStream
+from delta_loader.inspect.verify.findings import Verdict, VerifiedStream
+from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging

@@ -9,11 +9,11 @@ from common.schema.types import DataType
 from common.settings.loading import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.state import TableState
-from delta_loader.core.held import stage_again
-from delta_loader.core.load_modes.casting import casts_of, widened
-from delta_loader.core.load_modes.compatibility import differences, remedy_for, require_compatible
-from delta_loader.core.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
-from delta_loader.core.plan import TableShape
+from delta_loader.plan.held import stage_again
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.load_modes.casting import casts_of, widened
+from delta_loader.tables.load_modes.compatibility import differences, remedy_for, require_compatible
+from delta_loader.tables.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
 from tests.builders import instance
 
 

@@ -13,7 +13,7 @@ from common.metrics import Metrics
 from common.spans import TopicPartition
 from common.storage.store import FsspecStore
 from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.group import HandClock
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch, Messages
+from stage_writer.decode.batch import MessageBatch, Messages
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 VALUES = pa.array([b"a", None, b"", b"ccc", b"dddd", None, b"e"], pa.binary())

@@ -15,8 +15,8 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind
 from common.stage.stored import beyond_bounds
-from stage_writer.core.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, FilePolicy, TableFormat, TableRows
-from stage_writer.shell.staging import sealed
+from stage_writer.parquet.buffer import MOST_FILES, EncodedFile, FileBudget, FilePolicy, TableFormat, TableRows
+from stage_writer.stage.staging import sealed
 
 SCHEMA = parse_ddl("id BIGINT, day STRING, customer STRING, text STRING")
 ARROW = to_arrow_schema(SCHEMA)

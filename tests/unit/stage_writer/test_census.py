@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 from common.schema import parse_ddl
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.stage.undeclared import UndeclaredFields
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.unknown.census import MOST_NAMES, FieldCensus
-from stage_writer.core.unknown.dropped import EVERY, FIRST, DroppedFields
-from stage_writer.core.unknown.opening import census_of
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.unknown.census import MOST_NAMES, FieldCensus
 from stage_writer.sample import StreamSample
+from stage_writer.shape.dropped import EVERY, FIRST, DroppedFields
+from stage_writer.shape.opening import census_of
 from tests.builders import required
 from tests.fakes.streams import batch_of, stream_of
 from tests.unit.stage_writer.test_service import FIRST as FIRST_PARTITION

@@ -13,11 +13,11 @@ from common.settings import Stream
 from common.spans import Position
 from common.stage.markers import TableKind
 from common.tables.changes import MergeBy
-from stage_writer.core.changes.message_keys import MessageKeys
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.decoding.reading import STRICT
-from stage_writer.core.parquet.buffer import Buffer, StagedRows
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.reading import STRICT
+from stage_writer.parquet.buffer import Buffer, StagedRows
 from stage_writer.replay.records import replayable
+from stage_writer.shape.changes.message_keys import MessageKeys
 from tests.builders import settings_of
 from tests.fakes.streams import batch_of, stream_of
 

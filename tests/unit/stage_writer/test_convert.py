@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer, StagedRows
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.parquet.buffer import Buffer, StagedRows
 from tests.builders import settings_of
 from tests.fakes.streams import batch_of, stream_of
 

@@ -8,8 +8,8 @@ from structlog.testing import capture_logs
 
 from common import metrics as catalogue
 from common.metrics import Metrics
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.dead_letter_alarm import WINDOW_RECORDS, AlarmChange, DeadLetterAlarms
+from stage_writer.convert import StreamConverter
+from stage_writer.partitions.dead_letter_alarm import WINDOW_RECORDS, AlarmChange, DeadLetterAlarms
 from stage_writer.sample import StreamSample
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock

@@ -10,11 +10,11 @@ import pytest
 
 from common.schema import parse_ddl
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.decoding.decode import Decoded, Decoder
-from stage_writer.core.decoding.rejects import ErrorClass
-from stage_writer.core.envelopes.debezium import EventDecoder, Opener
-from stage_writer.core.envelopes.layers import PlainRecords
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.decode import Decoded, Decoder
+from stage_writer.decode.envelopes.debezium import EventDecoder, Opener
+from stage_writer.decode.rejects import ErrorClass
+from stage_writer.layers import PlainRecords
 
 COLUMNS = parse_ddl("id BIGINT NOT NULL, name STRING")
 SOURCE = {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1774927057000, "lsn": 7}

@@ -16,11 +16,11 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import forms_of
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.first_pass import MakeFirstPass
-from stage_writer.core.decoding.reading import Reading
-from stage_writer.core.decoding.rejects import ErrorClass, Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.first_pass import MakeFirstPass
+from stage_writer.decode.reading import Reading
+from stage_writer.decode.rejects import ErrorClass, Refusal
+from stage_writer.decode.strict import StrictDecoder
 from tests.builders import instance
 from tests.fakes.native import first_passes
 

@@ -9,11 +9,11 @@ import pytest
 from common.errors import ExpressionError, SchemaError
 from common.schema import DecimalType, Primitive, parse_ddl, to_arrow_schema
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import Headers, MessageBatch, Messages, headers_column
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.rejects import ErrorClass
-from stage_writer.core.steps.derive import Deriver
-from stage_writer.core.steps.rows import Rows
+from stage_writer.decode.batch import Headers, MessageBatch, Messages, headers_column
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.rejects import ErrorClass
+from stage_writer.shape.derive import Deriver
+from stage_writer.shape.rows import Rows
 
 COLUMNS = parse_ddl(
     "meta STRUCT<producer: STRUCT<timestamp: STRING>>, id BIGINT, tags ARRAY<STRING>, text STRING, moment TIMESTAMP, "

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from common.stage.markers import TableKind
-from stage_writer.core.parquet.buffer import TableFormat, TableRows
-from stage_writer.core.parquet.encodings import choose_encodings
+from stage_writer.parquet.buffer import TableFormat, TableRows
+from stage_writer.parquet.encodings import choose_encodings
 
 ROWS = 5000
 

@@ -19,13 +19,13 @@ from common.stage.idle import IDLE, IdleFact, StreamFact, facts_from_bytes
 from common.stage.markers import LastRecord, Marker, MarkerName, Origin, TableKind, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFiles, StateKind
 from common.stage.undeclared import UndeclaredFields
-from stage_writer.core.chain_end import Lineage, Tail
-from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
-from stage_writer.core.unknown.census import FieldCensus
+from stage_writer.chain_end import Lineage, Tail
+from stage_writer.decode.unknown.census import FieldCensus
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
+from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed
-from stage_writer.shell.staging import ObjectStage
-from stage_writer.shell.table_compatibility import Incompatibility
+from stage_writer.stage.staging import ObjectStage
+from stage_writer.stage.table_compatibility import Incompatibility
 from tests.fakes.group import HandClock
 from tests.unit.stage_writer.test_staging import SOURCE, Waiting, World
 

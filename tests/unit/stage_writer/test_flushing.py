@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.flushing import (
+from stage_writer.partitions.flush_decision import (
     LEAST_AGE_SHARE,
     BackpressureState,
     BufferStats,

@@ -12,11 +12,11 @@ from structlog import get_logger
 from common.errors import ConfigError, RegistryError
 from common.schema import parse_ddl
 from devservices.schema_registry import running_registry
-from stage_writer.core.decoding.decode import Decoder
-from stage_writer.core.decoding.rejects import ErrorClass
-from stage_writer.core.envelopes.framing import FramedDecoder
-from stage_writer.core.envelopes.layers import PlainRecords
-from stage_writer.shell.schema_registry import SchemaRegistry
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.envelopes.framing import FramedDecoder
+from stage_writer.decode.rejects import ErrorClass
+from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.layers import PlainRecords
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.unit.stage_writer.test_debezium import messages_of

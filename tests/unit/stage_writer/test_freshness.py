@@ -1,6 +1,6 @@
 """When a writer may believe that its partitions are still its own, by hand-made times."""
 
-from stage_writer.core.freshness import Freshness
+from stage_writer.partitions.freshness import Freshness
 
 SESSION_S = 9.0
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from common.schema import schema_from_json, to_ddl
-from stage_writer.core.batch import headers_column
-from stage_writer.core.convert import StreamConverter
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import headers_column
 from tests.fakes.streams import batch_of, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stage_writer.core.batch import Headers, MessageBatch
-    from stage_writer.core.parquet.buffer import StagedRows
+    from stage_writer.decode.batch import Headers, MessageBatch
+    from stage_writer.parquet.buffer import StagedRows
 
 NOT_UTF8 = b"\xff".decode("utf-8", "surrogateescape")
 HEADERS: tuple[Headers | None, ...] = (

@@ -9,9 +9,9 @@ import pytest
 
 from common.errors import ExpressionError
 from common.schema import parse_ddl
-from stage_writer.core.batch import Messages
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.jmespath.decoder import JmesPathDecoder
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import Messages
+from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 from tests.fakes.streams import batch_of, stream_of
 
 META = "meta STRUCT<producer: STRUCT<timestamp: STRING>, kafka: STRUCT<offset: BIGINT, partition: INT, topic: STRING>>"

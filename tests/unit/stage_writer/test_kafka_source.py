@@ -11,9 +11,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.clock import SystemClock
 from common.settings import Settings
-from stage_writer.shell import kafka
-from stage_writer.shell.fetched import batches_of
-from stage_writer.shell.kafka import KafkaSource
+from stage_writer.fetch import kafka
+from stage_writer.fetch.fetched import batches_of
+from stage_writer.fetch.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

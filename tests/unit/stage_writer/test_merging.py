@@ -7,20 +7,20 @@ import pyarrow as pa
 import pytest
 from numpy.typing import NDArray
 
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
 from bootstrap.merged import with_chain
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import ConfigError, MarkerError, UsageError
 from common.settings import Settings, StartAt
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.stage.merged import InputEnd, ids_together, inputs_of, merged_position, require_inputs, with_chains
-from stage_writer.core.batch import MessageBatch, Messages
-from stage_writer.core.decoding.rejects import ErrorClass, Reject
-from stage_writer.merging.batch import merged_batch
-from stage_writer.merging.converting import decoded_by_topic, messages_of
-from stage_writer.merging.groups import TopicGroup, TopicGroups
-from stage_writer.shell.kafka import consumer_properties
+from stage_writer.decode.batch import MessageBatch, Messages
+from stage_writer.decode.merged_batch import merged_batch
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.fetch.kafka import consumer_properties
+from stage_writer.fetch.merged.converting import decoded_by_topic, messages_of
+from stage_writer.fetch.merged.groups import TopicGroup, TopicGroups
 from stage_writer.topologies.task.inputs import Input
 from tests.builders import settings_of
 

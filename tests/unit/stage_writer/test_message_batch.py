@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.core.batch import NO_TIMESTAMP, MessageBatch, header_lists, headers_column
+from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch, header_lists, headers_column
 
 
 def batch(offsets: list[int]) -> MessageBatch:

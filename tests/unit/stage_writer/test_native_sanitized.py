@@ -13,7 +13,7 @@ import pytest
 
 from common.schema import parse_ddl
 from common.settings.formats import forms_of
-from stage_writer.core.decoding.reading import Reading
+from stage_writer.decode.reading import Reading
 from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
 from tests.builders import required

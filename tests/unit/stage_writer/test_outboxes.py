@@ -12,8 +12,8 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
-from stage_writer.core.batch import MessageBatch
-from stage_writer.merging.batch import merged_batch
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.merged_batch import merged_batch
 from stage_writer.outbox.records import (
     Outgoing,
     ends_at,

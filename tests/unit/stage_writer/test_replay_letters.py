@@ -10,7 +10,7 @@ from common.cli import run
 from common.errors import UsageError
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
-from stage_writer.core.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, Letters
 from stage_writer.replay.records import Range
 from tests.builders import config_file, span

@@ -9,8 +9,8 @@ from common.errors import SchemaError
 from common.schema import to_arrow_schema, to_ddl
 from common.schema.naming import snake_case
 from common.settings.columns import declared_columns_of_table
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.convert import StreamConverter
+from stage_writer.parquet.buffer import StagedRows
 from tests.fakes.streams import batch_of, stream_of
 
 

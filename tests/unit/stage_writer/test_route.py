@@ -10,8 +10,8 @@ from common.errors import ExpressionError
 from common.settings import Stream
 from common.spans import Position
 from common.stage.markers import TableKind
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer, StagedRows
+from stage_writer.convert import StreamConverter
+from stage_writer.parquet.buffer import Buffer, StagedRows
 from tests.fakes.streams import batch_of, stream_of
 
 ROUTES = {"a": "/tables/a", "b": "/tables/b", "also a": "/tables/a/"}

@@ -19,14 +19,14 @@ from common.stage.paused_streams import PausedStreams
 from common.storage.store import FsspecStore
 from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
-from stage_writer.core.convert import StreamConverter
+from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
 from stage_writer.partitions.idle_reports import TELL_EVERY_S
 from stage_writer.runtime import Attachments
-from stage_writer.shell.staging import ObjectStage
-from stage_writer.shell.table_compatibility import TableCompatibility
+from stage_writer.stage.staging import ObjectStage
+from stage_writer.stage.table_compatibility import TableCompatibility
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.markers import chain_of, put
 from tests.fakes.writers import limits_with, new_writer, runtime_of

@@ -8,8 +8,8 @@ from common.errors import ConfigError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.settings.overlap import UnreadTopics
-from stage_writer.shell import kafka
-from stage_writer.shell.kafka import KafkaSource
+from stage_writer.fetch import kafka
+from stage_writer.fetch.kafka import KafkaSource
 from stage_writer.telemetry import WriterTelemetry
 from tests.fakes.group import HandClock
 

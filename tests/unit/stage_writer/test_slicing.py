@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from common.schema import parse_ddl, to_arrow_schema
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import Buffer, StagedRows
-from stage_writer.core.steps.row_bytes import row_bytes
-from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import Buffer, StagedRows
+from stage_writer.shape.row_bytes import row_bytes
+from stage_writer.shape.slicing import ExplodeLimits
 from tests.fakes.streams import batch_of, stream_of
 
 COLUMNS = "id INT, text STRING, kind STRING, v ARRAY<STRUCT<a: INT, b: STRING>>"

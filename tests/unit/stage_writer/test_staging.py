@@ -17,11 +17,11 @@ from common.stage.data_files import LONGEST_FLUSH_S
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.stage.notifications import news_path
 from common.storage.store import FsspecStore
-from stage_writer.core.chain_end import Lineage, Tail
-from stage_writer.core.parquet.buffer import Buffer, StagedRows, TableFormat
+from stage_writer.chain_end import Lineage, Tail
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
+from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 from stage_writer.ports import ClaimGuard, ClaimVerdict, LostClaim, OtherTopic, Outdated, Postponed, Sealed
-from stage_writer.shell.staging import Job, ObjectStage
+from stage_writer.stage.staging import Job, ObjectStage
 from tests.fakes.clock import IdleClock
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

@@ -9,9 +9,9 @@ import pytest
 
 from common.schema import parse_ddl
 from common.settings.formats import forms_of
-from stage_writer.core.decoding.reading import STRICT, Reading
-from stage_writer.core.decoding.rejects import ErrorClass, Refusal
-from stage_writer.core.decoding.strict import StrictDecoder
+from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.rejects import ErrorClass, Refusal
+from stage_writer.decode.strict import StrictDecoder
 
 _MANY = "1" * 81
 _WRONG, _RANGE = ErrorClass.WRONG_TYPE, ErrorClass.OUT_OF_RANGE

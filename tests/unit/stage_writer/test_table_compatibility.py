@@ -12,9 +12,9 @@ from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.storage.store import FsspecStore
 from common.tables.state import TableState
 from stage_writer.assignment import LOOK_AT_HELD_S
-from stage_writer.core.convert import StreamConverter
+from stage_writer.convert import StreamConverter
 from stage_writer.partitions.partition import HeldPartition
-from stage_writer.shell.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
+from stage_writer.stage.table_compatibility import LOOK_AGAIN_S, Incompatibility, incompatibility
 from tests.fakes.streams import stream_of
 from tests.unit.stage_writer.test_service import FIRST, SECOND, World
 

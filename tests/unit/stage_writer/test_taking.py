@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from stage_writer.shell.fetching import Fetcher
+from stage_writer.fetch.fetching import Fetcher
 from tests.fakes.group import HandClock
 
 

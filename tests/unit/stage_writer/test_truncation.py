@@ -12,9 +12,9 @@ from common.errors import BrokerError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
+from stage_writer.fetch import kafka
+from stage_writer.fetch.kafka import OVERDUE_S, KafkaSource
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
-from stage_writer.shell import kafka
-from stage_writer.shell.kafka import OVERDUE_S, KafkaSource
 from tests.fakes.group import HandClock
 
 ORDERS = TopicPartition(Topic("orders"), Partition(0))

@@ -14,13 +14,13 @@ from common.stage.evolved import Evolved
 from common.stage.markers import TableKind
 from common.storage.store import FsspecStore
 from stage_writer.assignment import LOOK_AT_HELD_S
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter, table_format
-from stage_writer.core.parquet.buffer import TableRows
-from stage_writer.core.steps.slicing import ExplodeLimits
+from stage_writer.convert import StreamConverter, table_format
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import TableRows
 from stage_writer.ports import Converter, FlushJob
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.shape.slicing import ExplodeLimits
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
 

@@ -9,13 +9,13 @@ import pytest
 from common.errors import RegistryError
 from common.settings import Stream
 from common.spans import Partition, TopicPartition
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.convert import StreamConverter
-from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
+from stage_writer.parquet.buffer import StagedRows
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
 from stage_writer.ports import Dependency
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 

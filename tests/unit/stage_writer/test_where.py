@@ -4,7 +4,7 @@ import pytest
 
 from common.errors import ExpressionError
 from common.settings import Settings
-from stage_writer.core.convert import StreamConverter
+from stage_writer.convert import StreamConverter
 from tests.fakes.streams import batch_of, stream_of
 
 

@@ -10,10 +10,10 @@ from common.stage.markers import Manifest, Marker, MarkerName, Origin
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import LoggedCommit
-from delta_loader.core.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
-from delta_loader.core.explain.offsets import Holder, OffsetPlace, OffsetStory
-from delta_loader.core.explain.view import offset_to_json, offset_to_text
-from delta_loader.core.held import Held
+from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery, find_loading_commit
+from delta_loader.inspect.explain.offsets import Holder, OffsetPlace, OffsetStory
+from delta_loader.inspect.explain.view import offset_to_json, offset_to_text
+from delta_loader.plan.held import Held
 from tests.builders import span
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))

@@ -7,9 +7,8 @@ import pytest
 
 from common.schema import Primitive
 from common.settings.services import TableServicesSettings, VacuumMode
-from delta_loader.core.live_files import LiveFile
-from delta_loader.core.services.due import CommitPiece, TableRules, due
-from delta_loader.core.services.facts import (
+from delta_loader.maintenance.services.due import CommitPiece, TableRules, due
+from delta_loader.maintenance.services.facts import (
     Gathering,
     LogFacts,
     PartitionFacts,
@@ -19,7 +18,8 @@ from delta_loader.core.services.facts import (
     joined_vacuums,
     run_of,
 )
-from delta_loader.core.services.sql import where, z_order_by
+from delta_loader.maintenance.services.sql import where, z_order_by
+from delta_loader.tables.live_files import LiveFile
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -14,14 +14,14 @@ from common.errors import ConfigError, TableError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.settings.services import TableServicesSettings
-from delta_loader.core.services.due import CommitPiece, TableRules
-from delta_loader.core.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
-from delta_loader.core.services.outcomes import Done, GivenUp, Outcome, RunReport, TaskFailed
-from delta_loader.core.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
-from delta_loader.jobs import Jobs
-from delta_loader.streams.scheduler import StreamScheduler
-from delta_loader.table_services.runs import TableServices, look_at
-from delta_loader.table_services.thread import ScheduledServices
+from delta_loader.maintenance.services.due import CommitPiece, TableRules
+from delta_loader.maintenance.services.facts import LogFacts, PartitionFacts, Service, ServiceRun, TableFacts
+from delta_loader.maintenance.services.outcomes import Done, GivenUp, Outcome, RunReport, TaskFailed
+from delta_loader.maintenance.services.runs import TableServices, look_at
+from delta_loader.maintenance.services.thread import ScheduledServices
+from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
+from delta_loader.scheduling.jobs import Jobs
+from delta_loader.scheduling.stream_scheduler import StreamScheduler
 from tests.builders import settings_of
 
 NIGHT_MS = int(datetime(2026, 3, 1, 2, 0, tzinfo=UTC).timestamp() * 1000)

@@ -11,10 +11,10 @@ from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.state_files import EMPTY_STATE
 from common.storage.store import FsspecStore
-from stage_writer.core.batch import MessageBatch
-from stage_writer.core.parquet.buffer import StagedRows
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import StagedRows
 from stage_writer.ports import Converter
-from stage_writer.shell.state_files import StageState
+from stage_writer.stage.state_files import StageState
 from stage_writer.tasks.columns import ColumnsConverter
 from stage_writer.tasks.shared import Surroundings
 from stage_writer.tasks.together import together

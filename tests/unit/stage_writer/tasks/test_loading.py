@@ -131,7 +131,7 @@ import common.errors as errors
 from common import errors as again, NAME
 from common.errors import TABLE
 assert common.errors is errors is again and errors.pricing.TABLE == TABLE
-from stage_writer.core.batch import NO_TIMESTAMP
+from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.tasks.loading import ConfigError
 """
 

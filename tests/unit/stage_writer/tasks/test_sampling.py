@@ -6,7 +6,7 @@ import pytest
 
 from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.core.batch import MessageBatch
+from stage_writer.decode.batch import MessageBatch
 from stage_writer.sample import StreamSample
 from stage_writer.tasks.sampling import SampledTasks
 from stage_writer.tasks.shared import Surroundings

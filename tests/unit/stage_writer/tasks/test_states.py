@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from bootstrap.core.repair import plan_rewind, plan_skip
-from bootstrap.core.state import Author, Ends, PartitionState, StagedMarker
+from bootstrap.plans.repair import plan_rewind, plan_skip
+from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import StateError
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.markers import Marker, Origin, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
-from stage_writer.shell.staging import ObjectStage
+from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.clock import IdleClock
 from tests.fakes.markers import ORDERS, by_hand, chain_of, flush

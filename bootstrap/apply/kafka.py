@@ -1,0 +1,129 @@
+"""What the tool reads from Kafka: the partitions of a stream, their ends, the offsets at a time, and a group's commits.
+
+Rules: nothing is consumed, joined or committed; every request has a timeout, and its error names the servers.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+
+from bootstrap.plans.state import Ends
+from common.errors import UsageError
+from common.kafka.bounded import close_within
+from common.kafka.client import QUIET, client_properties
+from common.kafka.errors import LastWord, broker_error
+from common.kafka.properties import taking_properties
+from common.kafka.reader import require_allowed, topic_ids, topics_of
+from common.spans import Partition, Position, Topic, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from common.settings import Settings, Stream
+
+TIMEOUT_S = 10.0
+_NOBODY = "kafka-delta-express-bootstrap"
+
+
+class KafkaView:
+    """A read-only view of a cluster."""
+
+    def __init__(self, settings: Settings, group: str | None = None) -> None:
+        """``group`` is the one whose commits are read. Raises ConfigError for properties that librdkafka rejects."""
+        self._servers = str(settings.kafka["bootstrap.servers"])
+        self._heard = LastWord()
+        self._group = group or _NOBODY
+        given = {key: value for key, value in settings.kafka.items() if value is not None}
+        fixed = {
+            "group.id": self._group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "error_cb": self._heard.hear,
+        }
+        with taking_properties():
+            self._consumer = Consumer({**given, **fixed}, logger=QUIET)
+            self._admin = AdminClient(client_properties(given), logger=QUIET)
+
+    def close(self) -> None:
+        """Close the connections."""
+        close_within(self._consumer)
+
+    def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
+        """The partitions of a stream's topics, in order. Raises BrokerError, and UsageError for an unknown topic."""
+        with self._errors("list topics"):
+            topics = topics_of(self._consumer, TIMEOUT_S, self._heard)
+        known = {name: found for name, found in topics.items() if found.error is None}
+        missing = [topic for topic in stream.topics if stream.pattern is None and topic not in known]
+        if missing:
+            with self._errors(f"look up the topic {missing[0]}", missing[0]):
+                require_allowed(self._consumer, missing[0], TIMEOUT_S)
+            msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
+            raise UsageError(msg, "create the topic, or fix the name in streams[].topics")
+        found = tuple(
+            TopicPartition(Topic(name), Partition(partition))
+            for name, topic in sorted(known.items())
+            if stream.takes(name)
+            for partition in sorted(topic.partitions)
+        )
+        if not found:
+            msg = f"no topic in Kafka at {self._servers} fits {stream.topics[0]}, which stream {stream.app_id!r} reads"
+            raise UsageError(msg, "create a topic, or fix the expression in streams[].topics")
+        return found
+
+    def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
+        """The id of each topic; None from a broker without topic ids, and for a topic that was deleted meanwhile."""
+        asked = set(topics)
+        with self._errors("describe topics"):
+            return {**dict.fromkeys(asked), **topic_ids(self._admin, asked, TIMEOUT_S)}
+
+    def ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+        """The first and the last position of each partition."""
+        found: dict[TopicPartition, Ends] = {}
+        for source in sources:
+            with self._errors(f"look up the ends of {source}", source.topic):
+                low, high = self._consumer.get_watermark_offsets(_kafka(source), timeout=TIMEOUT_S)
+            found[source] = Ends(Position(low), Position(high))
+        return found
+
+    def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
+        """The first record at or after a time; the partition's end where there is none."""
+        asked = [KafkaPartition(source.topic, source.partition, timestamp_ms) for source in ends]
+        with self._errors("look up offsets by time"):
+            answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        return {
+            source: Position(offset) if offset >= 0 else ends[source].high
+            for source, offset in self._offsets(answers, "look up offsets by time").items()
+        }
+
+    def committed(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
+        """The group's committed positions; partitions without a commit are left out."""
+        with self._errors(f"look up the offsets of the group {self._group}", self._group):
+            answers = self._consumer.committed([_kafka(source) for source in sources], timeout=TIMEOUT_S)
+        offsets = self._offsets(answers, "look up the group's offsets")
+        return {source: Position(offset) for source, offset in offsets.items() if offset >= 0}
+
+    def _offsets(self, answers: Sequence[KafkaPartition], what: str) -> dict[TopicPartition, int]:
+        for answer in answers:
+            if answer.error is not None:
+                whose = f"{what} of {answer.topic}/{answer.partition}"
+                raise broker_error(whose, self._servers, answer.error, user_of=answer.topic)
+        return {
+            TopicPartition(Topic(answer.topic), Partition(answer.partition)): int(answer.offset) for answer in answers
+        }
+
+    @contextmanager
+    def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            self._consumer.poll(0)  # delivers librdkafka's connection events
+            raise broker_error(what, self._servers, error.args[0], self._heard, user_of=user_of) from error
+
+
+def _kafka(source: TopicPartition) -> KafkaPartition:
+    return KafkaPartition(source.topic, source.partition)

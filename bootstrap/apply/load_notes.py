@@ -1,0 +1,44 @@
+"""Keeps rewinds of chains of several topics and loads apart (rules: `common.stage.loading`)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from common.errors import UsageError
+from common.remedies import CONFIG
+from common.stage.loading import LoadNote, loading_folder
+from common.stage.merged import is_merged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bootstrap.plans.repair import RewindPlan
+    from common.ports import ObjectStore
+    from common.spans import Position
+
+
+def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[], Position | None]) -> None:
+    """Call this under the repair lock of a rewind, before its first change; ``table`` reads the table's position again.
+
+    Raises UsageError where a loader is loading, or has loaded meanwhile, what would be staged again in another order.
+    """
+    source = plan.source
+    if not is_merged(source.topic):
+        return
+    for found in store.list(loading_folder(source)):
+        data = store.read(found.path)
+        note = None if data is None else LoadNote.from_bytes(data)
+        if note is not None and note.end > plan.position:
+            began = datetime.fromtimestamp(note.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            msg = f"a loader has begun to load {source} up to {note.end}, at {began} ({found.path})"
+            raise UsageError(
+                msg,
+                "wait for its next run, and look at the plan again; if it died, and its successor cannot load that far "
+                f"either (`delta-loader status {CONFIG}` says why), delete this object once that process is "
+                "certainly gone",
+            )
+    position = table()
+    if position is not None and position > plan.position:
+        msg = f"the table has {source} up to {position} by now, so that the plan is no longer right"
+        raise UsageError(msg, "look at the plan again")

@@ -1,0 +1,138 @@
+"""One Kafka partition's current state: Kafka's ends, the chain in the stage, and the table's position for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bootstrap.apply.stage import beginning_of, staged_markers
+from bootstrap.plans.state import PartitionState
+from common.tables.deferred_ranges import debts_of
+from common.tables.identity import NO_IDENTITY, overlap
+from common.tables.transactions import TxnIds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from bootstrap.plans.state import Ends
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.chain_origins import ChainOrigin
+    from common.tables.identity import TableIdentity
+    from common.tables.state import TableState
+
+
+def partition_state(
+    store: ObjectStore,
+    stream: Stream,
+    source: TopicPartition,
+    *,
+    ends: Ends,
+    table: TableState | None,
+    topic_id: str | None,
+    identity_of: Callable[[str], TableIdentity] = lambda _app_id: NO_IDENTITY,
+) -> PartitionState:
+    """The stage is read now; the rest was looked up before. Raises StoreError and MarkerError.
+
+    ``identity_of`` says what the positions belong to that the table has under an app_id.
+    """
+    identity = identity_of(stream.app_id)
+    beginning = beginning_of(store, source)
+    transactions = {} if table is None else table.transactions
+    ids = _ids(stream, source, beginning, transactions, identity)
+    generation = ids.generations[source]
+    debts = debts_of(ids, transactions, stream.side_tables, [source])
+    markers = staged_markers(store, source)
+    begun = 0 if beginning is None else beginning.generation
+    older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(begun))
+    state = PartitionState(
+        source=source,
+        app_id=stream.app_id,
+        start=stream.start,
+        ends=ends,
+        table=ids.position(transactions, source),
+        staged=tuple(found for found in markers if found not in older),
+        older=older,
+        beginning=beginning,
+        generation=generation,
+        topic_id=topic_id,
+        owed_from=min((debt.owed.start for debt in debts), default=None),
+    )
+    foreign = _foreign(state, stream, ids, begun, identity)
+    if foreign is None:
+        return state
+    loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
+    for other in _others(state, stream):  # in this table it may be the other way round which topic its ids do not name
+        theirs = TxnIds(other, stream.several_topics, {source: begun}, identity_of(other).plain_topic)
+        loaded.append(theirs.position(transactions, source))
+    return replace(
+        state,
+        table=None,  # Its content is about another chain.
+        owed_from=None,
+        foreign=foreign,
+        elsewhere=max((position for position in loaded if position is not None), default=None),
+        replaced_generation=max(
+            (known.generation for other, known in identity.chains.items() if overlap(other, source)), default=0
+        ),
+    )
+
+
+def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:
+    """The app_ids of other streams that the chain was staged for."""
+    return tuple(app_id for app_id in state.staged_for if app_id != stream.app_id)
+
+
+def _is_of_its_topic(state: PartitionState, stream: Stream, identity: TableIdentity) -> bool:
+    """Whether the table's own position is about the topic that Kafka has."""
+    known = identity.chains.get(state.source)
+    if known is None or known.generation != state.generation:
+        return False
+    if known.topic_id is None or state.topic_id is None:
+        return bool(_others(state, stream))  # a marker of another app_id says nothing against the position
+    return known.topic_id == state.topic_id
+
+
+def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
+    """Why the staged records, or those to stage, are not of the stream and topic of the table's positions."""
+    source = state.source
+    others = _others(state, stream)
+    if others:
+        return f"it was staged for the app_id {others[0]}, and the stream's is {stream.app_id}"
+    other = identity.in_its_place(source, ids.generation_of(source), several_topics=stream.several_topics)
+    if other is not None:
+        position = identity.chains[other].position
+        return f"the table {stream.table} has the positions of {other.topic} ({other} up to {position}) in its place"
+    known = identity.chains.get(source)
+    if known is None:
+        return None
+    if begun < known.generation:
+        return f"the table {stream.table} has generation {known.generation} of it, which this stage has not begun"
+    staged_id = state.chain_topic_id or state.topic_id
+    if begun == known.generation and None not in {known.topic_id, staged_id} and known.topic_id != staged_id:
+        return f"its topic has the id {staged_id}, and the table {stream.table} has one with the id {known.topic_id}"
+    return None
+
+
+def table_position(
+    store: ObjectStore,
+    stream: Stream,
+    source: TopicPartition,
+    table: TableState | None,
+    identity: TableIdentity = NO_IDENTITY,
+) -> Position | None:
+    """The next position that the table wants. Raises StoreError and MarkerError."""
+    transactions = {} if table is None else table.transactions
+    return _ids(stream, source, beginning_of(store, source), transactions, identity).position(transactions, source)
+
+
+def _ids(
+    stream: Stream,
+    source: TopicPartition,
+    beginning: ChainOrigin | None,
+    transactions: Mapping[str, int],
+    identity: TableIdentity,
+) -> TxnIds:
+    begun = {} if beginning is None else {source: beginning.generation}
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
+    return ids.at(begun, transactions, [source])

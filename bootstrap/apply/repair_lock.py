@@ -1,0 +1,130 @@
+"""Acquires the repair lock in the stage, and stops a command that has lost it (rules: common/stage/repair_lock.py)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from common.errors import KafkaDeltaExpressError, StoreError
+from common.ports import AlreadyExists
+from common.stage.repair_lock import (
+    LastRepair,
+    RepairEntry,
+    ended_path,
+    last_repair,
+    overtaken,
+    repairs_folder,
+    turn_path,
+    under_way,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bootstrap.plans.state import Author
+    from common.ports import CreateOutcome, ObjectStore, StoredObject
+    from common.spans import TopicPartition
+    from common.storage.pieces import Pieces
+
+
+class RepairLocks:
+    """The repair locks of one command."""
+
+    def __init__(self, store: ObjectStore, author: Author, unique: str, *, take_over: int | None = None) -> None:
+        """``unique`` identifies this command; ``take_over`` is the unfinished lock of a process that is gone."""
+        self._store = store
+        self._author = author
+        self._unique = unique
+        self._take_over = take_over
+        self._seen: dict[TopicPartition, LastRepair] = {}
+
+    def look(self, source: TopicPartition) -> None:
+        """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
+        if source not in self._seen:
+            self._seen[source] = last_repair(found.path for found in self._store.list(repairs_folder(source)))
+
+    @contextmanager
+    def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:
+        """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""
+        seen = self._seen[source]
+        if not seen.ended and seen.number != self._take_over:
+            data = self._store.read(turn_path(source, seen.number))
+            raise under_way(source, seen.number, None if data is None else RepairEntry.from_bytes(data))
+        number = seen.number + 1
+        turn = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
+        if isinstance(self._store.create(turn_path(source, number), turn.to_bytes()), AlreadyExists):
+            raise overtaken(source, number)
+        try:
+            yield GuardedStore(self._store, source, number)
+        except StoreError:
+            raise  # a timed-out request may still be carried out later: the lock is not released automatically
+        except KafkaDeltaExpressError:
+            self._end(source, number)
+            raise
+        self._end(source, number)
+
+    def _end(self, source: TopicPartition, number: int) -> None:
+        self._store.create(ended_path(source, number), b"{}")
+
+
+class GuardedStore:
+    """A `common.ports.ObjectStore` that changes nothing once the next lock is another command's (rule 4)."""
+
+    def __init__(self, store: ObjectStore, source: TopicPartition, number: int) -> None:
+        self._store = store
+        self._source = source
+        self._number = number
+
+    @property
+    def url(self) -> str:
+        """The root, as configured."""
+        return self._store.url
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        """Like the store's."""
+        return self._store.list(prefix)
+
+    def read(self, path: str) -> bytes | None:
+        """Like the store's."""
+        return self._store.read(path)
+
+    def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
+        """Like the store's."""
+        return self._store.read_each(paths)
+
+    def open(self, path: str) -> BinaryIO:
+        """Like the store's."""
+        return self._store.open(path)
+
+    def stat(self, path: str) -> StoredObject | None:
+        """Like the store's."""
+        return self._store.stat(path)
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        """Raises UsageError when the lock is another command's."""
+        self._require()
+        return self._store.create(path, data)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Raises UsageError when the lock is another command's."""
+        self._require()
+        self._store.write(path, data)
+
+    def upload(self, path: str, data: Pieces) -> None:
+        """Like `write`."""
+        self.write(path, data.to_bytes())
+
+    def copy(self, path: str, to: str) -> None:
+        """Raises UsageError when the lock is another command's."""
+        self._require()
+        self._store.copy(path, to)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Deletes one after the other. Raises UsageError when the lock is another command's."""
+        for path in paths:
+            self._require()
+            self._store.delete([path])
+
+    def _require(self) -> None:
+        if self._store.stat(turn_path(self._source, self._number + 1)) is not None:
+            raise overtaken(self._source, self._number + 1)

@@ -1,0 +1,141 @@
+"""The stage, as read and changed by the tool.
+
+Rules:
+
+1. A marker is created exclusively. Only a rewind overwrites one, and only after a copy of it was put aside.
+2. A marker that is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path
+   gets a number. A marker is deleted only after its copy exists.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from bootstrap.plans.repair import RewindPlan, replaces
+from bootstrap.plans.state import StagedMarker
+from common.errors import MarkerError, UsageError
+from common.ports import AlreadyExists
+from common.stage.chain_origins import origin_from_bytes, origin_path, origin_to_bytes
+from common.stage.loading import loading_folder
+from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bootstrap.plans.restart import Restart
+    from common.ports import ObjectStore
+    from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
+    from common.stage.markers import Marker
+
+
+def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMarker, ...]:
+    """All markers of a Kafka partition by position, with their content. Raises StoreError."""
+    names = [(name, found.path) for found in store.list(folder_of(source)) if (name := MarkerName.parse(found.path))]
+    staged = (_read(store, name, path) for name, path in sorted(names))
+    return tuple(found for found in staged if found is not None)
+
+
+def _read(store: ObjectStore, name: MarkerName, path: str) -> StagedMarker | None:
+    data = store.read(path)
+    if data is None:
+        return None  # settled since the listing
+    try:
+        return StagedMarker(path, name, marker_from_bytes(name, data))
+    except MarkerError:
+        return StagedMarker(path, name, None)
+
+
+def make(store: ObjectStore, marker: Marker) -> None:
+    """Create a marker. Raises UsageError when another process has created it meanwhile (rule 1)."""
+    if isinstance(store.create(marker.name.path, marker_to_bytes(marker)), AlreadyExists):
+        msg = f"the marker {marker.name.path} was created by another process meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
+
+
+def beginning_of(store: ObjectStore, source: TopicPartition) -> ChainOrigin | None:
+    """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
+    path = origin_path(source)
+    data = store.read(path)
+    return None if data is None else origin_from_bytes(path, data)
+
+
+def begin(store: ObjectStore, source: TopicPartition, beginning: ChainOrigin) -> None:
+    """Record an origin. Raises UsageError when another process has done so meanwhile."""
+    path = origin_path(source)
+    if isinstance(store.create(path, origin_to_bytes(beginning)), AlreadyExists):
+        msg = f"{path} was written by another process meanwhile"
+        raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
+
+
+def restart(store: ObjectStore, plan: Restart) -> None:
+    """Carry a restart out, in the order of bootstrap/plans/restart.py (rule 5 there)."""
+    for found in plan.put_aside:
+        _copy(store, found.path)
+    if plan.beginning is not None:
+        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
+    store.delete([found.path for found in plan.put_aside])
+    # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
+    store.delete([found.path for found in store.list(loading_folder(plan.source))])
+
+
+def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
+    """Carry a rewind out, in the order of bootstrap/plans/repair.py (rule 3 there).
+
+    Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
+    """
+    if plan.beginning is not None:
+        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
+    _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
+    if plan.marker is not None and replaces(plan):
+        store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
+    elif plan.marker is not None:
+        make(store, plan.marker)
+    if not replaces(plan):
+        store.delete([found.path for found in plan.put_aside[-1:]])
+    return _put_late_ones_aside(store, plan)
+
+
+def _put_aside(store: ObjectStore, going: Sequence[StagedMarker], copy_also: Sequence[StagedMarker] = ()) -> None:
+    for found in (*going, *copy_also):
+        _copy(store, found.path)
+    for found in going:
+        store.delete([found.path])
+
+
+def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
+    """Markers that continue those put aside: claimed after the chain was read, and before the marker below was deleted.
+
+    A later claim still finds the marker before it gone and its copy below ``stray/``, and withdraws. A marker names the
+    one before it by its start, which may by now be that of another marker: what that one ends at tells them apart. What
+    is below the new end stays, even where a late claim of its predecessor's position was among those put aside.
+    """
+    if not plan.put_aside:
+        return ()
+    source = plan.put_aside[0].name.topic_partition
+    gone = {found.name.start for found in plan.put_aside}
+    late: list[str] = []
+    while True:
+        staged = staged_markers(store, source)
+        here = {(found.name.start, found.marker.span.end) for found in staged if found.marker is not None}
+        more = [
+            found
+            for found in reversed(staged)
+            if found.name.start > plan.position and found.marker is not None and found.marker.previous in gone
+            if (found.marker.previous, found.name.start) not in here
+        ]
+        if not more:
+            return tuple(late)
+        _put_aside(store, more)
+        gone |= {found.name.start for found in more}
+        late += [found.path for found in more]
+
+
+def _copy(store: ObjectStore, path: str) -> None:
+    data = store.read(path)
+    if data is None:
+        return
+    for number in count(1):
+        if not isinstance(store.create(stray_path(path, number), data), AlreadyExists):
+            return

@@ -1,0 +1,190 @@
+"""The operator's resolution for a table that was rolled back: what `bootstrap accept` plans.
+
+Rules:
+
+1. ``--go-on`` changes no chain: the table's current positions are valid. Where its txn actions expired, they are the
+   positions in its own commits; where it was recreated, the chain's first marker.
+2. ``--replay`` restarts where the table's records end. Consecutive markers from there on, whose files all exist, are
+   used as they are; where that run ends before the chain does, or where there is none, the chain is rewound to the
+   run's end (bootstrap/plans/repair.py), and the writers stage the rest again.
+3. Records that Kafka no longer has are counted and refused; with ``--give-up`` loading starts where Kafka starts.
+4. A table of a route, or for dead letters, gets its part of a marker when the stream's main table gets it, never alone.
+   So it can be replayed only with the main table, which must have been rolled back as far.
+6. Lost records of a topic that was recreated since are no longer in Kafka, and their positions are not the new topic's.
+   They are refused as in rule 3; with ``--give-up`` the new topic's chain continues at the table's position.
+5. The chains are rewound before the resolution is written, so after a crash in between the stream still waits, and the
+   same command completes the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bootstrap.plans.repair import RewindPlan, plan_rewind
+from common.errors import UsageError
+from common.remedies import CONFIG, repair
+from common.spans import Span
+from common.tables.commit_metadata import Decision
+from common.tables.rollback import Rollback, RollbackKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bootstrap.plans.state import Author, PartitionState
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResolution:
+    """The resolution for one Kafka partition."""
+
+    source: TopicPartition
+    position: Position
+    """Where loading continues."""
+    staged_to: Position
+    """The end of the existing markers that are used."""
+    rewind: RewindPlan | None
+    given_up: Span | None = None
+    """The positions that Kafka no longer has."""
+    generation: int = 0
+    """The generation of the chain that continues there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackEvent:
+    """A rollback of one of a stream's tables."""
+
+    url: str
+    table_id: str
+    back: Rollback
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptPlan:
+    """The resolution for one table of a stream."""
+
+    event: RollbackEvent
+    decision: Decision
+    partitions: tuple[PartitionResolution, ...]
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, Position]:
+        """Where loading continues."""
+        return {found.source: found.position for found in self.partitions}
+
+    @property
+    def generations(self) -> Mapping[TopicPartition, int]:
+        """The generations of the positions' chains, where not 0."""
+        return {found.source: found.generation for found in self.partitions if found.generation}
+
+
+def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> AcceptPlan:
+    """The table is right as it is (rule 1)."""
+    back = event.back
+    found: list[PartitionResolution] = []
+    for state in states:
+        position = state.table
+        if back.kind is RollbackKind.EXPIRED:
+            position = back.positions[state.source]
+        elif back.kind is RollbackKind.RECREATED and state.chain.markers:
+            position = state.chain.markers[0].span.start
+        if position is not None:
+            end = state.chain.end or position
+            found.append(PartitionResolution(state.source, position, end, None, generation=state.generation))
+    return AcceptPlan(event, Decision.GO_ON, tuple(found))
+
+
+def plan_replay(
+    event: RollbackEvent,
+    states: Sequence[PartitionState],
+    author: Author,
+    has_files: Callable[[Marker], bool],
+    *,
+    give_up: bool = False,
+) -> AcceptPlan:
+    """The table gets its lost records again (rules 2 and 3). Raises UsageError."""
+    url, back = event.url, event.back
+    if back.kind is RollbackKind.EXPIRED:
+        msg = f"the table {url} has its rows and forgot its positions only; a replay would load the rows twice"
+        raise UsageError(msg, "accept it with --go-on, which sets the positions again")
+    if back.kind is RollbackKind.UNKNOWN:
+        restart = repair("restart", min(back.positions))
+        msg = f"the log of {url} does not show whether it lost rows, so the start of a replay is unknown"
+        raise UsageError(msg, f"accept it with --go-on, or begin at a stated offset: `{restart} --at OFFSET --yes`")
+    if back.over:
+        msg = f"version {back.over[-1]} of {url} was loaded over version {back.cause.version}, so that a replay would "
+        msg += "load its rows twice"
+        raise UsageError(
+            msg, f"first RESTORE the table to version {back.over[-1] - 1}; then accept that one with --replay"
+        )
+    if back.gone and not give_up:
+        raise _of_an_older_topic(*back.gone[0])
+    plans = (_replay(state, back, author, has_files, give_up=give_up) for state in states)
+    return AcceptPlan(event, Decision.REPLAY, tuple(plan for plan in plans if plan is not None))
+
+
+def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
+    msg = f"the table lost {lost} of a topic {source} that was deleted and created again: Kafka has none of it"
+    return UsageError(msg, "add --give-up to load again only what is of the topic that is there, or accept --go-on")
+
+
+def _replay(
+    state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
+) -> PartitionResolution | None:
+    """The resolution for one Kafka partition; None where the loader continues by itself (rule 6)."""
+    if back.generations.get(state.source, 0) < state.generation and back.kind is not RollbackKind.RECREATED:
+        if not give_up:
+            raise _of_an_older_topic(state.source, f"what came after {back.positions[state.source]}")
+        if state.table is None:
+            return None
+        end = state.chain.end or state.table
+        return PartitionResolution(state.source, state.table, end, None, generation=state.generation)
+    begin = back.positions[state.source] if back.kind is not RollbackKind.RECREATED else state.ends.low
+    usable = _usable_to(state, begin, has_files)
+    if state.chain.end == usable:
+        return PartitionResolution(state.source, begin, usable, None, generation=state.generation)
+    given_up = None
+    if usable < state.ends.low:
+        given_up = Span(usable, state.ends.low)
+        if not give_up:
+            lost = f"{given_up.positions} positions that the table lost"
+            msg = f"Kafka no longer has {given_up} of {state.source}: {lost}"
+            raise UsageError(msg, "add --give-up to begin where Kafka begins, or accept the table with --go-on")
+        given_up = Span(begin, state.ends.low)
+        begin = usable = state.ends.low
+    # The table's own position is wrong, and must not block the rewind.
+    rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
+    return PartitionResolution(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
+
+
+def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:
+    """The end of the consecutive markers from a position on that can still be loaded (rule 2)."""
+    position = begin
+    for marker in state.chain.markers:
+        if marker.span.start == position and has_files(marker):
+            position = marker.span.end
+    return position
+
+
+def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | None]) -> None:
+    """Raise UsageError when a table would have to be loaded without the stream's main table (rule 4).
+
+    ``own`` is where the main table continues.
+    """
+    back = side.event.back
+    replayed = {found.source for found in side.partitions if found.generation == back.generations.get(found.source, 0)}
+    for source, first in sorted(back.lost_from.items()):
+        begin = own.get(source) if source in replayed else None  # rule 6
+        if begin is not None and begin > first:
+            msg = (
+                f"{side.event.url} lost records of {source} from {first} on, and the stream's own table has its part "
+                f"up to {begin}: what is staged is loaded into all tables of a stream together, never into one alone"
+            )
+            raise UsageError(
+                msg,
+                "RESTORE that table to the version before, or the stream's own table to the same moment; or "
+                f"accept it with --go-on, and have what Kafka still has of it replayed: stage-writer replay {CONFIG} "
+                f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
+            )

@@ -1,0 +1,215 @@
+"""Which markers set where chains start: the plan behind ``bootstrap plan`` and ``bootstrap write``.
+
+Rules:
+
+1. The marker for position p covers ``[p-1, p)`` and has no rows: the same as one made with ``touch``. No marker can
+   exist before position 0: where the stream's ``start`` is not there anyway, an origin sets it.
+2. A chain is never overwritten. A partition with any marker is refused, and after any refusal nothing is written.
+3. Nothing is given up silently. A position that Kafka does not have, or one beyond the table's next position, is
+   refused; giving positions up is what ``bootstrap skip`` is for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bootstrap.plans.state import begin_at_zero
+from common.errors import UsageError
+from common.remedies import repair
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.stage.chain_origins import ChainOrigin, origin_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bootstrap.plans.state import Author, PartitionState
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Make:
+    """A marker to create."""
+
+    marker: Marker
+    note: str = ""
+    """A note for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeginChain:
+    """An origin to record: position 0, for which there is no marker, or the current ``latest``."""
+
+    source: TopicPartition
+    beginning: ChainOrigin
+
+    @property
+    def path(self) -> str:
+        """The path of its object."""
+        return origin_path(self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class NotNeeded:
+    """The stream starts there without a marker."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoPosition:
+    """The source names no position for this partition."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedPartition:
+    """No marker may be created."""
+
+    problem: str
+    remedy: str
+
+
+Outcome = Make | BeginChain | NotNeeded | NoPosition | RefusedPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPartition:
+    """The plan for one Kafka partition."""
+
+    source: TopicPartition
+    position: Position | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """The plan for one stream."""
+
+    app_id: str
+    partitions: tuple[PlannedPartition, ...]
+
+    @property
+    def beginnings(self) -> tuple[BeginChain, ...]:
+        """The origins to record."""
+        return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, BeginChain))
+
+    @property
+    def markers(self) -> tuple[Marker, ...]:
+        """The markers to create. Raises UsageError when anything is refused (rule 2)."""
+        refused = [
+            (planned.source, planned.outcome)
+            for planned in self.partitions
+            if isinstance(planned.outcome, RefusedPartition)
+        ]
+        if refused:
+            _, first = refused[0]
+            more = [str(source) for source, _ in refused[1:]]
+            rest = f" (refused as well: {', '.join(more)})" if more else ""
+            msg = f"nothing was written: {first.problem}{rest}"
+            raise UsageError(msg, first.remedy)
+        return tuple(planned.outcome.marker for planned in self.partitions if isinstance(planned.outcome, Make))
+
+
+def plan_partition(state: PartitionState, position: Position | None, why_none: str, author: Author) -> PlannedPartition:
+    """The plan for one partition; ``why_none`` is why the source has no position for it."""
+    if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
+        # Recorded with the others: in a topic whose partition 0 has a chain, one without would be treated as new.
+        end = state.ends.high
+        return PlannedPartition(state.source, end, BeginChain(state.source, ChainOrigin(end, state.generation)))
+    return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))
+
+
+def _outcome(state: PartitionState, position: Position | None, why_none: str, author: Author) -> Outcome:
+    if position is None:
+        return NoPosition(f"{why_none}; {_begins_without(state)}")
+    if state.foreign is not None or state.staged:
+        return _has_chain(state) if state.foreign is None else _is_foreign(state, state.foreign, position)
+    if not state.ends.low <= position <= state.ends.high:
+        return _not_in_kafka(state, position)
+    if state.table is not None and state.table < position:
+        return RefusedPartition(
+            f"the table wants position {state.table} of {state.source} next, so that beginning at {position} would "
+            f"leave out [{state.table}, {position})",
+            f"begin at {state.table} with --from delta, or give the positions up with `{_skip(state, position)}`",
+        )
+    if position == 0:
+        return _zero(state)
+    return Make(author.begin_at(state, position), _note(state, position))
+
+
+def _note(state: PartitionState, position: Position) -> str:
+    low, high = state.ends.low, state.ends.high
+    if state.table is not None and state.table > position:
+        return f"the table has [{position}, {state.table}) already; the loader passes over it"
+    if state.table is not None or low == position:
+        return ""
+    left_out = f"[{low}, {position})"
+    return f"leaves out all that Kafka has, {left_out}" if position == high else f"leaves out {left_out}"
+
+
+def _begins_without(state: PartitionState) -> str:
+    if state.staged:
+        return "its chain is left as it is"
+    return f"it begins at the stream's start, {start_words(state.start)}"
+
+
+def _has_chain(state: PartitionState) -> RefusedPartition:
+    last = state.staged[-1]
+    ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
+    return RefusedPartition(
+        f"{state.source} has a chain: the marker {last.path} is there{ends}",
+        f"a chain is never overwritten: go back with `{repair('rewind', state.source)} --to …`, give positions up with "
+        f"`{repair('skip', state.source)} --to …`, or leave the partition out of a file of positions (--from)",
+    )
+
+
+def _is_foreign(state: PartitionState, why: str, position: Position) -> RefusedPartition:
+    return RefusedPartition(
+        f"{state.source} is not what the table's positions belong to: {why}",
+        "give the stream another app_id, or begin a new chain with "
+        f"`{repair('restart', state.source)} --at {position} --yes`",
+    )
+
+
+def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition:
+    ends = state.ends
+    if position > ends.high:
+        return RefusedPartition(
+            f"{state.source} ends at {ends.high} in Kafka, before position {position}",
+            "check that the position belongs to this topic; a topic that was deleted and recreated begins at 0",
+        )
+    return RefusedPartition(
+        f"Kafka no longer has [{position}, {ends.low}) of {state.source}: it begins at {ends.low}",
+        f"give those positions up with `{_skip(state, ends.low)}` where the table has a position, or begin at "
+        f"{ends.low} with --from earliest or --from FILE",
+    )
+
+
+def _zero(state: PartitionState) -> Outcome:
+    if state.begins_at_zero():
+        return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
+    return BeginChain(state.source, begin_at_zero(state))
+
+
+def start_words(start: Start) -> str:
+    """A stream's start as an operator would write it."""
+    if isinstance(start, FromTimestamp):
+        return f"the first record at or after {start.timestamp_ms} ms"
+    if isinstance(start, FromOffsets):
+        return "its map of positions, else earliest"
+    return start.value
+
+
+def _skip(state: PartitionState, to: Position) -> str:
+    return repair("skip", state.source, to)
+
+
+def check_known(named: Iterable[TopicPartition], known: Sequence[TopicPartition], source: str) -> None:
+    """Raise UsageError when a position was given for a partition that Kafka does not have."""
+    strange = sorted(set(named) - set(known))
+    if strange:
+        msg = f"{source} names {strange[0]}, which Kafka does not have, or which is not the stream's"
+        raise UsageError(msg, f"name partitions of {known[0]} … {known[-1]}" if known else "check the stream's topics")

@@ -1,0 +1,258 @@
+"""The operator's repairs: giving positions up (skip), and staging them again (rewind).
+
+Rules:
+
+1. A skip makes one marker, ``[held position, to)`` with the origin ``skip``: it fills the first gap that holds the
+   loader, or continues the chain's end, or its origin where it has no marker. It never covers what another marker
+   covers.
+2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are those
+   that all tables of the stream have reached, and the ends of markers; while the main table has no position, also the
+   chain's start, and any position before that. Any other is rounded down to the next sound one. (The start of a marker
+   after a gap is not sound: the marker that says "start here" would cover the gap's last position.)
+3. Markers that reach beyond the new end are put aside, highest first: the rest is always the lower part of the chain,
+   so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
+   the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
+   origin: a loader that listed the chain earlier may settle every marker that stays, and a partition without a marker
+   and an origin would begin at the stream's ``start``, which may be ``latest``.
+4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py).
+5. Positions that the table has are not staged again except on request: the loader skips them.
+6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
+   depended on timing, and would differ the next time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bootstrap.plans.task_states import TaskStates
+from common.errors import UsageError
+from common.remedies import CONFIG, repair
+from common.spans import Position, Span
+from common.stage.chain_origins import ChainOrigin
+from common.stage.markers import Marker, MarkerName, Origin
+from common.stage.merged import is_merged
+
+if TYPE_CHECKING:
+    from bootstrap.plans.state import Author, PartitionState, StagedMarker
+    from common.spans import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class SkipPlan:
+    """One marker that gives positions up."""
+
+    marker: Marker
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RewindPlan:
+    """Where the chain will end, and what must move for it."""
+
+    asked: Position
+    position: Position
+    put_aside: tuple[StagedMarker, ...]
+    """In the order of removal: highest first."""
+    marker: Marker | None
+    """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
+    source: TopicPartition
+    beginning: ChainOrigin | None = None
+    """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
+    notes: tuple[str, ...] = ()
+
+
+def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
+    """The marker that fills the first gap, or extends the chain. Raises UsageError."""
+    if is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, and one number does not say which of them to skip in"
+        raise UsageError(msg, "put the records back, or start the stream over under another app_id")
+    _check_readable(state)
+    gap = _first_gap(state)
+    begin = gap.start if gap is not None else _end(state)
+    if to <= begin:
+        msg = f"{state.source} is staged or loaded up to {begin}, so there are no records to skip before {to}"
+        raise UsageError(msg, f"give a position after {begin}, or go back with `{repair('rewind', state.source, to)}`")
+    if gap is not None and to > gap.end:
+        after = next(found for found in state.staged if found.name.start >= gap.end)
+        msg = f"{state.source} lacks {gap}, and behind it the marker {after.path} stands before {to}"
+        raise UsageError(msg, f"give up the gap with --to {gap.end}")
+    if to > state.ends.high:
+        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {to}"
+        raise UsageError(msg, f"give a position up to {state.ends.high}")
+    notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
+    before = [marker for marker in state.chain.markers if marker.span.end == begin]
+    previous = before[-1].span.start if before else None
+    of_task = TaskStates.of(state.chain).at(begin) if gap is None else None
+    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), previous, of_task), notes)
+
+
+def _check_readable(state: PartitionState) -> None:
+    broken = next((found for found in state.staged if found.marker is None), None)
+    if broken is not None:
+        msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.source} is held"
+        raise UsageError(msg, f"stage its records again: {repair('rewind', state.source, broken.name.start)}")
+
+
+def _first_gap(state: PartitionState) -> Span | None:
+    """The first positions that are neither loaded nor staged, below some that are staged."""
+    markers = state.chain.markers
+    if not markers:
+        return None
+    first = markers[0]
+    position = state.in_all_tables
+    if position is None:
+        # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
+        lost = first.previous if first.previous is not None and first.previous < first.span.start else None
+        position = first.span.start if lost is None else lost
+    for marker in markers:
+        if marker.span.start > position:
+            return Span(position, marker.span.start)
+        position = max(position, marker.span.end)
+    return None
+
+
+def _end(state: PartitionState) -> Position:
+    known = [end for end in (state.chain.end, state.in_all_tables) if end is not None]
+    if not known and state.beginning is not None:
+        return state.beginning.position
+    if not known:
+        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
+        raise UsageError(
+            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
+        )
+    return max(known)
+
+
+def plan_rewind(
+    state: PartitionState, to: Position, author: Author, *, below_table: bool = False, give_up: bool = False
+) -> RewindPlan:
+    """The moves after which the next owner stages again from ``to``, or from before it. Raises UsageError.
+
+    With ``give_up`` a marker covers what Kafka no longer has from there on.
+    """
+    _check_above_table(state, to, below_table=below_table)
+    states = TaskStates.of(state.chain)
+    position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
+    _check_merged(state, position)
+    is_gone = position < state.ends.low
+    if is_gone and (not give_up or is_merged(state.source.topic)):
+        msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
+        raise UsageError(msg, "add --give-up to begin where Kafka begins; those records are then never loaded")
+    if position > state.ends.high:
+        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
+        raise UsageError(msg, "check that the topic is still the one that was staged")
+    kept = tuple(found for found in state.staged if state.end_of(found) <= position)
+    aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
+    rest = replace(state, staged=kept)
+    at_zero = position == 0 and rest.chain.end is None and not is_gone
+    marker = None
+    if is_gone:
+        marker = _given_up(rest, Span(position, state.ends.low), author, states)
+    elif not at_zero and rest.chain.end != position:
+        marker = author.begin_at(rest, position, states.at(position))
+    if marker is not None and is_merged(state.source.topic):
+        ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
+        msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
+        raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
+    end = max(position, state.ends.low)
+    beginning = _origin(state, rest, end) if aside or (at_zero and not state.begins_at_zero()) else None
+    if not aside and marker is None and beginning is None:
+        msg = f"the chain of {state.source} ends at {position} already"
+        raise UsageError(msg, "there is nothing to rewind")
+    notes = (*_rewind_notes(state, to, position), *states.note(position))
+    if is_gone:
+        notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
+    return RewindPlan(to, end, aside, marker, state.source, beginning, notes)
+
+
+def _given_up(rest: PartitionState, lost: Span, author: Author, states: TaskStates) -> Marker:
+    """The marker that continues what is left of a chain where Kafka has no records for it."""
+    before = next((marker for marker in rest.chain.markers if marker.span.end == lost.start), None)
+    previous = None if before is None else before.span.start
+    return author.marker(rest, Origin.SKIP, lost, previous, states.at(lost.start))
+
+
+def _origin(state: PartitionState, rest: PartitionState, position: Position) -> ChainOrigin:
+    """The new end as the chain's origin (rule 3); ``rest`` is what stays."""
+    end = rest.chain.end
+    generation = rest.staged_generation if rest.staged else state.generation
+    at = end if end is not None and end == position else position  # with the inputs' positions, in a merged chain
+    return ChainOrigin(at, generation, state.chain_topic_id)
+
+
+def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
+    if state.table is None or to >= state.table or below_table:
+        return
+    msg = f"the table has {state.source} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
+    raise UsageError(
+        msg,
+        f"{repair('rewind', state.source, state.table)}; with --below-table the records are staged "
+        "again, and the loader passes over them",
+    )
+
+
+def _check_merged(state: PartitionState, position: Position) -> None:
+    """In a chain of several topics nothing that is loaded may be staged again (rule 6)."""
+    if is_merged(state.source.topic) and state.table is not None and position < state.table:
+        msg = (
+            f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
+            f"{position} on, so it would be unknown which records it has"
+        )
+        remedy = (
+            f"{repair('rewind', state.source, state.table)}, or begin the stream "
+            "again under another app_id, with tables of its own"
+        )
+        raise UsageError(msg, remedy)
+
+
+def _sound(state: PartitionState, to: Position) -> Position:
+    """The highest sound position up to ``to`` (rule 2)."""
+    loaded = state.in_all_tables
+    if loaded is not None and to <= loaded:
+        return to
+    edges = {found.marker.span.end for found in state.staged if found.marker is not None}
+    begin = loaded if loaded is not None else _root(state)
+    if to <= begin:
+        return to
+    last = max([begin, state.table or begin, *(state.end_of(found) for found in state.staged)])
+    if to > last:
+        msg = f"{state.source} is staged up to {last} only, before {to}"
+        raise UsageError(msg, f"to give positions up: {repair('skip', state.source, to)}")
+    return max(edge for edge in {*edges, begin} if edge <= to)
+
+
+def _root(state: PartitionState) -> Position:
+    """Where the complete chain would start."""
+    if not state.staged and state.beginning is not None:
+        return state.beginning.position
+    if not state.staged:
+        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to rewind"
+        raise UsageError(
+            msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
+        )
+    first = state.staged[0]
+    previous = None if first.marker is None else first.marker.previous
+    root = first.name.start if previous is None else min(previous, first.name.start)
+    if state.beginning is not None and state.beginning.position >= state.ends.low:
+        # A rewind that was interrupted, or a late claim, left markers above it; the range between was never staged.
+        return min(root, state.beginning.position)
+    return root
+
+
+def _rewind_notes(state: PartitionState, to: Position, position: Position) -> tuple[str, ...]:
+    notes: list[str] = []
+    if position < to:
+        notes.append(f"{to} lies within a marker or a gap; the chain is rewound to {position}, so that nothing is lost")
+    if state.table is not None and position < state.table:
+        notes.append(f"the table has [{position}, {state.table}) already; the loader passes over what is staged of it")
+    return tuple(notes)
+
+
+def replaces(plan: RewindPlan) -> bool:
+    """Whether the new marker has the name of the one that is removed last, and so overwrites it."""
+    if plan.marker is None or not plan.put_aside:
+        return False
+    last: StagedMarker = plan.put_aside[-1]
+    name: MarkerName = plan.marker.name
+    return last.path == name.path

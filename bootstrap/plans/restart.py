@@ -1,0 +1,158 @@
+"""A new chain for a topic that was deleted and recreated, or that has lost records which are staged.
+
+Rules:
+
+1. The new chain has the next generation, so its positions are never mistaken for the old topic's: in the markers, in
+   the table's txn actions, or by a stale writer (common/stage/chain_origins.py).
+2. Nothing that was staged of the old topic is given up silently: a chain that the table does not have completely is
+   refused, unless the operator gives the rest up. Kafka no longer has it. A chain whose table was rolled back and waits
+   for a resolution is refused too, independent of its positions (bootstrap/accepting.py).
+3. A chain of the current topic is refused: its records would be loaded a second time. Where Kafka has lost the last
+   records of this same topic, only the operator knows from which offset on it has different ones (``at``): records
+   before it count as loaded, those from it on are loaded as new.
+4. A chain that the table's positions do not belong to (another stream's, another topic's: common/tables/identity.py)
+   restarts in the same way, after the records that the table has of it under another app_id, at Kafka's first record,
+   or ``at`` the given position. Records staged from there on are staged again from Kafka, so they are not given up;
+   records that the table has under another app_id are not loaded a second time.
+5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
+   the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
+   same command cleans up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import UsageError
+from common.remedies import CONFIG
+from common.stage.chain_origins import ChainOrigin
+from common.stage.merged import is_merged
+
+if TYPE_CHECKING:
+    from bootstrap.plans.state import PartitionState, StagedMarker
+    from common.spans import Position, TopicPartition
+
+_OTHER_STREAM = "start the stream over under another app_id, with tables of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The changes in one partition."""
+
+    source: TopicPartition
+    beginning: ChainOrigin | None
+    """None where the new chain has started, and only markers of the old one are left to delete."""
+    put_aside: tuple[StagedMarker, ...]
+    """In the order of deletion."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A partition that does not change."""
+
+    source: TopicPartition
+    why: str
+
+
+def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = None) -> Restart | Left:
+    """The plan for one partition. Raises UsageError when something would be lost (rule 2), or loaded twice (rule 3)."""
+    older = tuple(reversed(state.older))
+    if state.foreign is not None:
+        return _beside(state, state.foreign, at, give_up=give_up)
+    if at is not None:
+        _require_place(state, at)
+    elif not state.staged and state.beginning is None and state.table is None:
+        return Left(state.source, "it has no chain yet") if not older else Restart(state.source, None, older)
+    if at is None and _is_of_this_topic(state):
+        _require_whole(state)
+        if older:
+            return Restart(state.source, None, older, ("its new chain has begun; these are of the old one",))
+        return Left(state.source, "its chain is of the topic that is there")
+    notes = list(_lost(state, give_up=give_up))
+    if at is not None:
+        notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
+    elif state.chain_topic_id is None or state.topic_id is None:
+        notes.append(
+            "it is unknown whether the topic is another one, because its id was not recorded: if it is the same, "
+            "its records will be loaded a second time"
+        )
+    beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
+    return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
+
+
+def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
+    """A separate chain, in addition to the one of the table's positions (rule 4). Raises UsageError."""
+    ends, loaded = state.ends, state.elsewhere
+    if at is not None and is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+        raise UsageError(msg, "leave --at out: it begins at the first records that Kafka has")
+    begin = max(ends.low, loaded or ends.low) if at is None else at
+    if not ends.low <= begin <= ends.high:
+        msg = f"the chain would begin at {begin}; Kafka has [{ends.low}, {ends.high}) of {state.source}"
+        raise UsageError(msg, f"give --at with an offset of {ends.low} to {ends.high}")
+    if loaded is not None and begin < loaded:
+        msg = f"the table has {state.source} up to {loaded}: from {begin} on its records would be loaded a second time"
+        raise UsageError(msg, f"give --at {loaded}")
+    notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
+    beginning = ChainOrigin(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
+    return Restart(state.source, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
+
+
+def _is_of_this_topic(state: PartitionState) -> bool:
+    """Whether the chain is of the current topic."""
+    return state.chain_topic_id is not None and state.chain_topic_id == state.topic_id
+
+
+def _require_whole(state: PartitionState) -> None:
+    """Raises UsageError where Kafka ends before the chain of its own topic (rule 3)."""
+    end, high = state.chain.end, state.ends.high
+    if end is not None and end > high:
+        msg = (
+            f"{state.source} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, and has "
+            "lost its last records; a chain that begins with its first record would load what is left a second time"
+        )
+        where = f"--partition {state.source.partition} --at {high}"
+        raise UsageError(
+            msg, _OTHER_STREAM if is_merged(state.source.topic) else f"begin where Kafka's records differ: {where}"
+        )
+
+
+def _require_place(state: PartitionState, at: Position) -> None:
+    """Raises UsageError for a position that Kafka does not have, after the chain, or in a chain of several topics."""
+    if is_merged(state.source.topic):
+        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+        raise UsageError(msg, _OTHER_STREAM)
+    low, high, end = state.ends.low, state.ends.high, state.chain.end
+    last = high if end is None else min(end, high)
+    if not low <= at <= last:
+        msg = f"--at is {at}; Kafka has [{low}, {high}) of {state.source}, and its chain ends at {end}"
+        raise UsageError(msg, f"give an offset of {low} to {last}" if low <= last else "leave --at out")
+
+
+def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
+    """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
+    broken = next((found for found in state.staged if found.marker is None), None)
+    if broken is not None and not give_up:
+        msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.source} has"
+        raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
+    loaded = state.in_all_tables if state.foreign is None else state.elsewhere
+    end = state.chain.end
+    if end is not None and begin is not None and _may_be_of_this_topic(state):
+        end = min(end, begin)
+    if end is None or (loaded is not None and loaded >= end):
+        return ()
+    first = state.chain.markers[0].span.start if loaded is None else loaded
+    if first >= end:
+        return ()
+    if not give_up:
+        msg = f"[{first}, {end}) of the old {state.source} is staged and not loaded into every table"
+        load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"give --at {first}"
+        raise UsageError(msg, f"{load}, or give it up with --give-up")
+    return (f"[{first}, {end}) of the old topic is given up: it was staged and never loaded",)
+
+
+def _may_be_of_this_topic(state: PartitionState) -> bool:
+    """Whether Kafka may have the staged records: its topic is the same, as far as is known."""
+    return state.chain_topic_id is None or state.topic_id is None or _is_of_this_topic(state)

@@ -1,0 +1,310 @@
+"""What must be true before the loader may start, as pure functions: one line per check.
+
+Rules:
+
+1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
+   A warning or error has a remedy.
+2. An error of a stream concerns that stream alone, and keeps no loader from starting: files staged before may still be
+   compatible, and each pass judges by the files. An error without a stream concerns all of them.
+3. An error that may resolve by itself, because a dependency is unavailable, is marked as such: a running loader waits
+   for it, and only errors that a person has to fix keep it from starting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.errors import ExitCode, SchemaError
+from common.remedies import delta_table, of_table
+from common.schema.evolution import additions, with_additions
+from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema.types import Field, Primitive
+from common.settings.columns import declared_columns_of_table, table_columns_of
+from common.settings.loading import Evolution
+from common.settings.overlap import shared_topics
+from common.tables.dead_letters import kafka_fields_of
+from common.tables.properties import TXN_RETENTION, retention_ms
+from common.tables.urls import comparable
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.load_modes.compatibility import differences, remedy_for
+from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, load_mode_name, through_spark
+from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from common.json_value import Json
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.tables.state import TableState
+    from delta_loader.tables.load_modes.load_mode import LoadMode
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_DELTAS_LOG_RETENTION_MS = 30 * _DAY_MS
+_LEAST_LOG_RETENTION_MS = 7 * _DAY_MS
+_LOG_RETENTION = "delta.logRetentionDuration"
+
+
+class Level(StrEnum):
+    """The severity."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+    app_id: str | None = None
+    """The stream that it concerns; None for all."""
+    away: bool = False
+    """Whether it is an error that may resolve by itself (rule 3)."""
+    code: ExitCode = ExitCode.HELD
+    """The exit code of a command for an error that does not resolve by itself."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command."""
+        if self.level is not Level.ERROR:
+            return ExitCode.DONE
+        return ExitCode.FAILED if self.away else self.code
+
+
+def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Iterator[Check]:
+    """The checks of a table for rows (protocol, features, columns, properties), by default the stream's main table.
+
+    A ``state`` of None is a table that will be created.
+    """
+    app_id, url = stream.app_id, url or stream.table
+    stream = stream.at(url)
+    if state is None:
+        yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
+        return
+    way = choose_load_mode(state, stream.load)
+    if isinstance(way, Refused):
+        text = f"{app_id}: rows cannot be loaded into {url}: {way.reason}"
+        yield Check("table", Level.ERROR, text, of_table(way.remedy, url), app_id)
+    else:
+        text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(way)}: {way.reason}"
+        yield Check("table", Level.OK, text, app_id=app_id)
+    yield _columns(stream, state, url, way)
+    yield from _soft_deletes(stream, state, url)
+    yield from property_checks(app_id, url, state)
+
+
+def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
+    columns = declared_columns_of_table(stream)
+    if stream.merge is not None and stream.merge.soft_delete is not None:
+        columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
+    columns = columns.with_fields(kafka_fields_of(stream))
+    casting = stream.evolution is not Evolution.STRICT
+    schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
+    if through_spark(way):
+        columns = _with_what_is_made(stream, columns, schema)
+    table, declared = TableShape(schema, state.partition_by), TableShape(schema_to_json(columns), stream.partition_by)
+    found = (*differences(table, declared, way, casting=casting), *_not_made(stream, schema))
+    if found:
+        return Check(
+            "columns",
+            Level.ERROR,
+            f"{stream.app_id}: {url} does not fit what the stream declares: {'; '.join(found)}",
+            remedy_for(table, declared, url, stream.key_of(url, "columns"), way),
+            stream.app_id,
+        )
+    return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
+    """A soft delete of a key that the table does not have creates a row with nothing else."""
+    merge = stream.merge
+    if merge is None or merge.soft_delete is None:
+        return
+    given = {*merge.keys, merge.soft_delete, merge.sequence}
+    try:
+        wanted = [field.name for field in schema_from_json(state.schema) if not field.nullable]
+    except SchemaError:
+        return  # reported by `differences`
+    without = [name for name in wanted if name not in given]
+    if without:
+        yield Check(
+            "columns",
+            Level.WARNING,
+            f"{stream.app_id}: {url} has the NOT NULL columns {', '.join(without)}, and a delete of a key that it has "
+            "not would make a row of the key alone: such an event becomes a dead letter",
+            f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
+            stream.app_id,
+        )
+
+
+def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:
+    """Columns that writers add and the table lacks. Their types are not known here, so all of them are reported."""
+    if stream.evolves or stream.evolution is not Evolution.STRICT:
+        return ()
+    try:
+        known = schema_from_json(schema)
+    except SchemaError:
+        return ()  # reported by `differences`
+    made = table_columns_of(stream).names[len(declared_columns_of_table(stream)) :]
+    return tuple(f"the column {name}, which writers make, is not in it" for name in made if known.field(name) is None)
+
+
+def _with_what_is_made(stream: Stream, declared: StructType, schema: str) -> StructType:
+    """The declared columns and those that writers add, of which only the names are known here."""
+    made = {*stream.derive, *stream.jmespath}
+    made |= {stream.rescue_column} if stream.rescues else set()
+    made |= {"_cdc"} if stream.has_events else set()
+    try:
+        table = schema_from_json(schema)
+    except SchemaError:
+        return declared  # reported by `differences`
+    return declared.with_fields(field for field in table if field.name in made and declared.field(field.name) is None)
+
+
+def _with_what_it_gains(schema: str, declared: StructType) -> str:
+    """A table that evolves gets the columns that it lacks in the first load (delta_loader/load/evolving.py)."""
+    try:
+        table = schema_from_json(schema)
+    except SchemaError:
+        return schema  # reported by `differences`
+    return schema_to_json(with_additions(table, additions(table, declared)))
+
+
+def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:
+    """Checks of properties that make a table forget what the loader needs."""
+    retained = state.properties.get(TXN_RETENTION)
+    if retained is not None:
+        yield Check(
+            "memory",
+            Level.WARNING,
+            f"{app_id}: {url} forgets txn actions after {retained}: a Kafka partition that is idle for longer is held",
+            f"ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES ('{TXN_RETENTION}')",
+            app_id,
+        )
+    log_ms = _property_ms(state, _LOG_RETENTION, _DELTAS_LOG_RETENTION_MS)
+    if log_ms < _LEAST_LOG_RETENTION_MS:
+        yield Check(
+            "memory",
+            Level.WARNING,
+            f"{app_id}: {url} keeps its log for {_days(log_ms)}: after a longer pause of the loader it is unknown "
+            "what a RESTORE removed",
+            f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{_LOG_RETENTION}' = 'interval 30 days')",
+            app_id,
+        )
+
+
+def vacuum_check(
+    app_id: str, url: str, state: TableState | None, oldest_waiting_ms: int | None, marker_retention_ms: int
+) -> Check:
+    """Whether VACUUM could delete files that are staged and not loaded (tables/vacuum.py).
+
+    ``oldest_waiting_ms`` is the age of the oldest marker that the table does not have; None when there is none. A load
+    that is a day late must still find its files.
+    """
+    properties: Mapping[str, str] = {} if state is None else state.properties
+    raise_it = f"ALTER TABLE {delta_table(url)} SET TBLPROPERTIES ('{RETENTION}' = 'interval 7 days')"
+    waits_h = max(-(-(oldest_waiting_ms or 0) // _HOUR_MS), 24)  # whole hours, for display
+    problem = vacuum_problem(properties, waits_h * 3600.0)
+    if problem is not None:
+        return Check("vacuum", Level.WARNING, f"{app_id}: of {url}, {problem}", raise_it, app_id)
+    window_ms = int((retention_s(properties) or 0.0) * 1000)
+    if marker_retention_ms > window_ms:
+        return Check(
+            "vacuum",
+            Level.WARNING,
+            f"{app_id}: markers are kept for {_days(marker_retention_ms)}, and a VACUUM of {url} takes files that left "
+            f"the table after {_days(window_ms)}: after a RESTORE the oldest cannot be used again",
+            f"{raise_it}, or shorten loader.marker_retention",
+            app_id,
+        )
+    text = f"{app_id}: the window of {url}, {_days(window_ms)}, is longer than what waits"
+    guarded_ms = guarded_age_s(properties) * 1000
+    if oldest_waiting_ms is not None and oldest_waiting_ms > guarded_ms:
+        text += f"; files older than {_days(int(guarded_ms))} wait, which are copied before they are added"
+    return Check("vacuum", Level.OK, text, "", app_id)
+
+
+def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
+    """A note on streams that load into one table, which is allowed."""
+    by_table: dict[str, list[str]] = {}
+    for stream in streams:
+        for url in stream.row_tables:
+            by_table.setdefault(comparable(url), []).append(stream.app_id)
+    for url, app_ids in by_table.items():
+        if len(app_ids) > 1:
+            yield Check(
+                "table",
+                Level.WARNING,
+                f"the streams {', '.join(app_ids)} load into one table, {url}",
+                "nothing, if that is intended: a RESTORE holds all of them, and each needs its own `bootstrap accept`",
+            )
+
+
+def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> Iterator[Check]:
+    """Topics that several streams take, one check each: a running writer reads such a topic for none of them."""
+    for topic, error in shared_topics(streams, topics).items():
+        for stream in (one for one in streams if one.takes(topic)):
+            text = f"{stream.app_id}: {error.problem}: no writer reads it"
+            yield Check("kafka", Level.WARNING, text, error.remedy, stream.app_id)
+
+
+def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """The errors of all streams, which keep a loader from starting until an operator fixes them (rule 2)."""
+    return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
+
+
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """Exit code of `delta-loader check`: 1 dependency unavailable, 2 bad setting or right, 3 incompatible table."""
+    return ExitCode.of(check.exit_code for check in checks)
+
+
+def checks_as_text(checks: Sequence[Check]) -> str:
+    """A line for each check, and its remedy."""
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
+        if check.remedy:
+            lines.append(f"         → {check.remedy}")
+    fit = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
+    errors = [check for check in checks if check.level is Level.ERROR]
+    unfit = "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
+    lines.append(unfit if errors else fit)
+    return "\n".join(lines)
+
+
+def checks_as_json(checks: Sequence[Check]) -> Json:
+    """The checks as JSON. Keys are only ever added."""
+    return {
+        "fit": all(check.level is not Level.ERROR for check in checks),
+        "checks": [
+            {
+                "name": check.name,
+                "level": check.level.value,
+                "away": check.away,
+                "app_id": check.app_id,
+                "message": check.message,
+                "remedy": check.remedy,
+            }
+            for check in checks
+        ],
+    }
+
+
+def _property_ms(state: TableState, key: str, default_ms: int) -> int:
+    text = state.properties.get(key)
+    found = None if text is None else retention_ms(text)
+    return default_ms if found is None else found
+
+
+def _days(duration_ms: int) -> str:
+    if duration_ms >= 2 * _DAY_MS:
+        return f"{duration_ms / _DAY_MS:.0f} days"
+    return f"{duration_ms / _HOUR_MS:.1f} hours"

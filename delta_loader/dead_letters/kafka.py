@@ -1,0 +1,88 @@
+"""Reads single records from Kafka, for dead letters that the loader makes.
+
+Rules:
+
+1. Records that are near one another are read in one go, skipping the records in between. No group is joined.
+2. The client is created when it is first needed: a loader whose tables refuse nothing never connects to Kafka.
+3. Records of a recreated topic are not those that were staged: the broker's topic id is compared, where both are known.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import BrokerError
+from common.spans import Offset, Position, Span
+from delta_loader.load.ports import Original
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from common.kafka.reader import KafkaReader
+    from common.settings import Settings
+    from common.spans import TopicPartition
+
+_NEAR = 1000
+_AT_A_TIME = 1000
+
+
+class RawRecordFetcher:
+    """Records by their offsets."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def __call__(
+        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
+    ) -> Mapping[Offset, Original]:
+        """The records that Kafka still has; none if the topic has a new id. Raises BrokerError, ConfigError."""
+        try:
+            from common.kafka.reader import KafkaReader  # noqa: PLC0415 - the loader works without Kafka's client
+        except ImportError as error:
+            msg = "Kafka's client is not installed with the loader"
+            raise BrokerError(msg, "install kafka-delta-express[stage-writer]") from error
+        given = {
+            key: value
+            for key, value in self._settings.kafka.items()
+            if value is not None and not key.startswith("group.") and key != "partition.assignment.strategy"
+        }
+        reader = KafkaReader({**given, "group.id": "delta-loader-originals"}, _AT_A_TIME)
+        try:
+            now = reader.topic_ids([source.topic]).get(source.topic)
+            if topic_id is not None and now is not None and now != topic_id:
+                return {}
+            return _read(reader, source, offsets)
+        finally:
+            reader.close()
+
+
+def _read(reader: KafkaReader, source: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, Original]:
+    low, high = reader.ends(source)
+    wanted = {offset for offset in offsets if low <= offset < high}
+    found: dict[Offset, Original] = {}
+    for span in _spans(sorted(wanted)):
+        for message in (one for some in reader.messages(source, span) for one in some):
+            offset = Offset(int(message.offset() or 0))
+            if offset in wanted:
+                kind, timestamp_ms = message.timestamp()
+                found[offset] = Original(timestamp_ms if kind else None, _bytes(message.key()), _bytes(message.value()))
+    return found
+
+
+def _bytes(value: bytes | str | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _spans(offsets: list[Offset]) -> Iterator[Span]:
+    """Ranges that contain all of them (rule 1)."""
+    start: Offset | None = None
+    last: Offset | None = None
+    for offset in offsets:
+        if start is None or last is None:
+            start = offset
+        elif offset - last > _NEAR:
+            yield Span(Position(start), Position(last + 1))
+            start = offset
+        last = offset
+    if start is not None and last is not None:
+        yield Span(Position(start), Position(last + 1))

@@ -1,0 +1,129 @@
+"""Where a Kafka offset is: a verdict from the table's history, its files, the stage and Kafka.
+
+Rules:
+
+1. The table's position decides first: an offset below it is done; from the position on, it is staged, held, or still to
+   come.
+2. Only what was read is claimed: a row is reported in a file because the file's offset column was read. Where that was
+   not possible (the file is gone, the stream has no such columns), the output says so and names the files that may
+   contain it.
+3. Information that the log no longer has is reported as unknown, never guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.stage.markers import Origin
+
+if TYPE_CHECKING:
+    from common.spans import Position
+    from common.stage.markers import Marker
+    from delta_loader.inspect.explain.loaded import LoadedRange, RecordQuery
+    from delta_loader.plan.held import Held
+
+
+class OffsetPlace(StrEnum):
+    """Where an offset is."""
+
+    ROW = "row"
+    DEAD_LETTER = "dead_letter"
+    NO_ROW = "no_row"
+    BROUGHT = "brought"
+    """Done, but the file that has it cannot be determined."""
+    GIVEN_UP = "given_up"
+    TAKEN_BACK = "taken_back"
+    OLDER_TOPIC = "older_topic"
+    BEFORE_BEGINNING = "before_beginning"
+    FORGOTTEN = "forgotten"
+    """Done, but the log no longer has the details."""
+    STAGED = "staged"
+    HELD = "held"
+    GAP = "gap"
+    NOT_STAGED = "not_staged"
+    NOT_IN_KAFKA = "not_in_kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A file of the newest version that may contain the offset, by its statistics."""
+
+    url: str
+    """The URL of its table."""
+    path: str
+    is_dead_letters: bool = False
+    rows: int | None = None
+    """How many rows of this very offset it has; None where it could not be read."""
+    problem: str = ""
+    """Why it could not be read."""
+    deleted_rows: int = 0
+    """How many rows of the file its deletion vector removes, possibly this one."""
+    error: str = ""
+    """For a dead letter, its class and message."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetStory:
+    """All that is known about one offset."""
+
+    asked: RecordQuery
+    table: str
+    """The stream's main table."""
+    position: Position | None
+    """The next position that the table wants; None when it has none of the Kafka partition."""
+    bringing: LoadedRange
+    holders: tuple[Holder, ...] = ()
+    kafka_columns: bool = True
+    staged: Marker | None = None
+    """The marker that covers it, if it is still in the stage."""
+    staged_to: Position | None = None
+    held: Held | None = None
+    kafka_end: Position | None = None
+    """None where Kafka did not answer in time."""
+    owed_to: tuple[str, ...] = ()
+    """Tables that still lack their part of it."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the table's position is past it."""
+        return self.position is not None and self.asked.offset < self.position
+
+    @property
+    def place(self) -> OffsetPlace:
+        """The verdict."""
+        return self._done() if self.is_done else self._to_come()
+
+    def _done(self) -> OffsetPlace:
+        found = self.bringing
+        if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
+            return OffsetPlace.ROW
+        if any(holder.rows for holder in self.holders):
+            return OffsetPlace.DEAD_LETTER
+        if found.brought is None and found.lost is not None:
+            return OffsetPlace.TAKEN_BACK
+        if found.brought is None:
+            return self._unknown()
+        metadata = found.brought.metadata
+        counts = None if metadata is None else metadata.counts.get(self.asked.source)
+        if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
+            return OffsetPlace.GIVEN_UP
+        unread = any(holder.rows is None for holder in self.holders)
+        return OffsetPlace.BROUGHT if unread or not self.kafka_columns else OffsetPlace.NO_ROW
+
+    def _unknown(self) -> OffsetPlace:
+        if self.bringing.older is not None:
+            return OffsetPlace.OLDER_TOPIC
+        return OffsetPlace.BEFORE_BEGINNING if self.bringing.is_whole else OffsetPlace.FORGOTTEN
+
+    def _to_come(self) -> OffsetPlace:
+        if self.staged is not None:
+            is_flush = self.staged.manifest is not None and self.staged.manifest.origin is Origin.FLUSH
+            if not is_flush:
+                return OffsetPlace.GIVEN_UP
+            return OffsetPlace.STAGED if self.held is None else OffsetPlace.HELD
+        if self.kafka_end is not None and self.asked.offset >= self.kafka_end:
+            return OffsetPlace.NOT_IN_KAFKA
+        is_gap = self.staged_to is not None and self.asked.offset < self.staged_to
+        return OffsetPlace.GAP if is_gap else OffsetPlace.NOT_STAGED

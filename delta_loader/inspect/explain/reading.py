@@ -1,0 +1,237 @@
+"""Collects the facts for `delta_loader.core.explain` from the tables' logs and files, the stage, and Kafka.
+
+Rules:
+
+1. For a version, its own commit file is read, and the later ones to find what happened to its files.
+2. For an offset, the files of the newest version that may contain it, by their statistics, are read: only the offset
+   columns, and only the row groups that may contain it. At most `_MOST_FILES` files; the others are named.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from common.errors import StoreError, TableError, UsageError
+from common.spans import Position, Span
+from common.stage.markers import Marker
+from common.tables.delta_log import read_table_state
+from common.tables.history import read_history
+from common.tables.log_files import COMMIT, LOG, commit_path
+from common.tables.stream_history import read_identity
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+from delta_loader.inspect.explain.loaded import RecordQuery, find_loading_commit
+from delta_loader.inspect.explain.offsets import Holder, OffsetStory
+from delta_loader.inspect.explain.versions import VersionStory, markers_of, since
+from delta_loader.maintenance.live_files import live_files
+from delta_loader.status.collecting import stream_status
+from delta_loader.tables.history import parse_version, reach_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Offset, TopicPartition
+    from common.tables.history import CommitLines
+    from common.tables.state import TableState
+    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.stage.listed import Listed
+    from delta_loader.stage.reading import Stage
+    from delta_loader.status.collecting import EndsOf
+    from delta_loader.tables.history import TableVersion
+    from delta_loader.tables.live_files import LiveFile
+
+_MOST_FILES = 20
+_AT_A_TIME = 64
+_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+_ERRORS = ("error_class", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Explainer:
+    """Answers both questions."""
+
+    stage: Stage
+    open_store: OpenStore
+    parallel: ParallelMap
+    kafka_ends: EndsOf
+
+    def version(self, url: str, number: int) -> VersionStory:
+        """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""
+        store = self.open_store(url)
+        listed = {int(match[1]): match[0] for found in store.list(LOG) if (match := COMMIT.fullmatch(found.path))}
+        if not listed:
+            msg = f"there is no Delta table at {url}"
+            raise UsageError(msg, "see which tables the config names, and give one with --table")
+        newest, oldest = max(listed), min(listed)
+        if number > newest:
+            msg = f"{url} has no version {number}; its newest is {newest}"
+            raise UsageError(msg, f"give a version up to {newest}")
+        if number not in listed:
+            return VersionStory(url, number, newest, oldest)
+        version = _version(store, number)
+        later = self._versions(store, [one for one in sorted(listed) if one > number]) if version.added else iter(())
+        gone, live = since(version.added, later)
+        names = markers_of(version)
+        there = self.parallel(lambda name: self.stage.store.stat(name.path) is not None, names)
+        return VersionStory(url, number, newest, oldest, version, dict(zip(names, there, strict=True)), gone, live)
+
+    def offset(self, stream: Stream, source: TopicPartition, offset: Offset) -> OffsetStory:
+        """One offset of a stream. Raises TableError, StoreError, MarkerError."""
+        store = self.open_store(stream.table)
+        state = read_table_state(store)
+        transactions = {} if state is None else state.transactions
+        identity = read_identity(stream, state, store)
+        ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
+        ids = ids.at(self.stage.generations(stream), transactions, [source])
+        asked = RecordQuery(stream.app_id, source, offset, ids.generations.get(source, 0))
+        history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
+        found = find_loading_commit(history, asked)
+        position = ids.position(transactions, source)
+        listing = self.stage.listing(stream)
+        seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)
+        partition = next((one for one in seen.partitions if one.source == source), None)
+        is_done = position is not None and offset < position
+        covering = None if is_done else self._covering(stream, listing.get(source), offset)
+        return OffsetStory(
+            asked=asked,
+            table=stream.table,
+            position=position,
+            bringing=found,
+            holders=tuple(self._holders(stream, asked)) if stream.kafka_columns or is_done else (),
+            kafka_columns=stream.kafka_columns,
+            staged=covering,
+            staged_to=None if partition is None else partition.staged_to,
+            held=None if partition is None else partition.held,
+            kafka_end=None if partition is None else partition.kafka_end,
+            owed_to=tuple(
+                debt.url for debt in seen.owed if debt.source == source and debt.owed.covers(Position(offset))
+            ),
+        )
+
+    def _versions(self, store: ObjectStore, numbers: Sequence[int]) -> Iterator[TableVersion]:
+        for start in range(0, len(numbers), _AT_A_TIME):
+            yield from self.parallel(lambda number: _version(store, number), numbers[start : start + _AT_A_TIME])
+
+    def _covering(self, stream: Stream, listed: Listed | None, offset: Offset) -> Marker | None:
+        """The marker in the stage whose span has the offset."""
+        if listed is None:
+            return None
+        before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may be in between
+        tables = {comparable(url): url for url in reversed(stream.tables)}
+        read = self.stage.read({name.topic_partition: listed for name in before}, before, tables)
+        found = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
+        return next((marker for marker in found if marker.span.covers(Position(offset))), None)
+
+    def _holders(self, stream: Stream, asked: RecordQuery) -> Iterator[Holder]:
+        left = _MOST_FILES
+        for url in stream.tables:
+            store, is_dead_letters = self.open_store(url), url == stream.dead_letters
+            state = read_table_state(store)
+            if state is None or not (stream.kafka_columns or is_dead_letters):
+                continue
+            for file in self._candidates(store, state, asked):
+                if left == 0:
+                    yield Holder(url, file.path, is_dead_letters, problem="not looked into, there are many")
+                else:
+                    left -= 1
+                    yield _holder(store, url, file, asked, _physical(state), is_dead_letters=is_dead_letters)
+
+    def _candidates(self, store: ObjectStore, state: TableState, asked: RecordQuery) -> Iterator[LiveFile]:
+        names, span = _physical(state), Span(Position(asked.offset), Position(asked.offset + 1))
+        logical = {physical: name for name, physical in names.items()}
+        for file in live_files(store, self.parallel, with_statistics=True):
+            content = cast("dict[str, object]", json.loads(file.statistics)) if file.statistics else {}
+            known = {
+                key: _renamed(cast("Mapping[str, object] | None", content.get(key)), logical)
+                for key in ("minValues", "maxValues")
+            }
+            if reach_of(known, _renamed(file.partition_values, logical)).may_hold(asked.source, span):
+                yield file
+
+
+def fetched_lines(store: ObjectStore, parallel: ParallelMap) -> CommitLines:
+    """The lines of commits, read from the newest down; several are fetched at a time."""
+    fetched: dict[int, bytes | None] = {}
+
+    def lines(version: int) -> Iterable[str] | None:
+        if version not in fetched:
+            versions = range(version, max(-1, version - _AT_A_TIME), -1)
+            read = parallel(lambda number: store.read(commit_path(number)), versions)
+            fetched.clear()
+            fetched.update(zip(versions, read, strict=True))
+        data = fetched[version]
+        return None if data is None else data.decode("utf-8").splitlines()
+
+    return lines
+
+
+def _version(store: ObjectStore, number: int) -> TableVersion:
+    path = commit_path(number)
+    data = store.read(path)
+    if data is None:
+        msg = f"{store.url}/{path} went while it was read: the log is being cleaned up"
+        raise TableError(msg, "run the command again")
+    return parse_version(number, data)
+
+
+def _physical(state: TableState) -> dict[str, str]:
+    """The names of the offset columns, and those of dead letters, in files and statistics."""
+    names: dict[str, str] = {}
+    for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
+        name, metadata = str(column["name"]), cast("dict[str, str]", column.get("metadata") or {})
+        if name in _COLUMNS or name in _ERRORS:
+            names[name] = metadata.get("delta.columnMapping.physicalName", name)
+    return names
+
+
+def _renamed(values: Mapping[str, object] | None, logical: Mapping[str, str]) -> dict[str, object]:
+    return {logical[name]: value for name, value in (values or {}).items() if name in logical}
+
+
+def _holder(
+    store: ObjectStore, url: str, file: LiveFile, asked: RecordQuery, names: Mapping[str, str], *, is_dead_letters: bool
+) -> Holder:
+    """What one file has of the offset (rule 2)."""
+    try:
+        with store.open(file.path) as opened:
+            rows = _rows(pq.ParquetFile(opened), asked, names)
+    except (StoreError, OSError) as error:
+        problem = error.problem if isinstance(error, StoreError) else str(error)
+        return Holder(url, file.path, is_dead_letters, problem=f"it cannot be read: {problem}")
+    words = ""
+    if rows.num_rows and is_dead_letters:
+        told = rows.slice(0, 1).to_pylist()[0]
+        words = ": ".join(str(told[names[name]]) for name in _ERRORS if names.get(name) in told)
+    return Holder(url, file.path, is_dead_letters, rows.num_rows, "", file.deleted_rows, words)
+
+
+def _rows(parquet: pq.ParquetFile, asked: RecordQuery, names: Mapping[str, str]) -> pa.Table:
+    wanted = {"_kafka_topic": str(asked.source.topic), "_kafka_partition": int(asked.source.partition)}
+    physical, present = names.get("_kafka_offset", "_kafka_offset"), set(parquet.schema_arrow.names)
+    columns = [name for name in names.values() if name in present]
+    groups = [index for index in range(parquet.num_row_groups) if _may_hold(parquet, index, physical, asked.offset)]
+    rows = parquet.read_row_groups(groups, columns=columns)
+    condition = pc.field(physical) == int(asked.offset)
+    for name, value in wanted.items():
+        if names.get(name) in present:
+            condition &= pc.field(names[name]) == value
+    return rows.filter(condition)
+
+
+def _may_hold(parquet: pq.ParquetFile, group: int, column: str, offset: Offset) -> bool:
+    """Whether a row group may contain the offset, by its statistics."""
+    metadata = parquet.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        found = metadata.column(index)
+        if found.path_in_schema == column and found.statistics is not None and found.statistics.has_min_max:
+            return bool(found.statistics.min <= offset <= found.statistics.max)
+    return True

@@ -1,0 +1,338 @@
+"""What ``delta-loader explain`` prints, for people and for machines. JSON keys are only ever added."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.printable import joined
+from common.remedies import CONFIG, quoted
+from delta_loader.inspect.explain.offsets import OffsetPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.tables.commit_metadata import CommitMetadata
+    from common.tables.counts import Counts
+    from common.tables.history import LoggedCommit
+    from delta_loader.inspect.explain.loaded import LoadedRange
+    from delta_loader.inspect.explain.offsets import Holder, OffsetStory
+    from delta_loader.inspect.explain.versions import VersionStory
+    from delta_loader.tables.history import TableVersion
+
+_SHOWN = 10
+
+
+def version_to_text(story: VersionStory) -> str:
+    """A version as text."""
+    return joined(_version_lines(story))
+
+
+def _version_lines(story: VersionStory) -> Iterator[str]:
+    version = story.version
+    if version is None:
+        yield (
+            f"version {story.number} of {story.url} is no longer known: the log begins with version {story.oldest} "
+            "(delta.logRetentionDuration)"
+        )
+        return
+    when = "" if version.timestamp_ms is None else f" at {moment(version.timestamp_ms)}"
+    yield f"version {story.number} of {story.url}: {version.words}{when}" + (
+        f" by {version.author}" * bool(version.author)
+    )
+    metadata = version.metadata
+    if metadata is None:
+        yield f"  no load: it {_others_words(version)}"
+    else:
+        yield from _load_lines(metadata)
+    rows = "an unknown number of rows" if version.added_rows is None else f"{version.added_rows:,} rows"
+    yield f"  {len(version.added):,} files added with {rows}, {len(version.removed):,} taken out"
+    for file in version.added[:_SHOWN]:
+        yield f"    {file.path} ({'?' if file.rows is None else f'{file.rows:,}'} rows, {file.size_bytes:,} bytes)"
+    if len(version.added) > _SHOWN:
+        yield f"    and {len(version.added) - _SHOWN:,} more"
+    for name, is_there in list(story.markers.items())[:_SHOWN]:
+        yield f"  from the flush {name.path} ({'its marker is still there' if is_there else 'settled'})"
+    if len(story.markers) > _SHOWN:
+        yield f"  and from {len(story.markers) - _SHOWN:,} more flushes"
+    for gone in story.gone:
+        fate = "put elsewhere" if gone.keeps_rows else "taken out or rewritten"
+        yield f"  {gone.files:,} of its files were {fate} by version {gone.version} ({gone.words})"
+    if version.added:
+        yield f"  {story.live_files:,} of its files are in the newest version, {story.newest}"
+
+
+def _others_words(version: TableVersion) -> str:
+    """The description of a commit by another program or by the table services."""
+    if not version.added and not version.removed:
+        return "changed no files"
+    kind = "changed rows" if version.changes_data else "changed no rows, and rearranged them"
+    return f"{kind}: {len(version.removed):,} files out, {len(version.added):,} in"
+
+
+def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
+    yield f"  load {metadata.commit_id} of stream {metadata.app_id}"
+    for source, span in sorted(metadata.spans.items()):
+        generation = metadata.generation(source)
+        topic = f", generation {generation} of the topic" if generation else ""
+        counts = metadata.counts.get(source)
+        yield f"  {source} {span}{topic}" + ("" if counts is None else f": {_counts_words(counts)}")
+    for source, replaced in sorted(metadata.replaced.items()):
+        counted = _counts_words(replaced.counts)
+        yield f"  rewrote {source} {replaced.words} for the request {replaced.request}: {counted}"
+    if metadata.answers is not None:
+        yield f"  carries out an answer to version {metadata.answers.version}: {metadata.answers.decision.value}"
+    if metadata.valid_through_ms is not None:
+        yield f"  the table is complete through {moment(metadata.valid_through_ms)}"
+
+
+def _counts_words(counts: Counts) -> str:
+    parts = [f"{counts.records:,} records", f"{counts.rows:,} rows"]
+    if counts.here is not None:
+        parts.append(f"{counts.here:,} of them here")
+    told = (
+        (counts.dead_letters, "dead letters"),
+        (counts.tombstones, "tombstones"),
+        (counts.filtered, "filtered"),
+        (counts.exploded, "rows beyond the first of their record"),
+    )
+    parts += [f"{count:,} {words}" for count, words in told if count]
+    parts += [f"{span} given up" for span in counts.given_up]
+    return ", ".join(parts)
+
+
+def version_to_json(story: VersionStory) -> Json:
+    """A version as JSON."""
+    version = story.version
+    found: dict[str, Json] = {
+        "table": story.url,
+        "version": story.number,
+        "newest_version": story.newest,
+        "oldest_version": story.oldest,
+        "known": version is not None,
+    }
+    if version is None:
+        return found
+    told: dict[str, Json] = {
+        "operation": version.operation,
+        "at_ms": version.timestamp_ms,
+        "author": version.author or None,
+        "changes_data": version.changes_data,
+        "load": None if version.metadata is None else _load_json(version.metadata),
+        "rows_added": version.added_rows,
+        "files_added": [{"path": file.path, "rows": file.rows, "bytes": file.size_bytes} for file in version.added],
+        "files_removed": [file.path for file in version.removed],
+        "markers": [{"path": name.path, "settled": not there} for name, there in story.markers.items()],
+        "gone": [
+            {"version": gone.version, "operation": gone.words, "files": gone.files, "keeps_rows": gone.keeps_rows}
+            for gone in story.gone
+        ],
+        "live_files": story.live_files,
+    }
+    return {**found, **told}
+
+
+def _load_json(metadata: CommitMetadata) -> Json:
+    return {
+        "commit_id": metadata.commit_id,
+        "app_id": metadata.app_id,
+        "valid_through_ms": metadata.valid_through_ms,
+        "spans": [
+            {
+                "topic": str(source.topic),
+                "partition": int(source.partition),
+                "start": int(span.start),
+                "end": int(span.end),
+                "generation": metadata.generation(source),
+                "counts": _counts_json(metadata.counts.get(source)),
+            }
+            for source, span in sorted(metadata.spans.items())
+        ],
+        "replaced": [
+            {
+                "topic": str(source.topic),
+                "partition": int(source.partition),
+                "start": int(one.span.start),
+                "end": int(one.span.end),
+                "request": one.request,
+            }
+            for source, one in sorted(metadata.replaced.items())
+        ],
+    }
+
+
+def _counts_json(counts: Counts | None) -> Json:
+    if counts is None:
+        return None
+    return {
+        "records": counts.records,
+        "rows": counts.rows,
+        "rows_here": counts.rows_here,
+        "dead_letters": counts.dead_letters,
+        "tombstones": counts.tombstones,
+        "filtered": counts.filtered,
+        "exploded": counts.exploded,
+        "given_up": [[int(span.start), int(span.end)] for span in counts.given_up],
+    }
+
+
+def offset_to_text(story: OffsetStory) -> str:
+    """An offset as text."""
+    asked = story.asked
+    lines = [f"{asked.source} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
+    brought = story.bringing.brought
+    if brought is not None and brought.metadata is not None:
+        lines.append(f"  {_commit_words(brought)} brought {asked.source} {brought.metadata.spans[asked.source]}")
+        lines.append(f"  more: delta-loader explain {CONFIG} --version {brought.version} --table {quoted(story.table)}")
+    if story.bringing.replaced is not None:
+        lines.append(f"  {_commit_words(story.bringing.replaced)} rewrote its rows (stage-writer replay)")
+    if brought is None and story.is_done and not story.bringing.is_whole and story.place is not OffsetPlace.TAKEN_BACK:
+        oldest = story.bringing.oldest_version
+        lines.append(f"  which version brought it is no longer known: the log begins with version {oldest}")
+    lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
+    lines += [f"  {url} still lacks its part of it, and gets that first" for url in story.owed_to]
+    return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
+
+
+def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
+    match story.place:
+        case OffsetPlace.ROW:
+            rows = sum(holder.rows or 0 for holder in story.holders if not holder.is_dead_letters)
+            return "its row is in the table" if rows == 1 else f"its {rows:,} rows are in the table"
+        case OffsetPlace.NO_ROW:
+            return f"it is loaded, and has no row: {_why_no_row(story)}"
+        case OffsetPlace.TAKEN_BACK:
+            return _taken_back(story.bringing)
+        case OffsetPlace.OLDER_TOPIC:
+            older = story.bringing.older
+            version = "" if older is None else f" by version {older.version}"
+            return f"it is not of this topic: an older one of that name had this offset, loaded{version}"
+        case OffsetPlace.BEFORE_BEGINNING:
+            begins = "" if story.bringing.begins_at is None else f", which began at {story.bringing.begins_at}"
+            return f"it is before what this stream loads{begins}"
+        case OffsetPlace.FORGOTTEN:
+            return f"it is loaded, for the table's position is {story.position}, and no row of it is found"
+        case OffsetPlace.NOT_IN_KAFKA:
+            return f"not in Kafka yet: the partition ends at {story.kafka_end}"
+        case place:
+            return _SENTENCES[place]
+
+
+_SENTENCES = {
+    OffsetPlace.DEAD_LETTER: "it is a dead letter",
+    OffsetPlace.BROUGHT: "it is loaded; which row it is, or whether it has one, is unknown",
+    OffsetPlace.GIVEN_UP: "given up: an operator said that all up to there was done, and no writer staged it",
+    OffsetPlace.STAGED: "staged, and not loaded yet: the next load brings it",
+    OffsetPlace.HELD: "staged, and not loaded: its Kafka partition is held",
+    OffsetPlace.GAP: "it is not staged, although later records are",
+    OffsetPlace.NOT_STAGED: "not staged yet",
+}
+
+
+def _taken_back(found: LoadedRange) -> str:
+    by = "the log" if found.taken_by is None else _commit_words(found.taken_by)
+    at = "" if found.lost is None else f"what version {found.lost.version} had brought, "
+    return f"no longer there: {at}{by} took out; see `delta-loader status {CONFIG}`"
+
+
+def _why_no_row(story: OffsetStory) -> str:
+    brought = story.bringing.brought
+    metadata = None if brought is None else brought.metadata
+    counts = None if metadata is None else metadata.counts.get(story.asked.source)
+    if counts is None:
+        return "it was a tombstone, filtered, no record at all (compacted, or a transaction's end), or deleted since"
+    can = []
+    if counts.tombstones:
+        can.append(f"a tombstone ({counts.tombstones:,} in that span)")
+    if counts.filtered:
+        can.append(f"filtered ({counts.filtered:,})")
+    holes = metadata is not None and metadata.spans[story.asked.source].positions > counts.records
+    if holes:
+        can.append("no record at all (compacted, or a transaction's end)")
+    return ", or ".join([*can, "a row that was deleted since"])
+
+
+def _to_come_lines(story: OffsetStory) -> Iterator[str]:
+    if story.is_done:
+        return
+    if story.staged is not None:
+        yield f"its marker is {story.staged.name.path}, which covers {story.staged.span}"
+        for table in story.staged.tables:
+            yield from (
+                f"staged file: {file.path} ({file.rows:,} rows) for {table.url}" for file in table.files[:_SHOWN]
+            )
+    if story.held is not None:
+        yield f"held ({story.held.reason}): {story.held.problem}"
+        yield f"→ {story.held.remedy}"
+    position = "has no position of it yet" if story.position is None else f"wants {story.position} next"
+    staged = "nothing is staged" if story.staged_to is None else f"staged up to {story.staged_to}"
+    yield f"the table {position}; {staged}"
+
+
+def _holder_words(holder: Holder) -> str:
+    if holder.rows is None:
+        return f"may be in {holder.path} of {holder.url}: {holder.problem}"
+    deleted = " (if that row is not among those deleted by its deletion vector)" if holder.deleted_rows else ""
+    error = f", {holder.error}" if holder.error else ""
+    return f"in {holder.path} of {holder.url}{deleted}{error}"
+
+
+def _commit_words(commit: LoggedCommit) -> str:
+    when = "" if commit.timestamp_ms is None else f" of {moment(commit.timestamp_ms)}"
+    return f"version {commit.version}{when} ({commit.operation})"
+
+
+def offset_to_json(story: OffsetStory) -> Json:
+    """An offset as JSON."""
+    asked, found = story.asked, story.bringing
+    return {
+        "app_id": asked.app_id,
+        "table": story.table,
+        "topic": str(asked.source.topic),
+        "partition": int(asked.source.partition),
+        "offset": int(asked.offset),
+        "generation": asked.generation,
+        "place": story.place.value,
+        "position": story.position,
+        "brought_by": _commit_json(found.brought),
+        "rewritten_by": _commit_json(found.replaced),
+        "taken_back_by": _commit_json(found.taken_by),
+        "oldest_version": found.oldest_version,
+        "files": [
+            {
+                "table": holder.url,
+                "path": holder.path,
+                "dead_letters": holder.is_dead_letters,
+                "rows": holder.rows,
+                "problem": holder.problem or None,
+                "error": holder.error or None,
+            }
+            for holder in story.holders
+            if holder.rows != 0
+        ],
+        "marker": None if story.staged is None else story.staged.name.path,
+        "staged_to": story.staged_to,
+        "kafka_end": story.kafka_end,
+        "held": None if story.held is None else {"reason": story.held.reason, "remedy": story.held.remedy},
+        "owed_to": list(story.owed_to),
+    }
+
+
+def _commit_json(commit: LoggedCommit | None) -> Json:
+    if commit is None:
+        return None
+    metadata = commit.metadata
+    return {
+        "version": commit.version,
+        "at_ms": commit.timestamp_ms,
+        "operation": commit.operation,
+        "commit_id": None if metadata is None else metadata.commit_id,
+        "valid_through_ms": None if metadata is None else metadata.valid_through_ms,
+    }
+
+
+def moment(time_ms: int) -> str:
+    """A time as text, in UTC, with milliseconds if it has any."""
+    found = datetime.fromtimestamp(time_ms // 1000, UTC).isoformat(timespec="seconds")
+    return found if time_ms % 1000 == 0 else found.replace("+", f".{time_ms % 1000:03d}+")

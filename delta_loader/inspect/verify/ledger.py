@@ -1,0 +1,357 @@
+"""A table's history read as a ledger: which commit loaded which positions, and which removed rows.
+
+Rules:
+
+1. A Kafka partition's spans follow one another: each starts where the previous one ends. A version that moves a txn
+   action without rows, sets it back, or loads a span twice or after a gap is at fault.
+2. DELETE, UPDATE, MERGE and TRUNCATE remove rows legitimately, since that is their purpose, and so does a replacement
+   that the loader was asked for. Any other commit that removes files is named when rows are missing because of it.
+3. A commit that says that it only rearranges rows must add as many as it removes.
+4. A commit of this product adds as many rows as it counts, and its txn actions are its spans' last offsets. A commit
+   that merges events changes rows, which are not counted here.
+5. A recreated topic starts a new generation (common/tables/transactions.py): its positions start over, and the older
+   generation's loads are no longer followed. A commit's spans are of the generation that its metadata names, and move
+   that generation's txn action; a late commit of an older generation is noted, and moves nothing here.
+6. An operator's resolution of a rollback (`bootstrap accept`) is legitimate: the removed rows, and the position that
+   loading continues from. Rows that will be loaded again are no longer expected from before.
+7. Where the log has been cleaned up, nothing is claimed: the ledger starts with the oldest existing version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.spans import Offset, Position, Span, TopicPartition, position_after
+from common.tables.identity import plain_of
+from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.tables.history import DataFile, TableVersion, total_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from common.tables.commit_metadata import Resolved
+    from common.tables.counts import Counts, Replaced
+    from common.tables.transactions import TxnIds
+
+_BY_RIGHT = frozenset({"DELETE", "UPDATE", "MERGE", "TRUNCATE"})
+_COPIES = ("CLONE", "CONVERT")  # operations whose rows have a history in another table
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSpan:
+    """A span that a commit loaded."""
+
+    version: int
+    span: Span
+    counts: Counts | None
+    """None for a commit that does not count: by an older release or another program."""
+    is_foreign: bool = False
+    """Whether another program moved the txn action, as kafka-delta-ingest does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedSpan:
+    """A range that a commit replaced."""
+
+    version: int
+    replaced: Replaced
+    net_rows: int | None
+    """How many more rows the table has after it; None when its files have no counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A foreign commit that removed files."""
+
+    version: int
+    words: str
+    by_right: bool
+    rows: int | None
+    """How many fewer rows the table has after it; None when its files have no counts."""
+    files: tuple[DataFile, ...]
+
+    def touches(self, source: TopicPartition, span: Span) -> tuple[str, ...]:
+        """The removed files that may have contained records of a span."""
+        return tuple(file.path for file in self.files if file.reach.may_hold(source, span))
+
+
+class Ledger:
+    """One table's ledger; pass its versions to `take` in order."""
+
+    def __init__(
+        self,
+        url: str,
+        ids: TxnIds,
+        topics: tuple[str, ...],
+        *,
+        dead_letters: bool = False,
+        sparse: bool = False,
+        merged: bool = False,
+    ) -> None:
+        """``topics`` are the stream's; if there is only one, txn ids do not contain it.
+
+        A ``sparse`` table, such as one for dead letters, gets a commit only for spans with rows for it, so gaps between
+        its spans are legitimate. Events are merged into a ``merged`` table.
+        """
+        self.url = url
+        self._dead_letters = dead_letters
+        self._sparse = sparse or dead_letters
+        self._merged = merged
+        self.ids = ids
+        """From the newest of the stream's commits that records them (common/tables/identity.py)."""
+        self._topics = topics
+        self._live: dict[str, DataFile] = {}
+        self._added_by: dict[str, int] = {}
+        self.first_version: int | None = None
+        self.version: int | None = None
+        self.is_copy = False
+        self.begins: dict[TopicPartition, Position] = {}
+        self.positions: dict[TopicPartition, Position] = {}
+        self.brought: dict[TopicPartition, list[LoadedSpan]] = {}
+        self.replacements: dict[TopicPartition, list[ReplacedSpan]] = {}
+        self.generations: dict[TopicPartition, int] = {}
+        """Only of recreated topics."""
+        self.topic_ids: Mapping[TopicPartition, str] = {}
+        """The ids of the topics that the positions belong to, where known."""
+        self.transactions: dict[str, int] = {}
+        """All txn actions in the history, of any program."""
+        self.removals: list[Removal] = []
+        self.findings: list[Finding] = []
+
+    def take(self, version: TableVersion) -> None:
+        """Process the next version."""
+        if self.first_version is None:
+            self.first_version = version.version
+        self.version = version.version
+        self.transactions |= version.transactions
+        self.is_copy |= version.version == self.first_version and version.operation.startswith(_COPIES)
+        removed = tuple(self._live.pop(file.path, file) for file in version.removed)
+        for file in version.added:
+            self._live[file.path] = file
+            self._added_by[file.path] = version.version
+        ours = version.metadata is not None and version.metadata.app_id == self.ids.app_id
+        if ours and version.metadata is not None:
+            said = version.metadata.plain_topic
+            plain = plain_of(version.metadata, self.ids, version.transactions) if said is None else said
+            self.ids = self.ids if plain is None else self.ids.in_table(plain)
+        if not version.changes_data:
+            self._take_arrangement(version, removed)
+        elif not ours:
+            self._take_foreign(version, removed)
+        self._take_positions(version, ours=ours)
+        if ours and version.metadata is not None and version.metadata.positions:
+            self.topic_ids = version.metadata.topic_ids  # of all of the table's chains
+        if ours:
+            self._take_counts(version)
+            self._take_replacements(version, removed)
+
+    def added_by(self, path: str) -> int | None:
+        """The version that added a file, if it is in the history."""
+        return self._added_by.get(path)
+
+    def files_of(self, version: int, source: TopicPartition, span: Span) -> tuple[str, ...]:
+        """The files that a version added, that still exist, and that may contain records of a span."""
+        return tuple(
+            path
+            for path, file in self._live.items()
+            if self._added_by[path] == version and file.reach.may_hold(source, span)
+        )
+
+    def known_paths(self) -> Iterator[str]:
+        """Every file that the history names."""
+        return iter(self._added_by)
+
+    def live(self) -> Iterator[tuple[str, int]]:
+        """The files of the newest version that are below the table, and the versions that added them."""
+        return ((path, self._added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
+
+    def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
+        """The foreign commits after a version that may have removed records of a span."""
+        return [found for found in self.removals if found.version > after and found.touches(source, span)]
+
+    # One version's claims.
+
+    def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        before, after = total_rows(removed), version.added_rows
+        if removed and before is not None and after is not None and before != after:
+            text = f"version {version.version} ({version.words}) took {before:,} rows and brought {after:,}"
+            self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
+
+    def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        before, after = total_rows(removed), version.added_rows
+        gone = None if before is None or after is None else before - after
+        if removed:
+            by_right = version.operation in _BY_RIGHT
+            self.removals.append(Removal(version.version, version.words, by_right, gone, removed))
+        elif after is None or after > 0:
+            rows = "rows" if after is None else f"{after:,} rows"
+            text = f"version {version.version} ({version.words}) brought {rows} that no writer staged"
+            self._find(Verdict.NOTED, "foreign_rows", text, version)
+
+    def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
+        spans = dict(version.metadata.spans) if ours and version.metadata is not None else {}
+        answers = version.metadata.answers if ours and version.metadata is not None else None
+        if answers is not None:
+            self._take_answer(version, answers)
+            return
+        for app_id, last in version.transactions.items():
+            found = self._source_of(app_id)
+            if found is None:
+                continue
+            source, generation = found
+            position = position_after(Offset(last))
+            named = 0 if version.metadata is None else version.metadata.generation(source)
+            span = spans.pop(source, None) if named == generation else None
+            if not self._is_newest(version, source, generation):
+                continue
+            if span is None:
+                self._move_foreign(version, source, position)
+            else:
+                self._move(version, source, span, position)
+        for source, span in spans.items():
+            text = f"version {version.version} brought {span} of {source} without moving its txn action"
+            self._fault("no_txn_action", text, version, source, (span,))
+
+    def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
+        self.removals = [
+            replace(one, by_right=True) if one.version == answers.version else one for one in self.removals
+        ]
+        for source, position in answers.positions.items():
+            generation = 0 if version.metadata is None else version.metadata.generation(source)
+            if not self._is_newest(version, source, generation):
+                continue
+            self.positions[source] = position
+            self.begins.setdefault(source, position)
+            brought = [one for one in self.brought.get(source, []) if one.span.start < position]
+            self.brought[source] = [
+                one if one.span.end <= position else LoadedSpan(one.version, Span(one.span.start, position), None)
+                for one in brought
+            ]
+            self.replacements[source] = [
+                one for one in self.replacements.get(source, []) if one.replaced.span.end <= position
+            ]
+            text = (
+                f"version {version.version}: an operator resolved ({answers.decision.value}) the rollback at "
+                f"version {answers.version}: {source} continues from {position}"
+            )
+            self._find(Verdict.NOTED, "answered", text, version, source)
+
+    def _is_newest(self, version: TableVersion, source: TopicPartition, generation: int) -> bool:
+        """Whether a version's claim about a Kafka partition is for its newest topic; a new one starts here (rule 5)."""
+        newest = self.generations.get(source, 0)
+        if generation < newest:
+            text = f"version {version.version} is of an older topic {source} (generation {generation}, not {newest})"
+            self._find(Verdict.NOTED, "older_generation", text, version, source)
+            return False
+        if generation > newest:
+            self.generations[source] = generation
+            for known in (self.begins, self.positions, self.brought, self.replacements):
+                known.pop(source, None)
+            self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != source}
+        return True
+
+    def _move(self, version: TableVersion, source: TopicPartition, span: Span, position: Position) -> None:
+        known = self.positions.get(source)
+        if known is None:
+            self.begins[source] = span.start
+        elif span.start > known and not self._sparse:
+            gap = Span(known, span.start)
+            text = f"version {version.version} continues at {span.start} of {source}, and {gap} was never loaded"
+            self._fault("gap", text, version, source, (gap,))
+        elif span.start < known:
+            twice = Span(span.start, min(known, span.end))
+            text = f"version {version.version} brings {twice} of {source} a second time"
+            self._fault("overlap", text, version, source, (twice,))
+        if position != span.end:
+            text = (
+                f"version {version.version} brought {span} of {source}, and its txn action says that {position} is next"
+            )
+            self._fault("txn_action_differs", text, version, source, (span,))
+        metadata = version.metadata
+        counts = None if metadata is None else metadata.counts.get(source)
+        self.brought.setdefault(source, []).append(LoadedSpan(version.version, span, counts))
+        self.positions[source] = position
+
+    def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
+        """Process one of this product's txn actions that came without its metadata."""
+        known = self.positions.get(source)
+        self.positions[source] = position
+        if known is None:
+            self.begins[source] = position
+            if version.added:  # kafka-delta-ingest, or a copy of the table
+                text = f"version {version.version} ({version.words}) says that {source} is loaded up to {position}"
+                self._find(Verdict.NOTED, "begun_by_another_program", text, version, source)
+        elif position < known:
+            text = f"version {version.version} ({version.words}) set the txn action of {source} back to {position}"
+            self._fault("txn_action_set_back", text, version, source, (Span(position, known),))
+        elif position > known and version.added:
+            text = f"version {version.version} ({version.words}) brought {Span(known, position)} of {source}"
+            self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
+            self.brought.setdefault(source, []).append(
+                LoadedSpan(version.version, Span(known, position), None, is_foreign=True)
+            )
+        elif position > known:
+            gap = Span(known, position)
+            text = (
+                f"version {version.version} ({version.words}) moved the txn action of {source} from {known} to "
+                f"{position} without rows: {gap} was never brought"
+            )
+            self._fault("txn_action_moved_ahead", text, version, source, (gap,))
+
+    def _take_counts(self, version: TableVersion) -> None:
+        """Compare what a commit counts with itself, and with what its files hold (rule 4)."""
+        metadata, rows = version.metadata, version.added_rows
+        if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
+            return
+        for source, counts in metadata.counts.items():
+            if not counts.add_up:
+                text = (
+                    f"version {version.version} counts {counts.records:,} records of {source}, and "
+                    f"{counts.records_with_rows:,} with rows, {counts.dead_letters:,} dead letters, "
+                    f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
+                )
+                self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
+        counted = sum(one.dead_letters if self._dead_letters else one.rows_here for one in metadata.counts.values())
+        if rows is not None and counted != rows and not self._merged:
+            text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
+            self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))
+
+    def _take_replacements(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
+        metadata = version.metadata
+        if metadata is None:
+            return
+        before, after = total_rows(removed), version.added_rows
+        net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
+        for source, replaced in metadata.replaced.items():
+            self.replacements.setdefault(source, []).append(ReplacedSpan(version.version, replaced, net))
+            text = f"version {version.version} replaced {replaced.words} of {source} (request {replaced.request})"
+            self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
+
+    def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
+        """The chain and generation of a txn action; None for another program's."""
+        return self.ids.chain_of(app_id, self.ids.plain_topic or self._topics[0])
+
+    def _fault(
+        self,
+        kind: str,
+        text: str,
+        version: TableVersion,
+        source: TopicPartition | None = None,
+        spans: tuple[Span, ...] = (),
+        *,
+        files: tuple[str, ...] = (),
+    ) -> None:
+        named = files or tuple(file.path for file in version.added)
+        self.findings.append(Finding(Verdict.FAULT, kind, text, self.url, source, spans, version.version, named))
+
+    def _find(
+        self,
+        verdict: Verdict,
+        kind: str,
+        text: str,
+        version: TableVersion,
+        source: TopicPartition | None = None,
+        *spans: Span,
+    ) -> None:
+        self.findings.append(Finding(verdict, kind, text, self.url, source, spans, version.version))

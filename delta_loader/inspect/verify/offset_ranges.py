@@ -1,0 +1,148 @@
+"""Positions whose records can be counted together, and what the commits say about them.
+
+Rules:
+
+1. Spans that a replacement joined are one *offset range*: expected rows = staged rows + changes by replacements.
+2. A replacement's change is known in rows. Where a record can have several rows, or legitimately none, an offset range
+   can be counted only without replacements, or when the last one replaced all of it; otherwise nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.spans import Span
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from common.spans import TopicPartition
+    from common.tables.counts import Counts
+    from delta_loader.inspect.verify.ledger import Ledger, LoadedSpan, ReplacedSpan
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Positions whose rows can be counted together."""
+
+    span: Span
+    brought: tuple[LoadedSpan, ...]
+    replacements: tuple[ReplacedSpan, ...]
+    dead_letter_replacements: tuple[ReplacedSpan, ...]
+    routed_replacements: tuple[ReplacedSpan, ...] = ()
+    """In the tables of the stream's routes, by the same requests as those in the main table."""
+
+    @property
+    def version(self) -> int:
+        """The version that loaded its start."""
+        replacements = (*self.replacements, *self.dead_letter_replacements)
+        return min([*(found.version for found in self.brought), *(found.version for found in replacements)])
+
+    def expected(self, *, dead_letters: bool) -> int | None:
+        """How many records one of the tables should have; None when a commit does not count, or by rule 2."""
+        replacements = self.dead_letter_replacements if dead_letters else self.replacements
+        if not dead_letters and replacements and self._any(_exploded):
+            whole = self._whole_replacement
+            return None if whole is None else whole.replaced.counts.records_with_rows
+        nets = [found.net_rows for found in (replacements if dead_letters else self._row_replacements)]
+        covered = sum(found.span.positions for found in self.brought) >= self.span.positions
+        if not covered or any(found.counts is None for found in self.brought) or None in nets:
+            return None
+        staged = sum(
+            found.counts.dead_letters if dead_letters else found.counts.records_with_rows
+            for found in self.brought
+            if found.counts is not None
+        )
+        return staged + sum(net for net in nets if net is not None)
+
+    def filtered(self, *, may_be: bool) -> int | None:
+        """Records that the stream's condition left out; None when a commit that may have left some out has no count."""
+        return self._known(_filtered, may_be=may_be)
+
+    def exploded(self, *, may_be: bool) -> int | None:
+        """Rows beyond the first one of their record; None when a commit that may have added some has no count."""
+        return self._known(_exploded, may_be=may_be)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What is counted in it: all of it, and each range that was replaced."""
+        replacements = (*self.replacements, *self.dead_letter_replacements)
+        return (self.span, *(found.replaced.span for found in replacements))
+
+    @property
+    def last_replacement(self) -> ReplacedSpan | None:
+        """The newest replacement of its range."""
+        return max(self.replacements, key=lambda found: found.version, default=None)
+
+    def without_given_up(self) -> Iterator[Span]:
+        """The positions that writers staged."""
+        start = self.span.start
+        given_up = (span for found in self.brought if found.counts is not None for span in found.counts.given_up)
+        for span in sorted(given_up):
+            if start < span.start:
+                yield Span(start, span.start)
+            start = max(start, span.end)
+        if start < self.span.end:
+            yield Span(start, self.span.end)
+
+    @property
+    def _row_replacements(self) -> tuple[ReplacedSpan, ...]:
+        return (*self.replacements, *self.routed_replacements)
+
+    @property
+    def _whole_replacement(self) -> ReplacedSpan | None:
+        last = self.last_replacement
+        whole = last is not None and last.replaced.span == self.span and last.replaced.positions is None
+        return last if whole else None
+
+    def _counts(self) -> Iterator[Counts | None]:
+        yield from (found.counts for found in self.brought)
+        yield from (found.replaced.counts for found in self.replacements)
+
+    def _any(self, of: Callable[[Counts], int]) -> bool:
+        return any(counts is not None and of(counts) for counts in self._counts())
+
+    def _known(self, of: Callable[[Counts], int], *, may_be: bool) -> int | None:
+        whole = self._whole_replacement
+        if whole is not None:
+            return of(whole.replaced.counts)
+        uncounted = any(found.counts is None for found in self.brought)
+        if (self.replacements and self._any(of)) or (uncounted and may_be):
+            return None
+        return sum(of(found.counts) for found in self.brought if found.counts is not None)
+
+
+def offset_ranges(
+    rows: Ledger, dead_letters: Ledger | None, source: TopicPartition, routed: Iterable[Ledger] = ()
+) -> list[OffsetRange]:
+    """The offset ranges of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
+    brought = rows.brought.get(source, [])
+    replaced = rows.replacements.get(source, [])
+    dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
+    others = [found for ledger in routed for found in ledger.replacements.get(source, [])]
+    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead, *others))]
+    joined: list[Span] = []
+    for span in sorted(spans):
+        if joined and span.start < joined[-1].end:
+            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
+        else:
+            joined.append(span)
+    return [
+        OffsetRange(
+            span,
+            tuple(found for found in brought if span.covers(found.span.start)),
+            tuple(found for found in replaced if span.covers(found.replaced.span.start)),
+            tuple(found for found in dead if span.covers(found.replaced.span.start)),
+            tuple(found for found in others if span.covers(found.replaced.span.start)),
+        )
+        for span in joined
+    ]
+
+
+def _filtered(counts: Counts) -> int:
+    return counts.filtered
+
+
+def _exploded(counts: Counts) -> int:
+    return counts.exploded

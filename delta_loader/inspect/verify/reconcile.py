@@ -1,0 +1,389 @@
+"""Reconciles one Kafka partition: its offsets in the tables against what the history says was loaded.
+
+Rules:
+
+1. Loaded and replaced rows are counted by offset range (delta_loader/inspect/verify/offset_ranges.py).
+2. Fewer rows than expected are explained by a commit that removed rows legitimately and could reach them, and the sum
+   of these explanations never exceeds the number that these commits removed. Otherwise they are a fault, which names
+   the commit that removed them or, if no commit did, the one that loaded them.
+3. Each offset is in the tables once: rows against bits in every bucket, and no offset is both a row and a dead letter.
+   For a stream that leaves records out, or makes several rows of one, see delta_loader/inspect/verify/shaped.py. For whether the
+   record that Kafka has at an offset is the one that was loaded, see delta_loader/inspect/verify/same_records.py.
+4. What no commit counted is not proved, and never a fault. Nor is it a fault if no row names a record which another
+   program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.
+5. Where records are routed to several tables, their rows are counted together: each offset is in one of them, once. A
+   table's deferred ranges (common/tables/deferred_ranges.py) are not proved; rows that a secondary table has past the
+   main table's position belong to a load that has not reached the main table yet.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from common.spans import Position, Span, TopicPartition
+from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict
+from delta_loader.inspect.verify.offsets import NO_STAMPS, Bucket, Ranges, SpanTally, Stamps, between, in_step, ranges
+from delta_loader.inspect.verify.reconcile_facts import MOST_RANGES, Explained, LeftOut, SeenBuckets, Tables, meets
+from delta_loader.inspect.verify.same_records import compared
+from delta_loader.inspect.verify.shaped import filtered_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from delta_loader.inspect.verify.ledger import Ledger
+    from delta_loader.inspect.verify.offset_ranges import OffsetRange
+
+
+def walk(
+    spans: Iterable[Span],
+    position: Position,
+    rows: Iterable[Bucket],
+    dead_letters: Iterable[Bucket],
+    *,
+    kafka: Iterable[tuple[Bucket, Bucket]] | None = None,
+    kafka_first: int = 0,
+    left_out: LeftOut | None = None,
+    staged: Sequence[Span] = (),
+) -> SeenBuckets:
+    """Walk over the tables' and Kafka's offsets in parallel.
+
+    ``kafka`` yields records with a value, with the timestamps of all, and tombstones; it is compared from
+    ``kafka_first`` up to ``position``, and timestamps within ``staged``. None when it is not to be compared.
+    """
+    known = list(spans)
+    seen = SeenBuckets(SpanTally(known), SpanTally(known), left_out=LeftOut() if left_out is None else left_out)
+    live_buckets: dict[int, Bucket] = {}
+
+    def values() -> Iterator[Bucket]:
+        for live, gone in kafka or ():
+            live_buckets[live.start] = gone
+            yield live
+
+    for start, (row, dead, live) in in_step(rows, dead_letters, values()):
+        _count(seen, row, dead, position)
+        if kafka is None:
+            continue
+        have = (row.bits if row else 0) | (dead.bits if dead else 0)
+        seen.expired += between(have, start, 0, kafka_first).bit_count()
+        in_kafka = 0
+        if live is not None:
+            gone = live_buckets.pop(start)
+            in_kafka = live.bits | gone.bits
+            seen.kafka_records += live.distinct + gone.distinct
+            seen.kafka_tombstones += gone.distinct
+            missing = between(live.bits & ~have, start, kafka_first, position)
+            for low, high in ranges(seen.left_out.take(missing, start), start):
+                seen.missing.add(low, high)
+            both = between(have & in_kafka, start, kafka_first, position)
+            _compare_times(seen, both, live, [one.stamps for one in (row, dead) if one is not None], staged)
+        seen.vanished += between(have & ~in_kafka, start, kafka_first, position).bit_count()
+    return seen
+
+
+def _compare_times(
+    seen: SeenBuckets, both: int, live: Bucket, tables: Iterable[Stamps], staged: Sequence[Span]
+) -> None:
+    """Compare the timestamps of the offsets that Kafka and the tables have in one bucket."""
+    stamps = reduce(Stamps.joined, tables, NO_STAMPS)
+    known = both & stamps.known & live.stamps.known
+    comparable = 0
+    for span in staged if known else ():
+        comparable |= between(known, live.start, span.start, span.end)
+    differing = comparable & stamps.differing(live.stamps)
+    for low, high in ranges(differing, live.start):
+        seen.other_times.add(low, high)
+    seen.same_times += (comparable & ~differing).bit_count()
+    seen.without_times += (both & ~comparable).bit_count()
+
+
+def _count(seen: SeenBuckets, row: Bucket | None, dead: Bucket | None, position: Position) -> None:
+    if row is not None:
+        seen.rows.add(row)
+        seen.total += row.rows
+        seen.distinct += row.distinct
+        offsets = row.bits
+        lowest = row.start + (offsets & -offsets).bit_length() - 1
+        seen.lowest = lowest if seen.lowest is None else seen.lowest
+        seen.highest = row.start + offsets.bit_length() - 1
+        if row.rows > row.distinct:
+            seen.twice.add(row.span.start, row.span.end)
+    if dead is not None:
+        # Offsets past the position belong to a load that has not reached the main table yet.
+        seen.dead_letters.add(dead)
+        seen.dead_total += between(dead.bits, dead.start, 0, position).bit_count()
+        if dead.rows > dead.distinct:
+            seen.twice_dead.add(dead.span.start, dead.span.end)
+    if row is not None and dead is not None:
+        for low, high in ranges(row.bits & dead.bits, row.start):
+            seen.both.add(low, high)
+
+
+def reconcile(
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, explained: Explained, explained_dead: Explained
+) -> tuple[PartitionReport, list[Finding]]:
+    """One Kafka partition's report and findings, except for duplicates, which need another read of the table."""
+    ledger, found = tables.rows, tables.offset_ranges(source)
+    findings: list[Finding] = []
+    unproved = 0
+    for region in found:
+        findings += _replaced_as_counted(tables, source, region, seen)
+        for dead in (False, True):
+            expected = region.expected(dead_letters=dead)
+            if expected is None:
+                unproved += not dead
+                continue
+            have = (seen.dead_letters if dead else seen.rows).within(region.span)
+            if have != expected:
+                account = explained_dead if dead else explained
+                findings.append(_difference(tables, source, region, (expected, have), account, dead=dead))
+    if unproved:
+        findings.append(_uncounted(tables, source, found, unproved))
+    findings += _strangers(tables, source, found, seen)
+    findings += _given_up(tables, source)
+    counts = [brought.counts for brought in ledger.brought.get(source, [])]
+    counted = [one for one in counts if one is not None]
+    all_counted = len(counted) == len(counts)
+    report = PartitionReport(
+        source=source,
+        begins=ledger.begins.get(source),
+        position=ledger.positions.get(source),
+        rows=seen.total,
+        distinct=seen.distinct,
+        lowest=seen.lowest,
+        highest=seen.highest,
+        dead_letters=seen.dead_total,
+        counted_records=sum(one.records for one in counted) if all_counted else None,
+        counted_tombstones=sum(one.tombstones for one in counted) if all_counted else None,
+        counted_filtered=sum(one.filtered for one in counted) if all_counted else None,
+        proved=not any(one.verdict in (Verdict.FAULT, Verdict.UNPROVED) for one in findings),
+    )
+    return report, findings
+
+
+def _difference(
+    tables: Tables,
+    source: TopicPartition,
+    region: OffsetRange,
+    numbers: tuple[int, int],
+    explained: Explained,
+    *,
+    dead: bool,
+) -> Finding:
+    expected, have = numbers
+    url = tables.dead_letters_url if dead else tables.url
+    ledger = tables.dead_letters if dead else tables.rows
+    what, place = ("dead letters" if dead else "rows"), f"{region.span} of {source}"
+    versions = ", ".join(str(one.version) for one in region.brought)
+    if have > expected:
+        text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
+        files = () if ledger is None else ledger.files_of(region.version, source, region.span)
+        return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
+    fewer = expected - have
+    after = -1 if dead else min((one.version for one in region.brought), default=-1)
+    waiting = tables.owed(source, region.span, dead=dead)
+    if waiting:
+        text = f"{fewer:,} of {expected:,} {what} in {place} may still be owed to {', '.join(waiting)}, and are staged"
+        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
+    found = tables.touching(source, region.span, after) if not dead else []
+    if dead and ledger is not None:
+        found = [(ledger, one) for one in ledger.touching(source, region.span, after)]
+    removals = [one for _, one in found]
+    wrong = [(by, one) for by, one in found if not one.by_right]
+    if wrong:
+        by, last = wrong[-1]
+        text = (
+            f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
+            f"files that held them; version {versions} of {tables.url} had brought them"
+        )
+        files = last.touches(source, region.span)
+        return Finding(Verdict.FAULT, "rows_removed", text, by.url, source, (region.span,), last.version, files)
+    if removals:
+        explained.rows += fewer
+        explained.removals |= {(by.url, one.version): one for by, one in found}
+        names = "; ".join(f"version {one.version} ({one.words})" for one in removals[-3:])
+        text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
+        return Finding(Verdict.NOTED, "deleted", text, url, source, (region.span,), removals[-1].version)
+    files = () if ledger is None else ledger.files_of(region.version, source, region.span)
+    text = (
+        f"{fewer:,} of {expected:,} {what} in {place} are missing: version {versions} of {tables.url} counted them, "
+        "and no later commit removed them"
+    )
+    return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
+
+
+def _replaced_as_counted(
+    tables: Tables, source: TopicPartition, region: OffsetRange, seen: SeenBuckets
+) -> Iterator[Finding]:
+    """Whether a replaced range holds more rows than were staged for it, or fewer although nothing was deleted since."""
+    last = region.last_replacement
+    if last is None or last.replaced.positions is not None:
+        return  # changes of single offsets of a range are in the sum of the offset range
+    span, counts = last.replaced.span, last.replaced.counts
+    for tally, ledger, what, url, expected in (
+        (seen.rows, tables.rows, "rows", tables.url, counts.records_with_rows),
+        (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
+    ):
+        have = tally.within(span)
+        touched = tables.touching(source, span) if ledger is tables.rows else []
+        deleted = touched or (ledger is not None and ledger.touching(source, span, -1))
+        if have > expected or (have < expected and not deleted):
+            text = f"{span} of {source} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
+            yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, source, (span,), last.version)
+
+
+def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
+    last = [region for region in found if region.expected(dead_letters=False) is None][-1]
+    text = (
+        f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, came by commits that do not count "
+        "their records: that no row of them is missing is not proved"
+    )
+    return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
+
+
+def _strangers(
+    tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: SeenBuckets
+) -> Iterator[Finding]:
+    """Rows in positions that no commit of the history loaded."""
+    ledger = tables.rows
+    begins = found[0].span.start if found else ledger.positions.get(source)
+    whole = all(one.first_version == 0 and not one.is_copy for one in tables.row_ledgers)
+    for start, end, count in seen.rows.outside():
+        if any(region.span.covers(Position(start)) for region in found):
+            continue
+        position = ledger.positions.get(source)
+        if (
+            position is not None
+            and start >= position
+            and any(one.positions.get(source, position) > position for one in tables.routed)
+        ):
+            continue  # rule 5
+        place = f"[{start}, {'…' if end is None else end}) of {source}"
+        older = begins is None or start < begins
+        if older and not whole:
+            text = (
+                f"{count:,} rows in {place} are older than the history, which begins with version "
+                f"{ledger.first_version}: each is there once, and that none is missing is not proved"
+            )
+            yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, source)
+        else:
+            span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
+            text = f"{count:,} rows in {place} are in the table, and no commit of the loader brought them"
+            yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, source, (span,))
+
+
+def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
+    for brought in tables.rows.brought.get(source, []):
+        for span in () if brought.counts is None else brought.counts.given_up:
+            text = f"{span} of {source} was given up or declared done by an operator (version {brought.version})"
+            yield Finding(Verdict.NOTED, "given_up", text, tables.url, source, (span,), brought.version)
+
+
+def kafka_findings(
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, findings: Iterable[Finding]
+) -> Iterator[Finding]:
+    """What Kafka has and the tables do not, distinguished by what the other findings explain."""
+    excused = [
+        span
+        for finding in findings
+        if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
+        for span in finding.spans
+    ]
+    begins, found = tables.rows.begins.get(source), tables.offset_ranges(source)
+    uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
+    nameless = _nameless(found, seen)
+    older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
+    for span in seen.missing.spans:
+        if begins is not None and span.start < begins:
+            older.add(span.start, min(span.end, begins))
+        first = span.start if begins is None else max(span.start, begins)
+        if first >= span.end or any(one.start <= first and span.end <= one.end for one in excused):
+            continue
+        rest = Span(first, span.end)
+        if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
+            unnamed.append(rest)
+            continue
+        removals = [one for _, one in tables.touching(source, rest)] if meets(rest, uncounted) else []
+        (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
+    yield from _older_in_kafka(tables, source, older)
+    if unnamed:
+        count = sum(span.positions for span in unnamed)
+        text = (
+            f"{count:,} records of {source} were brought by another program, whose rows do not say which records they "
+            "are: that none of them is missing is not proved"
+        )
+        yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, source, tuple(unnamed))
+    if deleted:
+        count = sum(span.positions for span in deleted)
+        text = f"{count:,} records of {source} are in Kafka and in neither table; they may have been deleted by right"
+        yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, source, tuple(deleted))
+    if lost:
+        yield _lost(tables, source, lost)
+    if not seen.missing.is_whole:
+        text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
+        yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
+    yield from _kafka_differs(tables, source, seen)
+    filtered = list(filtered_findings(tables, source, seen.left_out, excused))
+    yield from filtered
+    if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
+        left_out = seen.left_out.tally.total
+        counted = f"tombstones ({seen.kafka_tombstones:,})" + (f" or filtered ({left_out:,})" if left_out else "")
+        since = "" if begins is None else f" from {begins} on"
+        text = (
+            f"the offsets of all {seen.kafka_records - older.count:,} records of {source} that Kafka has{since} below "
+            f"the table's position are those of rows, dead letters or {counted}, but for those that are named; "
+            f"{compared(seen)}"
+        )
+        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+
+
+def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
+    """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
+    joined: list[Span] = []
+    for region in found:
+        if all(one.is_foreign for one in region.brought) and region.brought and not seen.rows.within(region.span):
+            if joined and joined[-1].end == region.span.start:
+                joined[-1] = Span(joined[-1].start, region.span.end)
+            else:
+                joined.append(region.span)
+    return joined
+
+
+def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
+    count = sum(span.positions for span in lost)
+    named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
+    at = _brought_by(tables.rows, source, lost[0])
+    text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
+    if at is not None:
+        text += f"; version {at} says that it brought the first of them"
+    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
+
+
+def _kafka_differs(tables: Tables, source: TopicPartition, seen: SeenBuckets) -> Iterator[Finding]:
+    """What the tables have and Kafka does not."""
+    position = tables.rows.positions.get(source)
+    if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
+        text = f"Kafka ends at {seen.kafka_end} of {source}, before the table's {position}: the topic lost records"
+        yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, source, (Span(seen.kafka_end, position),))
+    if seen.vanished:
+        text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"
+        yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
+
+
+def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> Iterator[Finding]:
+    """Records that Kafka has from before the first span of the history."""
+    ledger = tables.rows
+    if older.count and ledger.first_version == 0 and not ledger.is_copy:
+        text = f"{older.count:,} records that Kafka has of {source} lie before the chain's beginning"
+        yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, source, tuple(older.spans))
+    elif older.count:
+        text = (
+            f"{older.count:,} records that Kafka has of {source} are in neither table, and are older than the history: "
+            "whether they were ever there, or deleted, is not proved"
+        )
+        yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, source, tuple(older.spans))
+
+
+def _brought_by(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
+    found = [one.version for one in ledger.brought.get(source, []) if one.span.covers(span.start)]
+    return found[0] if found else None

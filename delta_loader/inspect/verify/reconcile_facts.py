@@ -1,0 +1,161 @@
+"""What is known of a stream's tables and of a Kafka partition that is being reconciled (inspect/verify/reconcile.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.inspect.verify.offset_ranges import offset_ranges
+from delta_loader.inspect.verify.offsets import Bucket, Ranges, SpanTally, between
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from common.spans import Position, Span, TopicPartition
+    from common.tables.deferred_ranges import DeferredRange
+    from delta_loader.inspect.verify.ledger import Ledger, Removal
+    from delta_loader.inspect.verify.offset_ranges import OffsetRange
+
+MOST_RANGES = 1000  # of each kind, named in a report
+
+
+@dataclass(slots=True)
+class Explained:
+    """Missing rows that were removed legitimately, over all partitions of a table (rule 2)."""
+
+    rows: int = 0
+    removals: dict[tuple[str, int], Removal] = field(default_factory=dict)
+    """By table and version."""
+
+    def findings(self, url: str) -> Iterator[Finding]:
+        """Whether these commits removed as many rows as that."""
+        taken = [removal.rows for removal in self.removals.values()]
+        most = sum(rows for rows in taken if rows is not None)
+        names = ", ".join(
+            str(version) if table == url else f"{version} of {table}" for table, version in sorted(self.removals)
+        )
+        if self.rows and None in taken:
+            text = f"{self.rows:,} rows may have been deleted by version {names}, whose files do not say how many"
+            yield Finding(Verdict.UNPROVED, "deleted_uncounted", text, url)
+        elif self.rows > most:
+            text = f"{self.rows:,} rows are missing, and the versions {names} that delete rows took {most:,} only"
+            yield Finding(Verdict.FAULT, "more_missing_than_deleted", text, url, version=max(self.removals)[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the settings and the history say about a stream's records."""
+
+    filters: bool = False
+    """Whether records may be filtered."""
+    explodes: bool = False
+    """Whether a record may have several rows."""
+
+    def of(self, found: Iterable[OffsetRange]) -> Shape:
+        """With what the commits of one Kafka partition say, regardless of the current settings."""
+        found = list(found)
+        filters = self.filters or any(region.filtered(may_be=False) != 0 for region in found)
+        explodes = self.explodes or any(region.exploded(may_be=False) != 0 for region in found)
+        return Shape(filters, explodes)
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """What Kafka has and no table has, in offset ranges with filtered records."""
+
+    spans: Sequence[Span] = ()
+    """Such offset ranges, in order."""
+    tally: SpanTally = field(default_factory=lambda: SpanTally(()))
+
+    @classmethod
+    def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
+        """For the offset ranges of a partition."""
+        filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
+        spans = [span for region in filtered for span in region.without_given_up()]
+        return cls(spans, SpanTally([*spans, *(region.span for region in filtered)]))
+
+    def take(self, missing: int, bucket_start: int) -> int:
+        """Count the bits of a bucket that are in such an offset range; returns the others."""
+        mine = 0
+        for span in self.spans if missing else ():
+            mine |= between(missing, bucket_start, span.start, span.end)
+        if mine:
+            self.tally.add(Bucket(bucket_start, 0, mine))
+        return missing & ~mine
+
+
+@dataclass(slots=True)
+class SeenBuckets:
+    """The results of a walk over one partition's buckets."""
+
+    rows: SpanTally
+    dead_letters: SpanTally
+    total: int = 0
+    distinct: int = 0
+    dead_total: int = 0
+    lowest: int | None = None
+    highest: int | None = None
+    twice: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """Buckets in which the table has more rows than offsets; whole buckets, to be checked closely."""
+    twice_dead: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    both: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    missing: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """What Kafka has and neither table has, except for `left_out`."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    vanished: int = 0
+    """Offsets that a table has and Kafka no longer has, above Kafka's first one."""
+    expired: int = 0
+    """Offsets that a table has below Kafka's first one."""
+    other_times: Ranges = field(default_factory=lambda: Ranges(MOST_RANGES))
+    """Offsets whose timestamp in Kafka differs from the tables'."""
+    same_times: int = 0
+    """Offsets with the same timestamp in Kafka and in the tables."""
+    without_times: int = 0
+    """Offsets that Kafka and the tables have, without comparable timestamps."""
+    kafka_records: int = 0
+    kafka_tombstones: int = 0
+    kafka_end: Position | None = None
+    """The end of Kafka's log; None when Kafka was not asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The ledgers of a stream, and the URLs of its main table and the one for dead letters."""
+
+    rows: Ledger
+    dead_letters: Ledger | None
+    url: str
+    dead_letters_url: str
+    shape: Shape = field(default_factory=Shape)
+    routed: tuple[Ledger, ...] = ()
+    """Of the existing tables of its routes."""
+    debts: tuple[DeferredRange, ...] = ()
+    """The ranges that tables may still lack (rule 5)."""
+
+    def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
+        """The offset ranges of one Kafka partition, in order."""
+        return offset_ranges(self.rows, self.dead_letters, source, self.routed)
+
+    @property
+    def row_ledgers(self) -> tuple[Ledger, ...]:
+        """The ledgers of all tables for rows, the main table first."""
+        return (self.rows, *self.routed)
+
+    def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
+        """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
+        own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
+        return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
+
+    def owed(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
+        """The tables for rows, or for dead letters, that may lack records of a span."""
+        return [
+            debt.url
+            for debt in self.debts
+            if debt.source == source and meets(span, [debt.owed]) and (debt.url == self.dead_letters_url) == dead
+        ]
+
+
+def meets(span: Span, others: Iterable[Span]) -> bool:
+    """Whether a span overlaps any of these."""
+    return any(one.start < span.end and span.start < one.end for one in others)

@@ -1,0 +1,89 @@
+"""Whether the records that Kafka has at a table's offsets are those that were loaded.
+
+Rules:
+
+1. Offsets alone cannot tell: a topic that was replaced, or that lost records and got others, has the same ones. The
+   topic that a position belongs to has an id, which the table's commits name (common/tables/identity.py). A record
+   keeps its timestamp for as long as Kafka has it, even if the topic's settings change, and its rows and its dead
+   letter have it to the millisecond.
+2. Timestamps are compared where both sides have one, and in spans that the stream's own commits loaded: other programs
+   may write anything to the column. What is not compared is counted and reported.
+3. A different record with the same millisecond is mistaken for the original. A fault therefore names the first offset
+   that differs, and says that the ones before it are not proved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.remedies import CONFIG, repair
+from common.spans import Span
+from delta_loader.inspect.verify.findings import Finding, Verdict
+from delta_loader.tables.valid_through import moment_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import TopicPartition
+    from delta_loader.inspect.verify.offset_ranges import OffsetRange
+    from delta_loader.inspect.verify.reconcile_facts import SeenBuckets, Tables
+
+
+def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
+    """The positions of offset ranges that the stream's own commits loaded in full, in order; neighbors are joined."""
+    joined: list[Span] = []
+    for region in found:
+        if any(one.is_foreign for one in region.brought):
+            continue
+        if joined and joined[-1].end == region.span.start:
+            joined[-1] = Span(joined[-1].start, region.span.end)
+        else:
+            joined.append(region.span)
+    return joined
+
+
+def other_topic(tables: Tables, source: TopicPartition, topic_id: str | None) -> Finding | None:
+    """A fault if the table's position is of a topic other than the one that Kafka has, whose id is ``topic_id``."""
+    loaded = tables.rows.topic_ids.get(source)
+    if loaded is None or topic_id is None or loaded == topic_id:
+        return None
+    text = (
+        f"the table has {source} up to {tables.rows.positions[source]} of a topic with the id {loaded}, and the topic "
+        f"{source.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
+        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at Kafka's first record: "
+        f"`{repair('restart', source, None, '--yes')}`"
+    )
+    return Finding(Verdict.FAULT, "other_topic", text, tables.url, source)
+
+
+def other_records(
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, loaded_ms: int | None, kafka_ms: int | None
+) -> Finding:
+    """The fault that records have other timestamps in Kafka; those of the first one are given, in milliseconds."""
+    spans = tuple(seen.other_times.spans)
+    at = spans[0].start
+    text = (
+        f"{seen.other_times.count:,} records of {source} have another timestamp in Kafka than in the tables, the first "
+        f"one at {at} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} in the tables): Kafka has lost records that "
+        "were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy); a "
+        f"record before {at} may be another one, too, if it has the same timestamp "
+        f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain there: "
+        f"`{repair('restart', source, None, f'--at {at} --yes')}`"
+    )
+    return Finding(Verdict.FAULT, "other_records", text, tables.url, source, spans)
+
+
+def compared(seen: SeenBuckets) -> str:
+    """What was compared of the records in addition to their offsets, and what was not (rule 2)."""
+    left = [
+        f"the timestamps of {seen.without_times:,} others" if seen.without_times else "",
+        f"{seen.expired:,} loaded records that Kafka no longer has" if seen.expired else "",
+        "contents",
+    ]
+    named = [one for one in left if one]
+    rest = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
+    return f"the timestamps of {seen.same_times:,} of them are the same; not compared: {rest}"
+
+
+def _words(time_ms: int | None) -> str:
+    return "no longer there" if time_ms is None else moment_text(time_ms)

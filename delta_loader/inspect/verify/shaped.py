@@ -1,0 +1,81 @@
+"""Records that legitimately have no row or several: filtered by `where`, or split into rows by `explode`.
+
+Rules:
+
+1. Commits do not say which records were filtered, only how many. The records of an offset range that Kafka has and no
+   table has are therefore compared with that number: if there are more, some are lost; if fewer, some were compacted or
+   deleted in Kafka since.
+2. There are as many rows beyond the first of each record as the commits counted; any more are duplicates.
+3. Where a commit does not count, or rows were deleted legitimately, nothing is claimed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_loader.inspect.verify.findings import Finding, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.spans import Span, TopicPartition
+    from delta_loader.inspect.verify.reconcile_facts import LeftOut, Tables
+
+
+def filtered_findings(
+    tables: Tables, source: TopicPartition, left_out: LeftOut, excused: Sequence[Span]
+) -> Iterator[Finding]:
+    """Whether no more records are in Kafka and in no table than were filtered (rule 1).
+
+    ``excused`` are spans for which other findings say why records are in no table.
+    """
+    found = tables.offset_ranges(source) if left_out.spans else []
+    shape = tables.shape.of(found)
+    for region in found:
+        have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
+        text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
+        if have and most is None:
+            text += "; the commits that brought the others do not count those that `where` left out"
+            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, source, (region.span,))
+        elif most is not None and have > most:
+            versions = ", ".join(str(one.version) for one in region.brought)
+            text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
+            by_right = [removal.by_right for _, removal in tables.touching(source, region.span)]
+            is_excused = any(one.start <= region.span.start and region.span.end <= one.end for one in excused)
+            verdict, kind = Verdict.FAULT, "missing_from_tables"
+            if is_excused or (by_right and all(by_right)):
+                verdict, kind = Verdict.UNPROVED, "may_be_deleted"
+            yield Finding(verdict, kind, text, tables.url, source, (region.span,), region.version)
+
+
+def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -> Iterator[Finding]:
+    """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
+    found = tables.offset_ranges(source)
+    shape = tables.shape.of(found)
+    if not shape.explodes:
+        return
+    counted = [region.exploded(may_be=True) for region in found]
+    staged = sum(one for one in counted if one is not None)
+    text = f"the rows of {source} are {extra_rows:,} more than its records"
+    if None in counted:
+        text += ", and not every commit that brought them counts how many it made of a record"
+        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, source)
+    elif extra_rows > staged:
+        text += f", and the commits counted {staged:,}: rows are there more than once"
+        yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, source)
+    elif extra_rows < staged:
+        yield _fewer(tables, source, f"{text}, and the commits counted {staged:,}")
+
+
+def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
+    """Rows beyond the first one of a record are missing."""
+    spans = [region.span for region in tables.offset_ranges(source)]
+    removals = [removal for span in spans for _, removal in tables.touching(source, span)]
+    if any(tables.owed(source, span, dead=False) for span in spans):
+        text += "; a table still waits for some"
+        return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, source)
+    if removals and all(one.by_right for one in removals):
+        text += "; others have deleted rows since, and that each of the rest is there once is not proved"
+        return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, source)
+    version = max((one.version for one in removals), default=None)
+    return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, source, (), version)

@@ -1,0 +1,191 @@
+"""A table's offsets as bitmaps, computed by Spark.
+
+Rules:
+
+1. Rows are never collected: each task turns its files into bitmaps of 32,768 offsets, and only these are shuffled.
+   "Each exactly once" is then a comparison of each bitmap's rows with its bits.
+2. The bitmaps are computed once for a table, at one version, and cached by Spark, on disk if necessary. The driver sees
+   one Kafka partition at a time, bitmap by bitmap.
+3. Only where a bitmap shows a fault are rows grouped by offset, with the files that contain them.
+4. Timestamps are read only to compare them with Kafka's, and are bitmaps like the offsets
+   (delta_loader/inspect/verify/offsets.py). A table whose column is not a timestamp has none.
+"""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from pyspark import StorageLevel
+from pyspark.sql import functions
+from pyspark.sql.types import TimestampType
+
+from common.errors import TableError
+from common.remedies import CONFIG
+from common.schema import quote_name
+from common.settings.stream import KAFKA_COLUMNS
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
+from delta_loader.spark.gateway import table_errors
+from delta_loader.spark.session_conf import spark_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_PLACE = KAFKA_COLUMNS[:3]
+_TIME = KAFKA_COLUMNS[3]
+_DIGITS = tuple(f"digit_{digit}" for digit in range(STAMP_DIGITS))
+_MOST_ROWS = 2000  # checked closely for one fault
+
+_errors = partial(
+    table_errors, remedy=f"if a data file is missing, the message names it; see also `delta-loader status {CONFIG}`"
+)
+
+
+class SparkOffsets:
+    """The offset columns of some tables, each at one version; `close` releases Spark's cache."""
+
+    def __init__(self, spark: SparkSession, places: Sequence[tuple[str, int]], *, stamped: bool) -> None:
+        """Reads lazily; ``stamped`` says whether timestamps are read, too."""
+        self._stamped = stamped
+        self._url = ", ".join(url for url, _ in places)
+        with _errors("read", self._url):
+            frames = [_offsets_of(spark, url, version) for url, version in places]
+            self._frame: DataFrame = reduce(lambda one, other: one.unionByName(other), frames)
+        self._named = self._frame.where("topic IS NOT NULL AND partition IS NOT NULL AND offset >= 0")
+        # Spark counts buckets from 1, and its first bucket starts with 1.
+        self._bitmaps = (
+            self._named.selectExpr(
+                "topic",
+                "partition",
+                "bitmap_bucket_number(offset + 1) - 1 AS bucket",
+                "bitmap_bit_position(offset + 1) AS bit",
+                f"pmod(time_ms, {STAMP_PRIME}) AS stamp",
+            )
+            .groupBy("topic", "partition", "bucket")
+            .agg(
+                functions.expr("count(*) AS amount"),
+                functions.expr("bitmap_construct_agg(bit) AS bits"),
+                *(_stamps() if stamped else ()),
+            )
+            .persist(StorageLevel.MEMORY_AND_DISK)
+        )
+
+    def sources(self) -> list[TopicPartition]:
+        """The Kafka partitions that have rows in it."""
+        with _errors("read", self._url):
+            found = self._bitmaps.select("topic", "partition").distinct().collect()
+        return sorted(TopicPartition(Topic(topic), Partition(partition)) for topic, partition in found)
+
+    def nameless(self) -> int:
+        """How many rows do not name their record."""
+        with _errors("read", self._url):
+            named = self._bitmaps.agg(functions.sum("amount")).collect()[0][0] or 0
+            return int(self._frame.count()) - int(named)
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        """One partition's offsets, in order."""
+        with _errors("read", self._url):
+            columns = ("bucket", "amount", "bits", *(("known", *_DIGITS) if self._stamped else ()))
+            frame = self._bitmaps.where(_is(source)).orderBy("bucket").select(*columns)
+            for bucket, amount, *bitmaps in frame.toLocalIterator():
+                bits, *stamps = (int.from_bytes(bitmap, "little") for bitmap in bitmaps)
+                found = Stamps(stamps[0], tuple(stamps[1:])) if stamps else NO_STAMPS
+                yield Bucket(int(bucket) * BUCKET, int(amount), bits, found)
+
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp in the rows of a record; None where there is none."""
+        with _errors("read", self._url):
+            span = Span(Position(offset), Position(offset + 1))
+            found = self._within(source, [span]).agg(functions.min("time_ms")).collect()[0][0]
+        return None if found is None else int(found)
+
+    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        """Offsets that occur more than once, and the files that contain them; the first ones only."""
+        with _errors("read", self._url):
+            rows = (
+                self._within(source, spans)
+                .groupBy("offset")
+                .agg(functions.count("*").alias("amount"), functions.collect_set("file").alias("files"))
+                .where("amount > 1")
+                .orderBy("offset")
+                .limit(_MOST_ROWS)
+                .collect()
+            )
+        return [(int(row["offset"]), tuple(sorted(map(unquote, row["files"])))) for row in rows]
+
+    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+        """The files that contain records of some spans."""
+        with _errors("read", self._url):
+            found = self._within(source, spans).select("file").distinct().limit(_MOST_ROWS).collect()
+        return sorted(unquote(row["file"]) for row in found)
+
+    def close(self) -> None:
+        """Release the bitmaps."""
+        self._bitmaps.unpersist()
+
+    def _within(self, source: TopicPartition, spans: Sequence[Span]) -> DataFrame:
+        places = " OR ".join(f"(offset >= {span.start} AND offset < {span.end})" for span in spans) or "false"
+        return self._named.where(_is(source)).where(places)
+
+
+class SparkContents:
+    """Opens tables' contents in one Spark session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:
+        """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
+        return SparkOffsets(self._spark, places, stamped=stamped)
+
+    def count(self, url: str, version: int) -> int:
+        """The number of rows of a table."""
+        with _errors("read", url):
+            return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones only."""
+        with _errors("read", url):
+            rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+            columns = [functions.col(quote_name(key)) for key in keys]
+            twice = rows.groupBy(*columns).count().where("count > 1").orderBy(*columns).limit(_MOST_ROWS)
+            found = twice.select(functions.to_json(functions.struct(*columns))).collect()
+        return [str(row[0]) for row in found]
+
+
+def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:
+    frame = spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+    missing = [name for name in _PLACE if name not in frame.columns]
+    if missing:
+        msg = f"the Delta table {url} has no column {', '.join(missing)}: its rows do not name their record"
+        raise TableError(
+            msg,
+            f"`delta-loader check {CONFIG}` has the statement that adds them; kafka_columns: false is for a "
+            "table without",
+        )
+    has_times = _TIME in frame.columns and isinstance(frame.schema[_TIME].dataType, TimestampType)
+    return frame.select(
+        functions.col("_kafka_topic").alias("topic"),
+        functions.col("_kafka_partition").alias("partition"),
+        functions.col("_kafka_offset").alias("offset"),
+        functions.col("_metadata.file_path").alias("file"),
+        functions.expr(f"unix_millis({_TIME})" if has_times else "CAST(NULL AS BIGINT)").alias("time_ms"),
+    )
+
+
+def _stamps() -> list[Column]:
+    """A bucket's `Stamps`: which offsets have a timestamp, and the digits of its remainder."""
+    conditions = {"known": "stamp IS NOT NULL"} | {name: f"getbit(stamp, {at}) = 1" for at, name in enumerate(_DIGITS)}
+    return [
+        functions.expr(f"bitmap_construct_agg(bit) FILTER (WHERE {condition}) AS {name}")
+        for name, condition in conditions.items()
+    ]
+
+
+def _is(source: TopicPartition) -> str:
+    # A topic's name has letters, digits, dots, dashes and underscores only.
+    return f"topic = '{source.topic}' AND partition = {source.partition}"

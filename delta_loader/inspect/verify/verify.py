@@ -1,0 +1,466 @@
+"""Carries out ``delta-loader verify``: reads the history, and queries Spark for the offsets and, with --kafka, Kafka.
+
+Rules:
+
+1. The main table is read at one version, the secondary tables at later ones: they are committed to first, so everything
+   that belongs to the main table's version is there. Later commits are left out one by one.
+2. Nothing is changed, and a running loader is not queried.
+3. Whether the files in the log exist is checked first: Spark fails at a missing file, or counts its rows by the log.
+   Only this check detects a VACUUM that deleted a file while it was committed (tables/vacuum.py).
+4. A stream that cannot be verified does not hide the others.
+5. For a stream that merges only the log can be checked: no table records which events a row comes from. That each key
+   has one row is checked in the table.
+6. A topic whose id in Kafka differs from the id that a position belongs to is named, and not read: its offsets say
+   nothing about the table (delta_loader/inspect/verify/same_records.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import KafkaDeltaExpressError, UsageError
+from common.remedies import CONFIG, delta_table, quoted
+from common.spans import Position, Span
+from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
+from common.tables.deferred_ranges import debts_of
+from common.tables.delta_log import read_table_state
+from common.tables.transactions import TxnIds
+from delta_loader.inspect.history import read_history
+from delta_loader.inspect.verify.findings import Finding, PartitionReport, Verdict, VerifiedStream, unlooked
+from delta_loader.inspect.verify.ledger import Ledger
+from delta_loader.inspect.verify.offsets import Ranges
+from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, walk
+from delta_loader.inspect.verify.reconcile_facts import Explained, LeftOut, SeenBuckets, Shape, Tables
+from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
+from delta_loader.inspect.verify.shaped import exploded_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+
+    from common.settings import Settings, Stream
+    from common.spans import Topic, TopicPartition
+    from common.tables.deferred_ranges import DeferredRange
+    from delta_loader.inspect.verify.offsets import Bucket
+    from delta_loader.ports import OpenScannedStore, ParallelMap
+    from delta_loader.tables.history import TableVersion
+
+_NAMED = 8  # files and ranges named in one sentence
+
+
+def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
+    """The streams to verify. Raises UsageError for an unknown one."""
+    found = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
+    if not found:
+        names = ", ".join(stream.app_id for stream in settings.streams)
+        msg = f"there is no stream {app_id!r}"
+        raise UsageError(msg, f"the config has {names}")
+    return found
+
+
+def verifier_of(
+    settings: Settings, stack: ExitStack, open_store: OpenScannedStore, parallel: ParallelMap, *, with_kafka: bool
+) -> Verifier:
+    """A verifier over Spark and, with ``with_kafka``, Kafka; ``stack`` closes both."""
+    # Spark is needed only to read tables, and for nothing else when this command line starts.
+    from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets  # noqa: PLC0415
+    from delta_loader.inspect.verify.table_offsets import SparkContents  # noqa: PLC0415
+    from delta_loader.spark.session import build_session  # noqa: PLC0415
+
+    kafka = KafkaOffsets(settings) if with_kafka else None
+    if kafka is not None:
+        stack.callback(kafka.close)
+    spark = build_session(settings)
+    stack.callback(spark.stop)
+    return Verifier(open_store, parallel, SparkContents(spark), kafka)
+
+
+class Offsets(Protocol):
+    """The offset columns of one table at one version."""
+
+    def sources(self) -> list[TopicPartition]:
+        """The Kafka partitions that have rows in it."""
+
+    def nameless(self) -> int:
+        """How many rows do not name their record."""
+
+    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+        """One partition's offsets, in order."""
+
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp in the rows of a record; None where there is none."""
+
+    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+        """Offsets that occur more than once, and the files that contain them; the first ones only."""
+
+    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+        """The files that contain records of some spans."""
+
+    def close(self) -> None:
+        """Release cached data."""
+
+
+class Contents(Protocol):
+    """Opens tables' contents."""
+
+    def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
+        """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
+
+    def count(self, url: str, version: int) -> int:
+        """The number of rows of a table."""
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones only."""
+
+
+class KafkaRecords(Protocol):
+    """The records in Kafka."""
+
+    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+        """The first position that Kafka still has, and the end."""
+
+    def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
+        """Records with a value, with the timestamps of all, and tombstones."""
+
+    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+        """The timestamp of one record; None where Kafka has none."""
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each existing topic; None from a broker without topic ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """The ports of a verification."""
+
+    open_store: OpenScannedStore
+    parallel: ParallelMap
+    contents: Contents
+    kafka: KafkaRecords | None
+    """None when Kafka is not queried."""
+    told: Callable[[int], None] = lambda _: None
+    """Called after each verified partition."""
+
+    def verify(self, stream: Stream) -> VerifiedStream:
+        """Verify one stream."""
+        try:
+            return self._verify(stream)
+        except KafkaDeltaExpressError as error:
+            return VerifiedStream(stream.app_id, stream.table, None, None, failure=str(error))
+
+    def _verify(self, stream: Stream) -> VerifiedStream:
+        rows = self._ledger(stream, stream.table, dead_letters=False)
+        if rows.version is None:
+            return VerifiedStream(stream.app_id, stream.table, None, None, failure=f"there is no table {stream.table}")
+        dead = self._ledger(stream, stream.dead_letters, dead_letters=True)
+        has_dead = dead.version is not None
+        routed = [self._ledger(stream, url, own=rows) for url in stream.row_tables[1:]]
+        gone = [found for ledger in (rows, *routed, dead) if ledger.version is not None for found in self._gone(ledger)]
+        if gone:
+            unread = tuple(
+                unlooked(source, rows.begins.get(source), position)
+                for source, position in sorted(rows.positions.items())
+            )
+            return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
+        made = stream.topology is not None  # a topology may do both
+        shape = Shape(filters=made or stream.where is not None, explodes=made or stream.explode is not None)
+        tables = Tables(
+            rows,
+            dead if has_dead else None,
+            stream.table,
+            stream.dead_letters,
+            shape,
+            tuple(ledger for ledger in routed if ledger.version is not None),
+            self._debts(stream, rows),
+        )
+        findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
+        other_topics = self._other_topics(tables)
+        findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
+        if stream.merge is not None:
+            partitions, more = self._merged(tables, rows.version, stream.merge.keys)
+        elif not stream.kafka_columns:
+            partitions, more = self._without_columns(tables, rows.version)
+        else:
+            partitions, more = self._with_columns(stream, tables, dead.version, other_topics)
+        report = VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, partitions)
+        versions = {ledger.url: ledger.version for ledger in tables.routed if ledger.version is not None}
+        return replace(report, findings=tuple(findings + more), routed=versions)
+
+    def _ledger(self, stream: Stream, url: str, *, dead_letters: bool = False, own: Ledger | None = None) -> Ledger:
+        """A table's ledger; for a secondary table, up to the versions that belong to the main table's (rule 1)."""
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        merged = stream.merge is not None and not dead_letters
+        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None, merged=merged)
+        for version in read_history(self.open_store(url), self.parallel):
+            if own is not None and _is_later(version, own, stream.app_id):
+                break
+            ledger.take(version)
+        return ledger
+
+    def _gone(self, ledger: Ledger) -> Iterator[Finding]:
+        """Findings for files of the table that do not exist."""
+        waiting = dict(ledger.live())
+        for found in self.open_store(ledger.url).scan(""):
+            waiting.pop(found.path, None)
+        if waiting:
+            names = sorted(waiting.items(), key=lambda item: (item[1], item[0]))
+            paths, version = tuple(path for path, _ in names), names[0][1]
+            text = (
+                f"{len(names):,} data files are gone (a VACUUM without retention may take what is being committed): "
+                f"{_files(names)}. Put the table back to before them (RESTORE TABLE {delta_table(ledger.url)} TO "
+                f"VERSION AS OF {version - 1}), and load again what that takes (`bootstrap accept {CONFIG} --stream "
+                f"{quoted(ledger.ids.app_id)} --replay --yes`)"
+            )
+            yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
+
+    def _debts(self, stream: Stream, own: Ledger) -> tuple[DeferredRange, ...]:
+        """What secondary tables may still lack, by the main table's txn actions."""
+        transactions = own.transactions
+        if own.first_version:
+            state = read_table_state(self.open_store(stream.table))
+            transactions = transactions if state is None else {**state.transactions, **transactions}
+        ids = replace(own.ids, generations=own.generations)
+        return debts_of(ids, transactions, stream.side_tables, own.positions)
+
+    def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
+        """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
+        if self.kafka is None:
+            return {}
+        sources = tables.rows.positions
+        ids = self.kafka.topic_ids({topic for source in sources for topic in topics_of(source.topic)})
+        found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
+        return {source: one for source, one in found.items() if one is not None}
+
+    def _merged(
+        self, tables: Tables, version: int, keys: Sequence[str]
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """The report on a table whose rows are the last of many events (rule 5)."""
+        text = (
+            "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
+            "rows cannot be counted against them"
+        ) + self._unasked()
+        findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
+        twice = self.contents.keys_twice(tables.url, version, keys)
+        if twice:
+            named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
+            text = f"several rows have the same key, which no merge leaves: another program wrote some of them: {named}"
+            findings.append(Finding(Verdict.FAULT, "keys_twice", text, tables.url, version=version))
+        return _by_the_log(tables), findings
+
+    def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """The report on a table whose rows do not name their records."""
+        text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
+        text += self._unasked()
+        findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
+        counts = [brought.counts for found in tables.rows.brought.values() for brought in found]
+        known = [one.rows for one in counts if one is not None]
+        expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
+        have = self.contents.count(tables.url, version)
+        have += sum(self.contents.count(one.url, one.version) for one in tables.routed if one.version is not None)
+        foreign = tables.debts or any(
+            one.removals or any(finding.kind == "foreign_rows" for finding in one.findings)
+            for one in tables.row_ledgers
+        )
+        if expected is not None and expected == have:
+            text = f"the table has {have:,} rows, as many as the commits brought"
+            findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
+        elif expected is not None:
+            verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
+            text = f"the table has {have:,} rows, and the commits brought {expected:,}"
+            if foreign:
+                text += "; others have added or deleted rows since" if not tables.debts else "; tables wait for some"
+            findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
+        return _by_the_log(tables), findings
+
+    def _unasked(self) -> str:
+        return "" if self.kafka is None else "; only the ids of Kafka's topics were compared"
+
+    def _with_columns(
+        self,
+        stream: Stream,
+        tables: Tables,
+        dead_version: int | None,
+        other_topics: Collection[TopicPartition],
+    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        places = [(ledger.url, ledger.version) for ledger in tables.row_ledgers if ledger.version is not None]
+        stamped = self.kafka is not None
+        rows = self.contents.offsets(*places, stamped=stamped)
+        letters = (tables.dead_letters_url, dead_version or 0)
+        dead = None if dead_version is None else self.contents.offsets(letters, stamped=stamped)
+        explained, explained_dead = Explained(), Explained()
+        partitions: list[PartitionReport] = []
+        findings: list[Finding] = []
+        try:
+            nameless = rows.nameless()
+            if nameless:
+                text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
+                findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
+            merged = {one for chain in tables.rows.positions if is_merged(chain.topic) for one in inputs_of(chain)}
+            for source in sorted({*tables.rows.positions, *rows.sources()} - merged):
+                if is_merged(source.topic):
+                    findings.append(_merged(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
+                if source not in tables.rows.positions and not stream.takes(source.topic):
+                    text = f"the rows of {source} are of a topic that this stream does not take"
+                    findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, source))
+                    continue
+                if source in tables.rows.generations:
+                    findings.append(_made_anew(tables, source))
+                    begins = tables.rows.begins.get(source)
+                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                    continue
+                kafka = None if source in other_topics else self.kafka
+                seen = _walk(tables, source, rows, dead, kafka)
+                self.told(1)
+                report, found = reconcile(tables, source, seen, explained, explained_dead)
+                found += _duplicates(tables, source, seen, rows, dead)
+                if kafka is not None:
+                    found += kafka_findings(tables, source, seen, found)
+                    found += _other_records(tables, source, seen, (rows, dead), kafka)
+                wrong = source in other_topics or any(one.verdict is Verdict.FAULT for one in found)
+                partitions.append(replace(report, proved=report.proved and not wrong))
+                findings += found
+        finally:
+            rows.close()
+            if dead is not None:
+                dead.close()
+        findings += explained.findings(tables.url)
+        findings += explained_dead.findings(tables.dead_letters_url)
+        return tuple(partitions), findings
+
+
+def _walk(
+    tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
+) -> SeenBuckets:
+    found = tables.offset_ranges(source)
+    position = tables.rows.positions.get(source, Position(0))
+    first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
+    seen = walk(
+        [span for region in found for span in region.spans],
+        position,
+        rows.buckets(source),
+        () if dead is None else dead.buckets(source),
+        kafka=None if kafka is None else kafka.buckets(source, first, position),
+        kafka_first=first,
+        left_out=LeftOut.of(found, tables.shape.of(found)),
+        staged=staged_spans(found),
+    )
+    seen.kafka_end = kafka_end
+    return seen
+
+
+def _other_records(
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, offsets: Iterable[Offsets | None], kafka: KafkaRecords
+) -> Iterator[Finding]:
+    if seen.other_times.count:
+        at = seen.other_times.spans[0].start
+        loaded = (None if one is None else one.timestamp_ms(source, at) for one in offsets)
+        loaded_ms = next((one for one in loaded if one is not None), None)
+        yield other_records(tables, source, seen, loaded_ms, kafka.timestamp_ms(source, at))
+
+
+def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
+    """Kafka partitions that are judged by the log alone."""
+    positions = sorted(tables.rows.positions.items())
+    return tuple(unlooked(source, tables.rows.begins.get(source), position) for source, position in positions)
+
+
+def _cleaned(tables: Tables) -> Iterator[Finding]:
+    for ledger in (*tables.row_ledgers, tables.dead_letters):
+        if ledger is not None and ledger.first_version:
+            text = f"the history begins with version {ledger.first_version}: what came before was cleaned up"
+            yield Finding(Verdict.UNPROVED, "history_cleaned", text, ledger.url, version=ledger.first_version)
+
+
+def _owed(tables: Tables) -> Iterator[Finding]:
+    for debt in tables.debts:
+        text = f"{debt.url} was left out when {debt.owed} of {debt.source} was loaded, and may still lack some of it"
+        yield Finding(Verdict.UNPROVED, "owed", text, debt.url, debt.source, (debt.owed,))
+
+
+def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
+    """Whether one of this product's commits adds only rows that the main table does not have yet."""
+    metadata = version.metadata
+    if metadata is None or metadata.app_id != app_id or not metadata.spans:
+        return False
+    return all(
+        metadata.generation(source) >= own.generations.get(source, 0)
+        and (source not in own.positions or span.start >= own.positions[source])
+        for source, span in metadata.spans.items()
+    )
+
+
+def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the topic of {source} was recreated (generation {tables.rows.generations[source]}), so that rows of both "
+        "topics have the same offsets: that each is there once is proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)
+
+
+def _merged(tables: Tables, source: TopicPartition) -> Finding:
+    text = (
+        f"the rows of {source} are a topology's, made of records of several topics: that each record is there once is "
+        "proved by the log alone"
+    )
+    return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, source)
+
+
+def _duplicates(
+    tables: Tables, source: TopicPartition, seen: SeenBuckets, rows: Offsets, dead: Offsets | None
+) -> Iterator[Finding]:
+    explodes = tables.shape.of(tables.offset_ranges(source)).explodes
+    yield from exploded_findings(tables, source, seen.total - seen.distinct)
+    for ranges, offsets, ledgers, url in (
+        (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
+        (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
+    ):
+        if ranges.count and offsets is not None:
+            found = offsets.twice(source, ranges.spans)
+            names = _known(ledgers, {file for _, files in found for file in files})
+            versions = [version for _, version in names if version is not None]
+            text = (
+                f"{_places([offset for offset, _ in found])} of {source} are there more than once, in {_files(names)}"
+            )
+            spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
+            last = max(versions, default=None)
+            yield Finding(Verdict.FAULT, "rows_twice", text, url, source, spans, last, tuple(path for path, _ in names))
+    if seen.both.count:
+        places = ", ".join(map(str, seen.both.spans[:_NAMED]))
+        text = f"{seen.both.count:,} records of {source} are rows and dead letters: {places}"
+        yield Finding(Verdict.FAULT, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
+
+
+def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:
+    """Files by their names in the logs, from several tables with their URLs, and the versions that added them."""
+    by_name: dict[str, list[tuple[str, str, int | None]]] = {}
+    known = [ledger for ledger in ledgers if ledger is not None]
+    for ledger in known:
+        for path in ledger.known_paths():
+            shown = path if len(known) == 1 else f"{ledger.url}/{path}"
+            by_name.setdefault(path.rpartition("/")[2], []).append((path, shown, ledger.added_by(path)))
+    found: list[tuple[str, int | None]] = []
+    for file in sorted(files):
+        same = [one for one in by_name.get(file.rpartition("/")[2], []) if file.endswith(one[0])]
+        found.append(same[0][1:] if same else (file, None))
+    return found
+
+
+def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) -> str:
+    told = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
+    return ", ".join(told) + (" …" if len(names) > _NAMED else "")
+
+
+def _places(offsets: Sequence[int]) -> str:
+    """Offsets as text, neighbors joined."""
+    runs: list[list[int]] = []
+    for offset in offsets:
+        if runs and runs[-1][1] == offset - 1:
+            runs[-1][1] = offset
+        else:
+            runs.append([offset, offset])
+    told = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
+    return f"{len(offsets):,} offsets ({', '.join(told)}{' …' if len(runs) > _NAMED else ''})"

@@ -1,0 +1,130 @@
+"""Loads into tables the ranges that they were left out of, from the markers that are kept for them.
+
+Rules:
+
+1. A deferred range is loaded in order, from the higher of its start and the table's own position, over an unbroken run
+   of markers, as any load is (core/plan.py). Where the run breaks (an operator's rewind that writers have not staged
+   again yet, a deleted marker), the table waits and reports it; no other table waits.
+2. Once the table has the whole range, the main table's log records it, in a separate commit: until then nothing of the
+   range is settled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import TableError
+from common.remedies import repair
+from common.stage.merged import is_merged
+from common.tables.commit_metadata import CommitMetadata
+from delta_loader.load.deferred import first_part, with_caught_up
+from delta_loader.plan.held import START_OVER
+from delta_loader.plan.plan import Overlap, Run, cuttable, next_run, plan_load
+from delta_loader.tables.commits import CommitNaming, TableCommit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.tables.deferred_ranges import DeferredRange
+    from common.tables.transactions import TxnIds
+    from delta_loader.load.ports import Ports
+    from delta_loader.load.stream_tables import StreamTables
+    from delta_loader.plan.plan import Limits, Load, NextRun
+    from delta_loader.stage.identity import StreamIdentity
+    from delta_loader.stage.listed import Listing
+
+_WINDOW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """The deferred ranges of one stream in one pass."""
+
+    stream: Stream
+    tables: StreamTables
+    ports: Ports
+    limits: Limits
+    commit: Callable[[TableCommit], object]
+    """Carries out one commit; what is left is planned again here."""
+    identity: StreamIdentity
+    must_end: Callable[[TopicPartition], bool]
+    """Whether nothing more of a Kafka partition may be committed in this pass."""
+
+    def run(self, listing: Listing, ids: TxnIds) -> None:
+        """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
+        for debt in self.tables.debts(listing):
+            if debt.url not in self.tables.failed:
+                with self.tables.tried(debt.url):
+                    self._pay(debt, listing, ids)
+
+    def _pay(self, debt: DeferredRange, listing: Listing, ids: TxnIds) -> None:
+        start = debt.owed.start
+        while True:
+            if self.must_end(debt.source) or debt.url in self.tables.failed:
+                return
+            start = max(start, self.tables.position(debt.url, debt.source) or start)
+            if start >= debt.owed.end:
+                break
+            load = self._next(debt, start, listing)
+            self.tables.ensure(load, [debt.url])
+            load = self._whole(debt, load)
+            commit = self.tables.side_commit(debt.url, CommitNaming(ids, self.ports.new_id()), load, owed=True)
+            if commit is None:
+                start = load.runs[debt.source].end if debt.url in self.tables.targets else start
+            else:
+                self.commit(commit)
+        self._note(debt, ids)
+
+    def _note(self, debt: DeferredRange, ids: TxnIds) -> None:
+        """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
+        own, now = self.tables.own, self.tables.debts([debt.source], [debt.url])
+        if own is not None and [one.owed.end for one in now] == [debt.owed.end]:
+            metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
+            with self.tables.tried(own.url):
+                self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), debt, ids))
+
+    def _next(self, debt: DeferredRange, start: Position, listing: Listing) -> Load:
+        """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
+        outcome = self._staged(debt, start, listing)
+        if isinstance(outcome, Run | Overlap):
+            load = plan_load({debt.source: first_part(outcome, debt.owed.end)}, self.limits)
+            if load is not None:
+                return load
+        problem = f"it lacks what came from {start} to {debt.owed.end} of {debt.source}, which is not staged any more"
+        raise _waits(debt, start, problem)
+
+    def _staged(self, debt: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
+        if debt.source not in listing:
+            return None
+        with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
+            names = listing[debt.source].around(start, _WINDOW)
+            read = self.ports.stage.read(listing, names, self.tables.urls)
+        found = self.identity.younger(debt.source, [marker for name in names for marker in read.get(name, ())])
+        has_offsets = self.stream.kafka_columns or debt.url == self.stream.dead_letters
+        return cuttable(next_run(start, found), [debt.url], kafka_columns=has_offsets)
+
+    def _whole(self, debt: DeferredRange, load: Load) -> Load:
+        """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
+        gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [debt.url])
+        left = load.until(lambda marker: gone(marker) is not None)
+        if left is None:
+            raise _waits(debt, load.start_of(load.markers[0]), "a data file of what it lacks is gone")
+        return left
+
+
+def _waits(debt: DeferredRange, start: Position, problem: str) -> TableError:
+    source = debt.source
+    if is_merged(source.topic):  # the main table has it, so rewind is refused (bootstrap/plans/repair.py, rule 6)
+        return TableError(
+            f"{debt.url} waits: {problem}",
+            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {source} is a "
+            "chain of several topics, and what its tables have of it cannot be staged again",
+        )
+    return TableError(
+        f"{debt.url} waits: {problem}",
+        f"{repair('rewind', source, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
+        "tables pass over it",
+    )

@@ -1,0 +1,121 @@
+"""Prepares a planned load and commits it to the stream's tables.
+
+Rules:
+
+1. The secondary tables (routes and dead letters) are committed to before the main table (tables/commits.py, rule 3). A
+   crash in between leaves some of them ahead, which their own txn actions show. A table that fails is left out, and the
+   range that it lacks is noted (delta_loader/load/stream_tables.py).
+2. A commit is based on the newest read. If that read has other positions than the plan, or a rollback, the load is
+   planned again: a rolled-back table set to lower positions would get a gap, and a RESTORE that was seen be hidden.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.spans import MAX_POSITION, Position
+from delta_loader.load.committer import After
+from delta_loader.load.refusals import Refusals
+from delta_loader.load.settle import IdleFacts, highest_timestamp_ms, valid_through_ms
+from delta_loader.plan.held import no_table
+from delta_loader.tables.commits import CommitNaming, rows_commit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.spans import TopicPartition
+    from common.stage.markers import Marker
+    from delta_loader.load.committer import Committer
+    from delta_loader.load.context import LoadContext
+    from delta_loader.load.merged import MergedLoads
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Load
+    from delta_loader.tables.commits import TableCommit
+
+
+class LoadCommits:
+    """The commits of loads, of one stream in one pass."""
+
+    def __init__(self, context: LoadContext, committer: Committer, merged: MergedLoads) -> None:
+        self._context = context
+        self._committer = committer
+        self._merged = merged
+        self._refusals = Refusals.of(context, committer)
+
+    def carry_out(self, planned: Load) -> None:
+        """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
+        context, ports = self._context, self._context.ports
+        positions = {source: context.position(source) for source in planned.runs}
+        context.tables.ensure(planned)
+        load = self._without(planned, self._no_table)
+        load = load and self._without(load, context.tables.gone_files(load, ports.open_store, ports.parallel))
+        if load is None or not self._is_at(positions):
+            return
+        try:
+            if self._merged.begin(load):
+                self._commit_to_each(load, positions)
+        finally:
+            self._merged.end(load, context.position)
+
+    def commit(self, commit: TableCommit) -> After:
+        """Carry out a commit, without the records that its table refuses. Raises TableError."""
+        accepted = commit if self._refusals is None else self._refusals.without(commit, self._context.ids)
+        return After.PLAN_AGAIN if accepted is None else self._committer.commit(accepted)
+
+    def _commit_to_each(self, load: Load, positions: Mapping[TopicPartition, Position | None]) -> None:
+        context, tables = self._context, self._context.tables
+        naming = CommitNaming(context.ids, context.ports.new_id())
+        for url in context.stream.side_tables:
+            commit = tables.side_commit(url, naming, load)
+            if commit is None:
+                continue
+            if self._commit_to_secondary(commit) is After.PLAN_AGAIN or not self._is_at(positions):
+                return
+        own = tables.targets[context.stream.table]
+        commit = rows_commit(own, naming, load, _valid_through_ms(context, load))
+        if self.commit(tables.with_deferred(commit, load)) is After.GO_ON:
+            context.reporter.loaded(load, tables.targets[context.stream.table].version)
+
+    def _commit_to_secondary(self, commit: TableCommit) -> After:
+        """When the commit fails, the table is left out and the load goes on (rule 1)."""
+        after = After.GO_ON
+        with self._context.tables.tried(commit.target.url):
+            after = self.commit(commit)
+        if commit.target.url in self._context.tables.failed:
+            self._committer.forget_conflicts()
+        return after
+
+    def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
+        """Whether the newest read of the table still has the positions that the plan starts at (rule 2)."""
+        at = all(self._context.position(source) == position for source, position in positions.items())
+        return at and not self._context.tables.rolled_back
+
+    def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
+        """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
+        for source, run in load.runs.items():
+            reason = reason_of(run.markers[0])
+            if reason is not None:
+                self._context.reporter.held(source, reason)
+        return load.until(lambda marker: reason_of(marker) is not None)
+
+    def _no_table(self, marker: Marker) -> Held | None:
+        missing = self._context.tables.own is None
+        return no_table(marker.name.topic_partition, self._context.stream.table) if missing else None
+
+
+def _valid_through_ms(context: LoadContext, load: Load) -> int | None:
+    """The time up to which the main table is complete once it has the load; None if it is unknown."""
+    known = context.partitions
+    if known is None:
+        return None
+    idle = IdleFacts(context.idle)
+    highest: dict[TopicPartition, int | None] = {}
+    for source in {*context.listing, *known.sources()} - context.unknown_partitions:
+        run = load.runs.get(source)
+        end = context.position(source) if run is None else run.end
+        if end is None and source not in context.listing:
+            end = Position(MAX_POSITION)  # nothing was ever staged: any idle fact covers all of it
+        idle_ms = idle.through_ms(source, end, context.ids.generations.get(source, 0))
+        loaded_ms = highest_timestamp_ms(context.markers(source), end)
+        highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
+    return valid_through_ms(highest, known.time_ms)

@@ -1,0 +1,108 @@
+"""Carries out commits, and says what follows: go on, or plan again from the tables as they are now.
+
+Rules:
+
+1. A commit that another writer's commit got ahead of is never retried as it is: the tables are read and the load is
+   planned again. After `CONFLICTS_TO_FAILURE` of them in a row the stream fails until its next pass.
+2. A commit whose outcome is unknown ends the pass over the stream: the next pass starts from what the table has.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, assert_never
+
+from common.errors import TableError
+from delta_loader.load.conflict_backoff import ConflictBackoff
+from delta_loader.plan.held import not_written
+from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted, Failed, NotWritten, Unknown
+from delta_loader.tables.load_modes.load_mode import through_spark
+
+if TYPE_CHECKING:
+    from delta_loader.load.context import LoadContext
+    from delta_loader.load.merged import MergedLoads
+    from delta_loader.tables.commits import TableCommit
+
+
+class After(Enum):
+    """What follows a commit."""
+
+    GO_ON = "go_on"
+    """The table has what the commit says; what is known of the tables is up to date."""
+    PLAN_AGAIN = "plan_again"
+    """The plan may be outdated: a table moved, was rolled back, or a partition is held now."""
+
+
+class Committer:
+    """The commits of one pass over one stream."""
+
+    def __init__(self, context: LoadContext, merged: MergedLoads) -> None:
+        self._context = context
+        self._merged = merged
+        self._backoff = ConflictBackoff(context.ports.clock, context.ports.new_id)
+
+    def commit(self, commit: TableCommit) -> After:
+        """Carry out a commit whose rows its table accepts. Raises TableError."""
+        context, clock = self._context, self._context.ports.clock
+        started_s = clock.monotonic_s()
+        commit = context.guard.renewed(commit)
+        outcome = self._merged.commit(commit, context.ports.tables.commit)
+        context.reporter.commit(commit, outcome, clock.monotonic_s() - started_s)
+        match outcome:
+            case Committed(version):
+                self._backoff.reset()
+                self._committed(commit, version)
+                return After.PLAN_AGAIN if context.tables.rolled_back else After.GO_ON
+            case AlreadyLoaded() | Conflicted():
+                return self._conflicted(commit)
+            case Failed(problem):
+                msg = f"a commit to the Delta table {commit.target.url} failed: {problem}"
+                raise TableError(msg, "nothing was written; the next run tries again")
+            case Unknown(problem):
+                msg = f"it is not known whether a commit to the Delta table {commit.target.url} was made: {problem}"
+                raise TableError(
+                    msg, "this program reads the table again before it retries, so nothing is loaded twice"
+                )
+            case NotWritten(problem):
+                return self._not_written(commit, problem)
+            case _:
+                assert_never(outcome)
+
+    def forget_conflicts(self) -> None:
+        """The table that they were with is left out."""
+        self._backoff.reset()
+
+    def _committed(self, commit: TableCommit, version: int) -> None:
+        """Update what is known after a commit; other commits just before it have not been read yet."""
+        url, tables = commit.target.url, self._context.tables
+        is_next = commit.target.version is None or version == commit.target.version + 1
+        if is_next and not through_spark(commit.target.way):  # Delta's writer may have changed more: identity columns
+            tables.targets[url] = commit.target.after(commit, version)
+            self._context.rollbacks.landed(tables.targets[url])
+        else:
+            tables.look()
+
+    def _conflicted(self, commit: TableCommit) -> After:
+        self._context.reporter.conflict()
+        if not self._backoff.wait(self._context.stop):
+            msg = f"{self._backoff.conflicts} commits in a row to {commit.target.url} met other writers' commits"
+            raise TableError(msg, "find out what else loads or alters the table; this program tries again")
+        self._context.tables.look()
+        return After.PLAN_AGAIN
+
+    def _not_written(self, commit: TableCommit, problem: str) -> After:
+        """Hold the partition whose rows cannot be written; of several, find out which by one commit each."""
+        url, sources = commit.target.url, {write.source for write in commit.written}
+        if not sources:
+            msg = f"dead letters could not be written to {url}: {problem}"
+            raise TableError(msg, "see the log; this program tries again at its next run")
+        if len(sources) > 1:
+            self._context.one_at_a_time = True
+            return After.PLAN_AGAIN
+        (source,) = sources
+        tied = all(write.place is not None for write in commit.written)
+        flags = [write.shape.merge.soft_delete for write in commit.written if write.shape.merge is not None]
+        start = commit.metadata.spans[source].start
+        reason = not_written(source, start, problem, url, tied=tied, flag=next(iter(flags), None))
+        self._context.reporter.held(source, reason)
+        return After.PLAN_AGAIN

@@ -1,0 +1,156 @@
+"""What one pass over a stream knows; each step of the pass reads it, and the steps before a commit fill it.
+
+Rules:
+
+1. The loader has no state of its own: each pass starts with the stage's listing and the tables' txn actions. Within a
+   pass it remembers only what its own commits were acknowledged to have done.
+2. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.tables.transactions import TxnIds
+from delta_loader.load.evolving import Evolver
+from delta_loader.load.marker_window import MarkerWindow
+from delta_loader.load.report import LoadReporter
+from delta_loader.load.rollback import Looked, RollbackDetector
+from delta_loader.load.settle import newest_fact, unknown_partitions
+from delta_loader.load.shaping import Shaper
+from delta_loader.load.stream_tables import StreamTables
+from delta_loader.load.vacuum_guard import VacuumGuard
+from delta_loader.plan.plan import ForeignMarker
+from delta_loader.stage.identity import StreamIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.settings import LoaderSettings, Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.idle import IdleFact, StreamFact
+    from delta_loader.load.ports import Ports
+    from delta_loader.load.report import StreamReport
+    from delta_loader.plan.plan import Found
+    from delta_loader.stage.listed import Listing
+
+
+class LoadContext:
+    """One stream in one pass."""
+
+    def __init__(
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+    ) -> None:
+        """``looked`` is how far the tables' histories were read, kept from pass to pass."""
+        self.stream = stream
+        self.settings = settings
+        self.ports = ports
+        self.report = report
+        self.log = ports.log.bind(app_id=stream.app_id)
+        self.reporter = LoadReporter(report, self.log, ports.metrics, ports.clock)
+        self.stop: Callable[[], bool] = lambda: False
+        self.ids = TxnIds(stream.app_id, stream.several_topics)
+        self.guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self.log)
+        self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, looked)
+        self.tables = StreamTables(
+            stream,
+            ports.tables,
+            self.guard,
+            self.rollbacks,
+            parallel=ports.parallel,
+            stage=ports.stage,
+            evolver=Evolver.of(stream, ports, self.log),
+            shaper=Shaper.of(stream, ports, self.log),
+            maker=ports.maker,
+            registering=ports.registering if stream.catalog_tables else None,
+            log=self.log,
+        )
+        self.listing: Listing = {}
+        self.generations: Mapping[TopicPartition, int] = {}
+        """By Kafka partition, the generation of the chain that the stage has now."""
+        self.idle: tuple[IdleFact, ...] = ()
+        self.partitions: StreamFact | None = None
+        """The partitions that the stream's topics have; None where neither Kafka nor a writer says."""
+        self.one_at_a_time = False
+        """Whether rows of several Kafka partitions go into commits of their own, because Spark failed to write them."""
+        self._window = MarkerWindow(ports.stage, self.tables.urls, settings.max_files)
+
+    def observe(self) -> None:
+        """Read the listing, the tables, and what writers reported. Raises KafkaDeltaExpressError."""
+        stage, stream = self.ports.stage, self.stream
+        self.report.looked_s = self.ports.clock.monotonic_s()
+        self.listing = stage.listing(stream)
+        self.idle, streams = stage.facts()
+        self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
+        self.tables.look()
+        self.generations = stage.generations(stream)
+        own, sources = self.tables.own, {*self.listing, *self.generations}
+        ids = self.ids if own is None else own.ids(self.ids)
+        self.ids = ids.at(self.generations, {} if own is None else own.transactions, sources)
+        self.rollbacks.ids = self.ids
+
+    def inspect(self) -> None:
+        """Report how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
+        self.report.looked_s = self.ports.clock.monotonic_s()
+        self.listing, self.generations = (
+            self.ports.stage.listing(self.stream),
+            self.ports.stage.generations(self.stream),
+        )
+        own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
+        transactions = {} if own is None else own.transactions
+        self.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
+        positions = {source: self.ids.position(transactions, source) for source in self.listing}
+        self._window.read(self.listing, positions.__getitem__)
+        for source, listed in self.listing.items():
+            self.reporter.partition(source, positions[source], listed, self.markers(source))
+        self.reporter.stream(self.staged, 0)
+
+    def position(self, source: TopicPartition) -> Position | None:
+        """The main table's position."""
+        return self.tables.position(self.stream.table, source)
+
+    def finished(self, source: TopicPartition) -> Position | None:
+        """The position up to which all tables have a Kafka partition's rows."""
+        return self.tables.floor(source, self.position(source))
+
+    def read_markers(self) -> None:
+        """Read the markers near the positions. Raises StoreError."""
+        self._window.read(self.listing, self.position)
+
+    def all_markers(self, source: TopicPartition) -> list[Found]:
+        """The markers of a Kafka partition near its position, of any generation."""
+        return self._window.of(source)
+
+    def markers(self, source: TopicPartition) -> list[Found]:
+        """Those of its newest generation."""
+        return self.identity.younger(source, self._window.of(source))
+
+    def is_foreign(self, source: TopicPartition) -> bool:
+        """Whether the staged markers of a Kafka partition belong to something other than the table's position."""
+        return any(isinstance(marker, ForeignMarker) for marker in self.markers(source))
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """What markers are checked against, as the tables were last read."""
+        targets, own = self.tables.targets, self.tables.own
+        identities = {url: target.identity for url, target in targets.items()}
+        transactions = {} if own is None else own.transactions
+        return StreamIdentity(self.stream, self.ids, self.generations, identities, transactions)
+
+    @property
+    def staged(self) -> int:
+        """How many markers the stage has."""
+        return sum(len(listed.names) for listed in self.listing.values())
+
+    @property
+    def unknown_partitions(self) -> frozenset[TopicPartition]:
+        """Kafka partitions that have markers and that the stream's topics do not have."""
+        return unknown_partitions({source: self.markers(source) for source in self.listing}, self.partitions)
+
+    def report_partitions(self) -> None:
+        """Report how far each Kafka partition is."""
+        for source, listed in self.listing.items():
+            position = None if self.is_foreign(source) else self.position(source)
+            self.reporter.partition(source, position, listed, self.markers(source))
+        left_out = {*self.tables.failed, *(debt.url for debt in self.tables.debts(self.listing))}
+        self.reporter.stream(self.staged, len(left_out))

@@ -1,0 +1,65 @@
+"""Creates a stream's tables for rows with the configured properties and clustering, or modeled on another table.
+
+The rules are those of `delta_loader.tables.load_modes.layout`. A stream without these settings gets tables with defaults.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import NotCompatibleError
+from common.settings.loading import Evolution
+from common.tables.state import TableState
+from delta_loader.tables.load_modes.compatibility import differences
+from delta_loader.tables.load_modes.layout import Layout, layout_of, like
+from delta_loader.tables.load_modes.load_mode import choose_load_mode, require_loadable
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.ports import DeltaTables, TableMaker
+
+
+class Creator:
+    """Creates one stream's tables."""
+
+    def __init__(self, stream: Stream, tables: DeltaTables, maker: TableMaker | None) -> None:
+        self._stream = stream
+        self._tables = tables
+        self._maker = maker
+
+    def create(self, url: str, staged: TableShape, restage: str = "") -> None:
+        """Create an empty table for the staged rows; does nothing when it exists. Raises TableError.
+
+        ``restage`` is passed on to `require_fit`.
+        """
+        stream = self._stream.at(url)
+        if url == stream.dead_letters or not (stream.table_properties or stream.cluster_by or stream.template):
+            self._tables.create(url, staged)
+        elif self._maker is None:
+            msg = f"the Delta table {url} cannot be made here as the stream says"
+            raise NotCompatibleError(msg, "create it, or leave out table_properties, cluster_by and template")
+        elif stream.template is None:
+            self._maker.make(url, staged, layout_of(stream), nullable=True)
+        else:
+            shape, layout = self._like(url, stream.template, staged, restage)
+            self._maker.make(url, shape, layout, nullable=False)
+
+    def _like(self, url: str, model: str, staged: TableShape, restage: str) -> tuple[TableShape, Layout]:
+        template = None if self._maker is None else self._maker.template(model)
+        if template is None:
+            msg = f"the template {model} of the Delta table {url} is not there"
+            raise NotCompatibleError(msg, f"create it, or name another table in {self._stream.key_of(url, 'template')}")
+        shape, layout = like(template, self._stream.at(url))
+        new = TableState(0, "", shape.schema, shape.partition_by, layout.properties, 1, 2, frozenset())
+        way = choose_load_mode(new, self._stream.load_of(url))
+        require_loadable(way, model)
+        if self._stream.evolution is Evolution.STRICT:
+            found = differences(shape, staged, way)
+            if found:
+                msg = f"a table like {model} would not take what is staged for {url}: {'; '.join(found)}"
+                columns = self._stream.key_of(url, "columns")
+                raise NotCompatibleError(
+                    msg, f"change the template, or {columns}{f' and {restage}' if restage else ''}"
+                )
+        return shape, layout

@@ -1,0 +1,75 @@
+"""What a load leaves out for a table that cannot take its part now (common/tables/deferred_ranges.py). Pure.
+
+Rules:
+
+1. A table that lacks records of a Kafka partition gets no later ones before it has those: its own txn action would say
+   that it has them all. A load's records for it therefore extend the deferred range.
+2. A deferred range starts with the first marker that has files for the table. Markers before it had none, or were
+   loaded.
+3. A table is committed to only for markers with files for it, so its txn action may be far behind; that is not a
+   deferred range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.spans import Span
+from common.tables.deferred_ranges import DeferredIds
+from delta_loader.plan.plan import Load, Run, files_for
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from common.tables.deferred_ranges import DeferredRange
+    from common.tables.transactions import TxnIds
+    from delta_loader.plan.plan import Loadable
+    from delta_loader.tables.commits import TableCommit
+
+
+def without_sources(load: Load, sources: Collection[TopicPartition]) -> Load | None:
+    """The load without some Kafka partitions; None when nothing is left."""
+    kept = {source: run for source, run in load.runs.items() if source not in sources}
+    return Load(kept) if kept else None
+
+
+def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+    """By Kafka partition, the span over a load's files for a table that gets none of them."""
+    spans: dict[TopicPartition, Span] = {}
+    for source in sources:
+        needed = [marker for marker in load.runs[source].markers if files_for(url, marker)]
+        if needed:
+            spans[source] = Span(load.start_of(needed[0]), needed[-1].span.end)
+    return spans
+
+
+def with_deferred(
+    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[DeferredRange], ids: TxnIds
+) -> TableCommit:
+    """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
+    known = {debt.source: debt.owed for debt in debts if debt.url == url}
+    versions: dict[str, int] = {}
+    for source, span in spans.items():
+        before = known.get(source, span)
+        owed = Span(min(before.start, span.start), max(before.end, span.end))
+        versions |= DeferredIds.of(ids, source, url).written(owed)
+    return _moved(commit, versions)
+
+
+def with_caught_up(commit: TableCommit, debt: DeferredRange, ids: TxnIds) -> TableCommit:
+    """The commit to the main table, also noting that a deferred range is complete."""
+    return _moved(commit, DeferredIds.of(ids, debt.source, debt.url).paid(debt.owed))
+
+
+def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:
+    seen = {txn_id: commit.target.transactions.get(txn_id) for txn_id in versions}
+    return replace(commit, expected={**commit.expected, **seen}, advances={**commit.advances, **versions})
+
+
+def first_part(found: Loadable, end: Position) -> Loadable:
+    """The loadable markers up to the first one that starts at ``end`` or later."""
+    if not isinstance(found, Run):
+        return found
+    return Run(tuple(marker for marker in found.markers if marker.span.start < end) or found.markers[:1])

@@ -1,0 +1,134 @@
+"""Streams with `unknown_fields: evolve`: the table gains the columns that writers offer, and writers are notified.
+
+Rules:
+
+1. Only the loader agrees to columns, and the table is what it agrees by (tables/evolve.py). Columns are added by a
+   separate commit, before the rows whose marker offered them; then they are published (common/stage/evolved.py). A
+   crash in between is harmless: the next pass meets the same markers, and the table has the columns.
+2. An offer never blocks the loading of rows: a column that the table does not take is reported, and its values stay in
+   the rescue column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import SchemaError, TableError
+from common.schema import schema_from_json
+from common.schema.evolution import NO_COLUMNS, additions, with_additions
+from common.stage.evolved import Evolved, Gained
+from delta_loader.tables.evolve import Agreement, Known, agree, joined_offers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.schema import StructType
+    from common.schema.evolution import Addition
+    from common.settings import Stream
+    from common.stage.markers import Marker
+    from delta_loader.load.ports import Ports
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.ports import ColumnAdder
+    from delta_loader.tables.commits import Target
+
+_ROUNDS = 3
+
+
+class Evolver:
+    """Adds columns to one stream's tables, in one pass."""
+
+    def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
+        self._stream = stream
+        self._declared = stream.schema_of_columns
+        self._stage = ports.stage
+        self._tables = ports.tables
+        self._adder = adder
+        self._clock = ports.clock
+        self._log = log
+        self._metrics = ports.metrics
+        self._refused: set[Addition] = set()
+
+    @classmethod
+    def of(cls, stream: Stream, ports: Ports, log: FilteringBoundLogger) -> Evolver | None:
+        """The stream's evolver; None for a stream that gains no columns."""
+        return cls(stream, ports, ports.columns, log) if stream.evolves and ports.columns is not None else None
+
+    def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
+        """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
+
+        Raises StoreError, MarkerError, and TableError when the table cannot be read.
+        """
+        if table.url == self._stream.dead_letters:
+            return False
+        offers = self._offers(markers)
+        columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
+        if not offers and not additions(columns, staged):
+            return False
+        changed = False
+        for _ in range(_ROUNDS):
+            published = self._stage.evolved(self._stream.app_id)
+            before = NO_COLUMNS if published is None else published.columns
+            known = Known(self._declared, before, self._stream.evolve_limit)
+            agreement = agree(columns, known, joined_offers(offers.values()), staged, self._refused)
+            if agreement.added:
+                self._add(table.url, agreement.added)
+                changed, columns = True, self._columns(table.url)
+            elif self._publish(published, agreement, offers):
+                break
+        return changed
+
+    def _offers(self, markers: Sequence[Marker]) -> dict[str, StructType]:
+        found: dict[str, StructType] = {}
+        for marker in markers:
+            text = None if marker.manifest is None else marker.manifest.offered
+            if text is not None:
+                try:
+                    found[marker.name.path] = schema_from_json(text)
+                except SchemaError as error:
+                    self._log.warning("offer not understood", marker=marker.name.path, problem=error.problem)
+        return found
+
+    def _columns(self, url: str) -> StructType:
+        state = self._tables.state(url)
+        return NO_COLUMNS if state is None else schema_from_json(state.schema)
+
+    def _add(self, url: str, added: Sequence[Addition]) -> None:
+        """Add columns; those that the table does not take are reported one by one (rule 2)."""
+        try:
+            self._adder.add_columns(url, added)
+        except TableError as error:
+            if len(added) == 1:
+                self._refused.add(added[0])
+                self._log.error("column not added", table=url, column=str(added[0]), problem=error.problem)
+            else:
+                middle = len(added) // 2
+                self._add(url, added[:middle])
+                self._add(url, added[middle:])
+        else:
+            self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
+            self._log.info("columns added", table=url, columns=[str(one) for one in added])
+
+    def _publish(self, published: Evolved | None, agreement: Agreement, offers: dict[str, StructType]) -> bool:
+        """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
+        last = published or Evolved(self._stream.app_id, 0, NO_COLUMNS)
+        before = last.columns
+        if agreement.columns == before:
+            return True
+        now_ms = self._clock.wall_ms()
+        known = with_additions(self._declared, additions(self._declared, before))
+        by_path = {one.path: path for path, offer in reversed(offers.items()) for one in additions(known, offer)}
+        gained = [Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, agreement.columns)]
+        new = replace(last, version=last.version + 1, columns=agreement.columns, gained=(*last.gained, *gained))
+        told = self._stage.publish(new)
+        if told:
+            self._log.info(
+                "columns published",
+                version=new.version,
+                columns=[one.column for one in gained],
+                offered_by=sorted({one.offered_by for one in gained}),
+            )
+        return told

@@ -1,0 +1,93 @@
+"""Holds a stream, or single Kafka partitions of it, whose tables were rolled back, until an operator decides.
+
+The rules are those of delta_loader/load/rollback.py; a resolution that the stage has is carried out here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.stage.markers import Marker
+from delta_loader.load.conflict_backoff import CONFLICTS_TO_FAILURE
+from delta_loader.load.rollback import held_by
+from delta_loader.plan.plan import MissingOrigin, Overlap, Run, next_run
+
+if TYPE_CHECKING:
+    from common.spans import Position, TopicPartition
+    from common.stage.resolutions import Resolution
+    from common.tables.rollback import Rollback
+    from delta_loader.load.committer import Committer
+    from delta_loader.load.context import LoadContext
+    from delta_loader.plan.held import Held
+    from delta_loader.tables.commits import Target
+
+
+class RollbackFence:
+    """One stream's, in one pass."""
+
+    def __init__(self, context: LoadContext, committer: Committer) -> None:
+        self._context = context
+        self._committer = committer
+
+    def holds(self) -> bool:
+        """Whether a table was rolled back and there is no resolution yet; a resolution is carried out."""
+        context = self._context
+        for _ in range(CONFLICTS_TO_FAILURE):
+            answers = [(target, context.rollbacks.answer(target, back)) for target, back in context.tables.rolled_back]
+            answered = next(((target, answer) for target, answer in answers if answer is not None), None)
+            if answered is None or context.stop():
+                break
+            self._resolve(*answered)
+        for target, back in context.tables.rolled_back[:1]:
+            for source in context.listing:
+                if source not in context.report.held:
+                    context.reporter.held(source, held_by(target.url, context.stream.app_id, back))
+        return bool(context.tables.rolled_back)
+
+    def partitions(self) -> dict[TopicPartition, Held]:
+        """Kafka partitions that most likely had a position in the table and lost it; a resolution is carried out."""
+        context, target = self._context, self._context.tables.own
+        if target is None:
+            return {}
+        events = self._without_position(target)
+        context.tables.note_forgotten(events)
+        lost: dict[TopicPartition, Held] = {}
+        for back in [*events, *self._unknown_history(target)]:
+            answer = context.rollbacks.answer(target, back)
+            if answer is not None and not context.stop():
+                self._resolve(target, answer)
+                return self.partitions()
+            lost |= dict.fromkeys(back.positions, held_by(target.url, context.stream.app_id, back))
+        return lost
+
+    def _resolve(self, target: Target, answer: Resolution) -> None:
+        context = self._context
+        context.log.warning(
+            "applying a resolution", table=target.url, version=answer.version, decision=str(answer.decision)
+        )
+        self._committer.commit(context.rollbacks.obedience(target, answer, context.ports.new_id))
+        context.tables.look()
+
+    def _without_position(self, target: Target) -> list[Rollback]:
+        """Chains without a txn action whose table may have had one."""
+        context = self._context
+        unplaced = [
+            source for source in context.listing if context.position(source) is None and not context.is_foreign(source)
+        ]
+        rootless = [source for source in unplaced if isinstance(next_run(None, context.markers(source)), MissingOrigin)]
+        first_ms: dict[TopicPartition, int] = {}
+        for source in unplaced:
+            first = min(context.markers(source), key=lambda marker: marker.name, default=None)
+            if isinstance(first, Marker) and first.manifest is not None:
+                first_ms[source] = first.manifest.created_ms
+        return list(context.rollbacks.without_txn(target, unplaced, rootless, first_ms))
+
+    def _unknown_history(self, target: Target) -> list[Rollback]:
+        """Chains that have something to load and whose position may be that of a table that was rolled back."""
+        placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
+        for source in self._context.listing:
+            position, markers = self._context.position(source), self._context.markers(source)
+            if position is not None and isinstance(next_run(position, markers), Run | Overlap):
+                placed[source] = position, [marker for marker in markers if isinstance(marker, Marker)]
+        back = self._context.rollbacks.unknown(target, placed)
+        return [] if back is None else [back]

@@ -1,0 +1,68 @@
+"""Reads from Kafka which partitions the topics of streams have, for valid-through times (delta_loader/load/settle.py).
+
+Rules:
+
+1. Loading needs no Kafka. If it does not answer within `_TIMEOUT_S`, it is not queried again for `_AGAIN_AFTER_S`;
+   until then writers' records count.
+2. One answer serves all streams of a pass: it covers all topics, and is valid for `_GOOD_FOR_S`.
+3. Chains of several topics are assembled by writers, so only writers know their partitions.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from common.kafka.client import QUIET, client_properties
+from common.spans import Topic
+from common.stage.idle import StreamFact
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.ports import Clock
+    from common.settings import Settings, Stream
+
+_TIMEOUT_S = 3.0
+_GOOD_FOR_S = 5.0
+_AGAIN_AFTER_S = 60.0
+
+
+class KafkaPartitions:
+    """Queries the brokers of the settings; safe to call from any thread."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._properties = client_properties(settings.kafka)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_s: float | None = None
+        self._told: tuple[int, Mapping[Topic, int]] | None = None
+
+    def __call__(self, stream: Stream) -> StreamFact | None:
+        """Kafka's current answer; None if it does not answer, or not for all topics that the stream names."""
+        if stream.may_merge:
+            return None
+        with self._lock:
+            now_s = self._clock.monotonic_s()
+            if self._until_s is None or now_s >= self._until_s:
+                self._told = self._ask()
+                self._until_s = self._clock.monotonic_s() + (_AGAIN_AFTER_S if self._told is None else _GOOD_FOR_S)
+            told = self._told
+        if told is None:
+            return None
+        time_ms, counts = told
+        topics = {topic: count for topic, count in counts.items() if stream.takes(topic)}
+        named = () if stream.pattern is not None else stream.topics
+        return None if any(topic not in topics for topic in named) else StreamFact(stream.app_id, time_ms, topics)
+
+    def _ask(self) -> tuple[int, Mapping[Topic, int]] | None:
+        time_ms = self._clock.wall_ms()
+        try:
+            admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
+            found = admin.list_topics(timeout=_TIMEOUT_S).topics
+        except KafkaException:
+            return None
+        return time_ms, {Topic(name): len(topic.partitions) for name, topic in found.items() if topic.error is None}

@@ -1,0 +1,87 @@
+"""What passes found and did: the newest of each stream, the last commits, and counts since the start.
+
+Rule: the loader's thread writes it at the end of a pass and others read it at any time. Each value is replaced, never
+changed, so a reader sees what one pass found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from common.errors import KafkaDeltaExpressError
+    from common.pages.model import Event
+    from common.spans import TopicPartition
+    from delta_loader.load.report import StreamReport
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.seen import SeenPartition
+
+_EVENTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStats:
+    """The statistics of one stream."""
+
+    app_id: str
+    seen: Mapping[TopicPartition, SeenPartition]
+    """From the last pass that got that far."""
+    held: Mapping[TopicPartition, Held]
+    failure: KafkaDeltaExpressError | None = None
+    failures: int = 0
+    """Consecutive failures."""
+    version: int | None = None
+    valid_through_ms: int | None = None
+    left_out: int = 0
+    looked_s: float | None = None
+    """When ``seen`` was read, by the monotonic clock; None before the first time."""
+    is_known: bool = False
+    """Whether a pass over it has finished."""
+
+
+class LoadStats:
+    """The statistics of all streams of a loader."""
+
+    def __init__(self, app_ids: Iterable[str]) -> None:
+        self.entries: Mapping[str, StreamStats] = {app_id: StreamStats(app_id, {}, {}) for app_id in app_ids}
+        self.events: Sequence[Event] = ()
+        """The newest first."""
+        self.dead_letters: Mapping[tuple[str, str], int] = {}
+        """By stream and class."""
+        self.rows = 0
+
+    def recall(self, app_id: str, failure: KafkaDeltaExpressError) -> None:
+        """Record the failure of a load before this process; it is reported until a pass of this process replaces it."""
+        self.entries = {**self.entries, app_id: replace(self.entries[app_id], failure=failure, failures=1)}
+
+    def passed(self, reports: Iterable[StreamReport]) -> None:
+        """Record the end of a pass."""
+        entries, counts = dict(self.entries), Counter(self.dead_letters)
+        events = list(self.events)
+        for report in reports:
+            entries[report.app_id] = _entry(entries[report.app_id], report)
+            counts.update({(report.app_id, error_class): count for error_class, count in report.dead_letters.items()})
+            events += report.events
+            self.rows += report.rows
+        self.entries, self.dead_letters = entries, counts
+        self.events = sorted(events, key=lambda event: -event.time_ms)[:_EVENTS]
+
+
+def _entry(before: StreamStats, report: StreamReport) -> StreamStats:
+    failed = report.failure is not None
+    return replace(
+        before,
+        is_known=True,
+        seen=report.seen or before.seen,
+        looked_s=report.looked_s if report.seen or not failed else before.looked_s,
+        held=dict(report.held),
+        failure=report.failure,
+        failures=(before.failures if before.is_known else 0) + 1 if failed else 0,
+        version=before.version if report.version is None else report.version,
+        valid_through_ms=before.valid_through_ms if report.valid_through_ms is None else report.valid_through_ms,
+        left_out=report.left_out if report.seen else before.left_out,
+    )

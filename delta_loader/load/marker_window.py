@@ -1,0 +1,47 @@
+"""The markers near a stream's positions, which the next plan is based on; each is read once as the positions advance.
+
+Rule: only a window after each position is kept. A marker that left the window is forgotten, and one that enters it is
+read, so a backlog of any length needs only the memory of the window.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
+    from delta_loader.plan.plan import Found
+    from delta_loader.stage.listed import Listing
+    from delta_loader.stage.reading import Stage
+
+_SMALLEST_WINDOW = 16
+
+
+class MarkerWindow:
+    """The markers of one stream that one pass has read."""
+
+    def __init__(self, stage: Stage, tables: Mapping[str, str], max_files: int) -> None:
+        """``tables`` spells the tables' URLs, as `Stage.read` expects them; a commit loads at most ``max_files``."""
+        self._stage = stage
+        self._tables = tables
+        self._max_files = max_files
+        self._known: dict[TopicPartition, dict[MarkerName, tuple[Found, ...]]] = {}
+
+    def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
+        """Read the markers around each position that are not known yet. Raises StoreError."""
+        window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
+        wanted = {source: listed.around(position_of(source), window) for source, listed in listing.items()}
+        known = {source: self._known.get(source, {}) for source in listing}
+        unknown = [name for source, names in wanted.items() for name in names if name not in known[source]]
+        fresh = self._stage.read(listing, unknown, self._tables)
+        self._known = {
+            source: {name: fresh.get(name) or known[source].get(name, ()) for name in names}
+            for source, names in wanted.items()
+        }
+
+    def of(self, source: TopicPartition) -> list[Found]:
+        """The markers of a Kafka partition."""
+        return [marker for markers in self._known.get(source, {}).values() for marker in markers]

@@ -1,0 +1,98 @@
+"""Keeps loads of chains of several topics apart from rewinds of them, by the rules of `common.stage.loading`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.stage.loading import LoadNote, loading_folder, loading_path
+from common.stage.merged import is_merged
+from common.stage.repair_lock import LastRepair, last_repair, repairs_folder
+from delta_loader.plan.held import repaired, under_repair
+from delta_loader.tables.commits import Conflicted, Failed, NotWritten
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from common.ports import Clock, ObjectStore
+    from common.spans import Position, TopicPartition
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Load
+    from delta_loader.ports import NewId
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
+
+
+class MergedLoads:
+    """The loads of such chains in one pass over one stream. Streams without such chains make no store requests here."""
+
+    def __init__(
+        self, stage: ObjectStore, clock: Clock, new_id: NewId, hold: Callable[[TopicPartition, Held], None]
+    ) -> None:
+        """``hold`` records why a chain waits."""
+        self._stage = stage
+        self._clock = clock
+        self._new_id = new_id
+        self._hold = hold
+        self._turns: dict[TopicPartition, LastRepair] = {}
+        self._notes: dict[str, Position] = {}
+        self._is_certain = True
+        """Whether it is certain that no table has anything of the load that was started."""
+
+    def look(self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]) -> None:
+        """Check for repairs before the markers of chains are read (rule 1). Raises StoreError."""
+        for source in filter(_is_merged, waiting):
+            self._turns[source] = turn = _last_turn(self._stage, source)
+            if not turn.ended:
+                self._hold(source, under_repair(source, turn.number))
+            for found in list(self._stage.list(loading_folder(source))):
+                data, position = self._stage.read(found.path), position_of(source)
+                if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
+                    self._stage.delete([found.path])
+
+    def begin(self, load: Load) -> bool:
+        """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError."""
+        self._notes, self._is_certain = {}, True
+        for source in filter(_is_merged, load.runs):
+            path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())
+            self._notes[path] = note.end
+            self._stage.create(path, note.to_bytes())
+            turn = _last_turn(self._stage, source)
+            if turn != self._turns.get(source):
+                self._hold(source, repaired(source) if turn.ended else under_repair(source, turn.number))
+                self._forget()
+                return False
+        return True
+
+    def commit(self, commit: TableCommit, carry_out: Callable[[TableCommit], CommitOutcome]) -> CommitOutcome:
+        """Carry out a commit and record whether some of the load may be in a table."""
+        before, self._is_certain = self._is_certain, self._is_certain and not commit.metadata.spans
+        outcome = carry_out(commit)
+        if isinstance(outcome, Conflicted | Failed | NotWritten):
+            self._is_certain = before
+        return outcome
+
+    def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
+        """End the load, successful or not (rule 3)."""
+        loaded = all((position_of(source) or 0) >= load.runs[source].end for source in filter(_is_merged, load.runs))
+        if loaded or self._is_certain:
+            self._forget()
+
+    def _forget(self) -> None:
+        with suppress(StoreError):  # leftovers are deleted once the table exists
+            self._stage.delete(self._notes)
+        self._notes = {}
+
+
+def repair_of(stage: ObjectStore, source: TopicPartition) -> Held | None:
+    """The repair for which a chain of several topics waits; None for any other chain. Raises StoreError."""
+    turn = _last_turn(stage, source) if _is_merged(source) else None
+    return None if turn is None or turn.ended else under_repair(source, turn.number)
+
+
+def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastRepair:
+    return last_repair(found.path for found in stage.list(repairs_folder(source)))
+
+
+def _is_merged(source: TopicPartition) -> bool:
+    return is_merged(source.topic)

@@ -1,0 +1,53 @@
+"""The next load of a stream: the runs of markers that can be loaded now, within one commit's limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delta_loader.plan.held import held, unknown_partition
+from delta_loader.plan.plan import Overlap, Run, cuttable, has_mixed, next_run, plan_load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.spans import TopicPartition
+    from delta_loader.load.context import LoadContext
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Limits, Load, Loadable
+
+
+def plan(context: LoadContext, lost: Mapping[TopicPartition, Held], limits: Limits) -> Load | None:
+    """The next load, or None when nothing is left; partitions that cannot move are held.
+
+    ``lost`` are partitions that wait for an operator (`RollbackFence.partitions`).
+    """
+    return plan_load(_apart(context, _runs(context, lost)), limits)
+
+
+def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[TopicPartition, Loadable]:
+    stream, runs, unknown = context.stream, {}, context.unknown_partitions
+    for source, listed in context.listing.items():
+        markers = context.markers(source)
+        if source in unknown:
+            paths = [path for marker in markers for path in listed.paths(marker.name)]
+            context.reporter.held(source, unknown_partition(source, paths))
+        if source in context.report.held:
+            continue
+        outcome = next_run(context.position(source), markers)
+        outcome = cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
+        absent = None if stream.table in context.tables.targets else stream.table
+        reason = lost.get(source) or held(source, outcome, absent)
+        if isinstance(outcome, Run | Overlap) and source not in lost:
+            runs[source] = outcome
+        elif reason is not None:
+            context.reporter.held(source, reason)
+    return runs
+
+
+def _apart(context: LoadContext, runs: dict[TopicPartition, Loadable]) -> dict[TopicPartition, Loadable]:
+    """Once Spark could not write rows of several Kafka partitions: the other runs, and one of these at a time."""
+    if not context.one_at_a_time:
+        return runs
+    every = context.tables.by_spark
+    mixed = [source for source, run in runs.items() if every or any(has_mixed(marker) for marker in run.markers)]
+    return {source: run for source, run in runs.items() if source not in mixed[1:]}

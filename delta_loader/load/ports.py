@@ -1,0 +1,98 @@
+"""Everything that a load reaches the world through, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from delta_loader.ports import one_by_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.settings import Stream
+    from common.spans import Offset, Position, TopicPartition
+    from common.stage.idle import StreamFact
+    from delta_loader.catalog.registering import Registering
+    from delta_loader.load.replace_ranges import Replacements
+    from delta_loader.load.valid_through import ValidThrough
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, TableMaker, Turns
+    from delta_loader.stage.reading import Stage
+    from delta_loader.tables.commits import Target
+    from delta_loader.tables.file_split import SparkWrite
+    from delta_loader.tables.load_modes.refused import RefusedRecord
+
+
+class Screener(Protocol):
+    """Checks rows before they are written. Raises TableError."""
+
+    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        """The records of a chain from ``start`` on that are in a dead-letter table because they were refused.
+
+        For a chain of several topics, where nothing records how far each topic is at ``start``, all that were ever
+        refused.
+        """
+
+
+class Originals(Protocol):
+    """Fetches records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
+
+    def __call__(
+        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
+    ) -> Mapping[Offset, Original]:
+        """The records that Kafka still has; none if the topic has another id by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A Kafka record's bytes."""
+
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """The ports that refusals need."""
+
+    screener: Screener
+    originals: Originals
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The service's ports to the outside world."""
+
+    stage: Stage
+    tables: DeltaTables
+    open_store: OpenStore
+    parallel: ParallelMap
+    clock: Clock
+    new_id: NewId
+    log: FilteringBoundLogger
+    metrics: Metrics
+    replacements: Replacements | None = None
+    """None where requests to replace ranges are not possible."""
+    columns: ColumnAdder | None = None
+    """None if no table gains columns."""
+    valid_through: ValidThrough | None = None
+    """None if no table has the property."""
+    maker: TableMaker | None = None
+    """None if all tables are created with defaults."""
+    refusing: Refusing | None = None
+    """None if no table refuses rows."""
+    registering: Registering | None = None
+    """None if no table has a name in a catalog."""
+    may_load: Callable[[str], bool] = lambda _app_id: True
+    """Whether no other loader loads a stream; checked between its commits."""
+    turns: Turns = one_by_one
+    partitions: Callable[[Stream], StreamFact | None] = lambda _: None
+    """The partitions that a stream's topics have now, from Kafka; None where it does not answer."""

@@ -1,0 +1,176 @@
+"""Finds the records that a table refuses before they are written to it, and turns them into dead letters.
+
+The rules are those of `delta_loader.tables.load_modes.refused`. A table without checks costs nothing here; a table with
+checks costs a read of the columns that its checks use. Kafka is queried only for records that are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.errors import KafkaDeltaExpressError
+from common.schema import schema_to_json
+from common.stage.merged import ends_at, id_of_input
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from delta_loader.load.committer import After
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import DeadLetterRow
+from delta_loader.tables.load_modes.load_mode import Append, checks_rows
+from delta_loader.tables.load_modes.refused import (
+    MOST_REFUSED,
+    REFUSED_BY_TABLE,
+    RefusalIds,
+    RefusedRecord,
+    chains_of,
+    letters_commit,
+    too_many,
+    without_bytes,
+    without_refused,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from common.settings import Stream
+    from common.spans import Offset, TopicPartition
+    from common.tables.transactions import TxnIds
+    from delta_loader.load.committer import Committer
+    from delta_loader.load.context import LoadContext
+    from delta_loader.load.ports import Original, Refusing
+    from delta_loader.load.stream_tables import StreamTables
+    from delta_loader.plan.held import Held
+    from delta_loader.ports import DeltaTables, NewId
+    from delta_loader.tables.commits import TableCommit
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """The refusals of one stream in one pass."""
+
+    stream: Stream
+    tables: StreamTables
+    delta: DeltaTables
+    new_id: NewId
+    refusing: Refusing
+    committer: Committer
+    hold: Callable[[TopicPartition, Held], None]
+
+    @classmethod
+    def of(cls, context: LoadContext, committer: Committer) -> Refusals | None:
+        """None where no table refuses rows."""
+        ports = context.ports
+        if ports.refusing is None:
+            return None
+        hold = context.reporter.held
+        return cls(context.stream, context.tables, ports.tables, ports.new_id, ports.refusing, committer, hold)
+
+    def without(self, commit: TableCommit, ids: TxnIds) -> TableCommit | None:
+        """The commit without the records that its table refuses, once their dead letters are committed.
+
+        None when the plan has to be made again: a partition is held now, or another loader was faster.
+        """
+        if commit.target.url == self.stream.dead_letters or any(write.place is None for write in commit.written):
+            return commit  # refused records cannot be singled out, and hold their Kafka partition
+        known = self._known(commit, ids)
+        if known and commit.files:  # The table has no checks anymore; Spark still leaves the rows out.
+            way = Append("some of its records are dead letters already")
+            self.tables.targets[commit.target.url] = replace(commit.target, way=way)
+            return None
+        if not commit.written:
+            return commit
+        alone = len(self.stream.row_tables) == 1
+        have = {record.place for record in known}
+        if commit.merges:  # The next check runs as if these records, of one row each, had never been sent.
+            commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []
+        found: list[RefusedRecord] = []
+        if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
+            found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
+        if len(found) > MOST_REFUSED:
+            chains = chains_of(commit.metadata.spans)
+            for source in {chains[record.source] for record in found}:
+                self.hold(source, too_many(source, commit.metadata.spans[source].start, found, commit.target.url))
+            return None
+        fresh = sorted(record for record in found if record.place not in have)
+        if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
+            return None
+        seen = {record.place: record for record in (*known, *found)}
+        return without_refused(commit, seen.values(), counted=alone)
+
+    def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
+        """The records that a loader which died already made dead letters of (rule 3)."""
+        letters = self.tables.targets.get(self.stream.dead_letters)
+        if letters is None:
+            return []
+        found: list[RefusedRecord] = []
+        for source, span in commit.metadata.spans.items():
+            if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
+                dead = self.refusing.screener.dead(letters.url, source, span.start)
+                ends = {one.source: one.position for one in ends_at(source, span.end)}
+                found += [record for record in dead if record.offset < ends.get(record.source, span.end)]
+        return list({record.place: record for record in found}.values())
+
+    def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
+        """Commit the dead letters of these records."""
+        url = self.stream.dead_letters
+        letters = self._letters(fresh, commit)
+        if letters is None:
+            return After.PLAN_AGAIN
+        if url not in self.tables.targets and url not in self.tables.failed:
+            with self.tables.tried(url):
+                self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
+                self.tables.look()
+            if url in self.tables.targets:
+                return After.PLAN_AGAIN  # another loader may have created it, and written these dead letters already
+        target, after = self.tables.targets.get(url), After.PLAN_AGAIN
+        if target is not None:
+            with self.tables.tried(url):
+                after = self.committer.commit(
+                    letters_commit(target, ids, letters, commit.metadata.spans, self.new_id())
+                )
+        if url in self.tables.failed:
+            why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
+            self._hold_all(fresh, commit, why)
+        return after
+
+    def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
+        """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
+        by_source: dict[TopicPartition, list[RefusedRecord]] = {}
+        for record in fresh:
+            by_source.setdefault(record.source, []).append(record)
+        letters: list[DeadLetterRow] = []
+        complete, chains = True, chains_of(commit.metadata.spans)
+        for source, records in by_source.items():
+            why = "Kafka does not have it any more"
+            try:
+                sent = self._sent(source, [record.offset for record in records], commit)
+            except KafkaDeltaExpressError as error:
+                sent, why = {}, f"Kafka does not give it: {error.problem}"
+            missing = [record for record in records if record.offset not in sent]
+            if missing:
+                complete = False
+                self.hold(chains[source], without_bytes(missing[0], commit.target.url, why))
+            letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
+        return letters if complete else None
+
+    def _sent(
+        self, source: TopicPartition, offsets: Collection[Offset], commit: TableCommit
+    ) -> Mapping[Offset, Original]:
+        chain = chains_of(commit.metadata.spans)[source]
+        ids = {write.topic_id for write in commit.written if write.source == chain}
+        named = {id_of_input(chain.topic, source.topic, one) for one in ids} - {None}
+        if len(named) > 1:
+            return {}  # the rows do not say which topic these belong to
+        return self.refusing.originals(source, offsets, next(iter(named), None))
+
+    def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:
+        chains = chains_of(commit.metadata.spans)
+        first = {chains[record.source]: record for record in reversed(list(fresh))}
+        for chain, record in first.items():
+            self.hold(chain, without_bytes(record, commit.target.url, why))
+
+
+def _letter(record: RefusedRecord, sent: Original) -> DeadLetterRow:
+    return DeadLetterRow(
+        record.source, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
+    )

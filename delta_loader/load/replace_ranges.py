@@ -1,0 +1,267 @@
+"""Carries out requests to replace ranges, at the end of a stream's pass.
+
+Rules:
+
+1. Requests are carried out in the order in which they were made, so the later of two over one range wins. Each is
+   carried out step by step (load/replace_steps.py, rule 2) and then deleted; its data files are deleted after it.
+2. The finished steps are read from the tables' txn actions and histories (load/replace_steps.py, rule 5) and never
+   remembered.
+3. A request that cannot be carried out holds only itself and later requests that overlap it; it is reported as a held
+   partition is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common import metrics as catalogue
+from common.errors import MarkerError, TableError
+from common.metrics import Metrics
+from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
+from common.tables.identity import identity_of
+from common.tables.transactions import TxnIds
+from delta_loader.load.replace_steps import Request, RequestStep, behind, misfit, taken_back, txn_id, waits, would_lose
+from delta_loader.plan.held import Held
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.ports import DeltaTables, NewId
+
+
+class Replacer(Protocol):
+    """Reads tables and replaces rows. Raises TableError."""
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request does not."""
+
+    def stale(self, request: Request, url: str) -> int:
+        """How many records a table has in the range that the request does not have for it."""
+
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
+        """One commit; False when another commit conflicted with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stepping:
+    """A `Replacer` that reports each finished step: each may be a Spark job over a whole range."""
+
+    replacer: Replacer
+    stepped: Callable[[], None]
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        found = self.replacer.lost(request, urls)
+        self.stepped()
+        return found
+
+    def stale(self, request: Request, url: str) -> int:
+        found = self.replacer.stale(request, url)
+        self.stepped()
+        return found
+
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
+        done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
+        self.stepped()
+        return done
+
+
+class _InTheWayError(Exception):
+    """Another commit conflicted; the next pass continues."""
+
+
+@dataclass(slots=True)
+class ReplacementOutcome:
+    """What one pass did with a stream's requests."""
+
+    carried_out: int = 0
+    held: dict[TopicPartition, Held] = field(default_factory=dict)
+    """The partitions whose requests have to wait, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """The requests of a stage."""
+
+    store: ObjectStore
+    tables: DeltaTables
+    replacer: Replacer
+    new_id: NewId
+    log: FilteringBoundLogger
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def run(
+        self,
+        stream: Stream,
+        position: Callable[[TopicPartition], Position | None],
+        stop: Callable[[], bool],
+        stepped: Callable[[], None] = lambda: None,
+    ) -> ReplacementOutcome:
+        """Carry out what can be. ``stepped`` is called after each step, so long work does not count as hanging.
+
+        Raises StoreError.
+        """
+        outcome = ReplacementOutcome()
+        held = outcome.held
+        telling = replace(self, replacer=_Stepping(self.replacer, stepped))
+        left: list[Request] = []
+        unreadable: list[ReplacementName] = []
+        for request in sorted(
+            self._requests(stream, held, unreadable), key=lambda one: (one.content.created_ms, one.name)
+        ):
+            if stop():
+                break
+            reason = behind(request, left)
+            if reason is None:
+                reason = waits(request, stream, position(request.name.topic_partition))
+            if reason is None:
+                try:
+                    reason = telling._carry_out(request, stream)  # noqa: SLF001 - its own
+                except _InTheWayError:
+                    self.log.info("replacement met another commit, trying again", request=request.name.path)
+                    self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)
+                    left.append(request)
+                    continue
+                except TableError as error:
+                    reason = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
+            if reason is None:
+                outcome.carried_out += 1
+                self.metrics.add(catalogue.LOADER_REPLACEMENTS, app_id=stream.app_id)
+            else:
+                left.append(request)
+                held.setdefault(request.name.topic_partition, reason)
+        self.metrics.set(catalogue.LOADER_REPLACEMENTS_LEFT, len(left) + len(unreadable), app_id=stream.app_id)
+        return outcome
+
+    def _requests(
+        self, stream: Stream, held: dict[TopicPartition, Held], unreadable: list[ReplacementName]
+    ) -> Iterator[Request]:
+        for found in self.store.list(f"{REPLACE}/"):
+            name = ReplacementName.parse(found.path)
+            if name is None or not stream.takes(name.topic_partition.topic):
+                continue
+            data = self.store.read(found.path)
+            if data is None:
+                continue  # another loader carried it out in the meantime
+            try:
+                yield Request(name, replacement_from_bytes(name, data))
+            except MarkerError as error:
+                unreadable.append(name)
+                held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
+
+    def _carry_out(self, request: Request, stream: Stream) -> Held | None:
+        """Take the steps that are not done yet; returns why one cannot be taken, or None when all are done."""
+        rows = self._target(stream.table)
+        if rows is None:
+            return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
+        done = _done(rows, request)
+        gone = self._gone_file(request)
+        if gone is None or done < RequestStep.ROWS:
+            sides = self._sides(request, stream)
+            refused = (
+                self._taken_back(request, stream)
+                or self._refused(request, stream, (rows, *sides), gone)
+                or self._take_steps(request, stream, rows, sides)
+            )
+            if refused is not None:
+                return refused
+        # Otherwise, a request that was already carried out has been put back.
+        self.store.delete([request.name.path])
+        self.store.delete(file.path for table in request.content.tables for file in table.files)
+        return None
+
+    def _taken_back(self, request: Request, stream: Stream) -> Held | None:
+        """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""
+        for target in map(self._target, stream.tables):
+            if target is not None and target.version is not None and _done(target, request):
+                reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
+                if reason is not None:
+                    return reason
+        return None
+
+    def _sides(self, request: Request, stream: Stream) -> tuple[Target, ...]:
+        """The secondary tables that exist or that the request needs; the latter are created."""
+        found: list[Target] = []
+        for url in stream.side_tables:
+            target, staged = self._target(url), request.content.of(url)
+            if target is None and staged is not None and staged.files:
+                partition_by = () if url == stream.dead_letters else stream.at(url).partition_by
+                self.tables.create(url, TableShape(staged.schema, partition_by))
+                target = self._target(url)
+            if target is not None:
+                found.append(target)
+        return tuple(found)
+
+    def _gone_file(self, request: Request) -> str | None:
+        files = (file.path for table in request.content.tables for file in table.files)
+        return next((path for path in files if self.store.stat(path) is None), None)
+
+    def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
+        """Why it cannot be carried out; the main table is the first of ``targets``."""
+        source, rows = request.name.topic_partition, targets[0]
+        if gone is not None:
+            return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
+        if self._ids(stream, rows).generation(rows.transactions, source):
+            problem = "its topic was recreated, and rows of both topics have the same offsets"
+            return request.held("replacement_refused", problem, request.give_up)
+        refused = next((reason for target in targets if (reason := misfit(request, target))), None)
+        if refused is not None or _done(rows, request):
+            return refused
+        return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+
+    def _ids(self, stream: Stream, rows: Target) -> TxnIds:
+        ids = TxnIds(stream.app_id, stream.several_topics)
+        history = () if rows.version is None else self.tables.history(rows.url, rows.version)
+        return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)
+
+    def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
+        """Make the missing commits in order (load/replace_steps.py, rules 2 and 5); returns why, if that is not possible."""
+        metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
+        for side in () if done else sides:
+            staged = request.content.of(side.url)
+            if staged is not None and staged.files and _done(side, request) < RequestStep.ADD:
+                self._commit(request, side.url, RequestStep.ADD, metadata, keep_stale=True)
+        if done < RequestStep.ROWS:
+            self._commit(request, rows.url, RequestStep.ROWS, metadata)
+        for side in sides:
+            reason = self._taken_back(request, stream)
+            if reason is not None:
+                return reason
+            if _done(side, request) < RequestStep.DROP and self.replacer.stale(request, side.url):
+                self._commit(request, side.url, RequestStep.DROP, metadata)
+        return self._taken_back(request, stream)
+
+    def _commit(
+        self, request: Request, url: str, step: RequestStep, metadata: str, *, keep_stale: bool = False
+    ) -> None:
+        if not self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata):
+            raise _InTheWayError
+        self.log.info(
+            "replaced",
+            table=url,
+            topic=request.name.topic_partition.topic,
+            partition=request.name.topic_partition.partition,
+            start=request.content.span.start,
+            end=request.content.span.end,
+            request=request.name.request,
+        )
+
+    def _target(self, url: str) -> Target | None:
+        state = self.tables.state(url)
+        if state is None:
+            return None
+        return Target(
+            url, state.table_id, TableShape(state.schema, state.partition_by), state.transactions, state.version
+        )
+
+
+def _done(target: Target, request: Request) -> int:
+    """The last step of a request that a table has recorded; 0 for none."""
+    return target.transactions.get(txn_id(request.name.request), 0)

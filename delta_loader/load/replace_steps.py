@@ -1,0 +1,187 @@
+"""The loader's action for a request to replace a range: wait, refuse, or the next step.
+
+Rules:
+
+1. A range is replaced only when the table has all of it: past the table's position the chain loads the rows.
+2. A record of the range is in at least one table of the stream at any time. Rows for secondary tables (a route's, or
+   the one for dead letters) are therefore added first, next to the existing ones; then the main table's rows are
+   replaced, in one commit; then the old rows are deleted from the secondary tables. Between these commits a record may
+   be visible in two tables, and after a crash the next pass continues with the next step.
+3. Each step is marked by the request's own txn action, in the same commit. It is therefore done once, no matter which
+   loader tries.
+4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
+   could leave a record in neither table.
+5. A txn action outlives the rows that were committed with it: RESTORE removes the rows and keeps the txn action. A step
+   is therefore done if its commit is on the table's lineage (common/tables/rollback.py), which is checked before each
+   next step and after the last. A step that was rolled back, or that the log no longer shows, is not repeated (Delta
+   would skip it) and not continued from: the request is refused, and a new request repairs everything.
+6. A record that a table has and the request does not was deleted from Kafka since (compaction): such a request is
+   refused, because replacing would lose the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from common.remedies import replay
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts, Replaced
+from common.tables.history import with_lineage
+from common.tables.rollback import MOST_COMMITS
+from common.tables.urls import comparable
+from delta_loader.plan.held import Held
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.load_modes.compatibility import differences, remedy_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.settings import Stream
+    from common.spans import Position
+    from common.stage.replacements import Replacement, ReplacementName
+    from common.tables.history import LoggedCommit
+    from delta_loader.tables.commits import Target
+
+
+class RequestStep(IntEnum):
+    """The commits of a request; the version of its txn action in each table."""
+
+    ROWS = 1  # in the main table
+    ADD = 1  # in a secondary table, before that
+    DROP = 2  # in a secondary table, after that
+
+
+def txn_id(request: str) -> str:
+    """The app id of a request's txn actions. It starts with no stream's app id."""
+    return f"kafka-delta-express-replace-{request}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as found in the stage."""
+
+    name: ReplacementName
+    content: Replacement
+
+    def metadata(self, commit_id: str) -> CommitMetadata:
+        """The metadata of its commits: no span is loaded, one is replaced."""
+        content = self.content
+        filtered = sum(span.positions for span in content.filtered)
+        letters = sum(content.dead_letters.values())
+        counts = Counts(content.records, content.rows, content.tombstones, letters, (), filtered, content.exploded)
+        replaced = Replaced(content.span, self.name.request, counts, content.positions)
+        return CommitMetadata(commit_id, content.app_id, {}, None, {}, {self.name.topic_partition: replaced})
+
+    @property
+    def condition(self) -> str:
+        """The condition for the rows of its range, as SQL."""
+        source, span = self.name.topic_partition, self.content.span
+        # A topic's name has letters, digits, dots, dashes and underscores only.
+        condition = (
+            f"_kafka_topic = '{source.topic}' AND _kafka_partition = {source.partition} "
+            f"AND _kafka_offset >= {span.start} AND _kafka_offset < {span.end}"
+        )
+        if not self.content.only:
+            return condition
+        # In addition to the bounds, by which Delta skips files.
+        offsets = ", ".join(str(offset) for run in self.content.only for offset in range(run.start, run.end))
+        return f"{condition} AND _kafka_offset IN ({offsets})"
+
+    def held(self, reason: str, problem: str, remedy: str) -> Held:
+        """This request cannot be carried out, or not yet."""
+        source = self.name.topic_partition
+        return Held(reason, f"rows of {source} {self.content.span} wait to be replaced: {problem}", remedy)
+
+    @property
+    def give_up(self) -> str:
+        """The command with which an operator withdraws it."""
+        return f"delete {self.name.path} from the stage"
+
+    @property
+    def give_up_and_ask_again(self) -> str:
+        """The commands with which an operator stages its range once more."""
+        span = self.content.span
+        return f"{self.give_up}, and ask again with `{replay(self.name.topic_partition, span.start, span.end)}`"
+
+
+def waits(request: Request, stream: Stream, position: Position | None) -> Held | None:
+    """Why a request cannot be carried out now; None when it can (rule 1)."""
+    content = request.content
+    if content.app_id != stream.app_id or not stream.kafka_columns or stream.merge is not None:
+        problem = f"it is for the stream {content.app_id}, whose rows have offset columns and are not merged"
+        return request.held("replacement_refused", problem, request.give_up)
+    urls = {comparable(url) for url in stream.tables}
+    strange = [table.url for table in content.tables if comparable(table.url) not in urls]
+    if strange:
+        return request.held("replacement_refused", f"{strange[0]} is no table of this stream", request.give_up)
+    if position is None or content.span.end > position:
+        at = "has no position" if position is None else f"is at {position}"
+        return request.held(
+            "replacement_waits",
+            f"the table {at}, and only what it has can be replaced",
+            f"wait until the rest is loaded, or {request.give_up}",
+        )
+    return None
+
+
+def misfit(request: Request, target: Target) -> Held | None:
+    """Why staged rows are incompatible with their table; None when they are compatible."""
+    table = request.content.of(target.url)
+    if table is None or not table.files:
+        return None
+    staged = TableShape(table.schema, target.shape.partition_by)
+    found = differences(target.shape, staged, target.way)
+    if not found:
+        return None
+    return request.held(
+        "replacement_refused",
+        f"its rows do not fit {target.url}: {'; '.join(found)}",
+        f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.way)}, and then "
+        f"{request.give_up_and_ask_again}",
+    )
+
+
+def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> Held | None:
+    """The refusal of rule 5 for a table whose txn action says that it has a step; None when it has its rows."""
+    for commit, is_on_lineage in islice(with_lineage(history), MOST_COMMITS):
+        if _is_of(commit, request):
+            if is_on_lineage:
+                return None
+            break
+    return request.held(
+        "replacement_refused",
+        f"a part of it that was done was taken back from {url} (RESTORE), or its log does not show it any more; "
+        "some of its records may be in two tables or in none",
+        request.give_up_and_ask_again,
+    )
+
+
+def _is_of(commit: LoggedCommit, request: Request) -> bool:
+    replaced = {} if commit.metadata is None else commit.metadata.replaced
+    return any(found.request == request.name.request for found in replaced.values())
+
+
+def behind(request: Request, earlier: Iterable[Request]) -> Held | None:
+    """Why a request waits for unfinished ones that were made before it (rule 4)."""
+    span = request.content.span
+    for other in earlier:
+        theirs = other.content.span
+        same = other.name.topic_partition == request.name.topic_partition
+        if same and span.start < theirs.end and theirs.start < span.end:
+            problem = f"{other.name.path}, which replaces {theirs}, was asked for before it and is not done"
+            return request.held("replacement_waits", problem, f"wait for that one, or {other.give_up}")
+    return None
+
+
+def would_lose(request: Request, records: int) -> Held | None:
+    """The refusal of rule 6."""
+    if not records:
+        return None
+    return request.held(
+        "replacement_refused",
+        f"the tables have {records:,} records in it that Kafka did not have any more when the request was made",
+        f"{request.give_up}, and choose a range without them",
+    )

@@ -1,0 +1,220 @@
+"""What one pass did for one stream, and how it is reported: in the report, the log and the metrics.
+
+Rule: code that does something reports it here and nowhere else, so every pass is reported in the same way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from common.errors import ExitCode
+from common.pages.model import Event
+from common.stage.markers import Marker
+from delta_loader.plan.held import staged_from
+from delta_loader.plan.seen import SeenPartition
+from delta_loader.plan.undeclared import undeclared_of
+from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.errors import KafkaDeltaExpressError
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.spans import Position, TopicPartition
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Found, Load
+    from delta_loader.stage.listed import Listed
+    from delta_loader.tables.commits import TableCommit
+
+
+@dataclass(slots=True)
+class StreamReport:
+    """What one pass did and found for one stream."""
+
+    app_id: str
+    is_look: bool = False
+    """Whether the pass only read, because another loader loads the stream."""
+    commits: int = 0
+    rows: int = 0
+    files: int = 0
+    replacements: int = 0
+    """How many replacement requests were carried out."""
+    steps: int = 0
+    """Progress other than commits, such as the steps of a request; a pass that hangs makes none."""
+    looked_s: float = 0.0
+    """When the stage was listed, by the monotonic clock."""
+    settled: int = 0
+    strays: int = 0
+    held: dict[TopicPartition, Held] = field(default_factory=dict)
+    failure: KafkaDeltaExpressError | None = None
+    seen: dict[TopicPartition, SeenPartition] = field(default_factory=dict)
+    """Empty when the pass failed before it was known."""
+    events: list[Event] = field(default_factory=list)
+    dead_letters: Counter[str] = field(default_factory=Counter)
+    """By class, from the markers that were loaded."""
+    valid_through_ms: int | None = None
+    """From the last of its commits to the main table; None without one."""
+    version: int | None = None
+    """The main table's version after that commit."""
+    left_out: int = 0
+    """How many tables lack something that the main table has."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command that loads only this stream."""
+        failed = ExitCode.DONE if self.failure is None else self.failure.exit_code
+        return ExitCode.of([failed, ExitCode.HELD if self.held else ExitCode.DONE])
+
+    @property
+    def progress(self) -> int:
+        """A number that rises as long as the pass makes progress."""
+        return self.commits + self.steps
+
+    def stepped(self) -> None:
+        """Count one more step."""
+        self.steps += 1
+
+    def begin(self) -> None:
+        """A turn starts, or another slice of one: what waits is determined again, what was loaded is kept."""
+        self.held, self.failure, self.is_look = {}, None, False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReporter:
+    """Reports what happens to one stream in one pass."""
+
+    report: StreamReport
+    log: FilteringBoundLogger
+    metrics: Metrics
+    clock: Clock
+
+    def held(self, source: TopicPartition, reason: Held) -> None:
+        """A Kafka partition is held."""
+        self.report.held[source] = reason
+        self.log.warning(
+            "partition held",
+            topic=source.topic,
+            partition=source.partition,
+            reason=reason.reason,
+            problem=reason.problem,
+            remedy=reason.remedy,
+        )
+
+    def strays(self, markers: Iterable[Marker]) -> None:
+        """Late claims were moved out of the way."""
+        for marker in markers:
+            self.report.strays += 1
+            self.metrics.add(catalogue.LOADER_STRAYS, app_id=self.report.app_id)
+            files = sum(len(table.files) for table in marker.tables)
+            self.log.warning("stray put aside", marker=marker.name.path, span=str(marker.span), files=files)
+
+    def commit(self, commit: TableCommit, outcome: CommitOutcome, duration_s: float) -> None:
+        """A commit was attempted."""
+        metrics, app_id = self.metrics, self.report.app_id
+        metrics.add(catalogue.LOADER_COMMITS, app_id=app_id, outcome=_OUTCOMES[type(outcome)])
+        metrics.observe(catalogue.LOADER_COMMIT_SECONDS, duration_s)
+        if not isinstance(outcome, Committed):
+            self.log.warning("commit not made", table=commit.target.url, outcome=str(outcome))
+            return
+        brought = commit.added + outcome.written
+        self.report.commits += 1
+        self.report.rows += brought.rows
+        self.report.files += brought.files
+        metrics.add(catalogue.LOADER_FILES, brought.files, app_id=app_id)
+        metrics.add(catalogue.LOADER_ROWS, brought.rows, app_id=app_id)
+        metrics.add(catalogue.LOADER_BYTES, brought.size_bytes, app_id=app_id)
+        through_ms = commit.metadata.valid_through_ms
+        if through_ms is not None:
+            self.report.valid_through_ms = through_ms
+            metrics.set(catalogue.LOADER_VALID_THROUGH, through_ms / 1000, app_id=app_id)
+        self.report.events.append(
+            Event(
+                time_ms=self.clock.wall_ms(),
+                stream=app_id,
+                what=f"version {outcome.version:,} of {commit.target.url.rstrip('/').rpartition('/')[2]}",
+                rows=brought.rows,
+                files=brought.files,
+                size_bytes=brought.size_bytes,
+                seconds=duration_s,
+                note=f"{outcome.written.files} files by Spark" if outcome.written.files else "",
+            )
+        )
+        self.log.info(
+            "committed",
+            table=commit.target.url,
+            version=outcome.version,
+            rows=brought.rows,
+            files=brought.files,
+            written_by_spark=outcome.written.files,
+            partitions=len(commit.advances),
+            commit_id=commit.metadata.commit_id,
+            seconds=round(duration_s, 3),
+        )
+
+    def conflict(self) -> None:
+        """A commit conflicted with another writer's."""
+        self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
+
+    def loaded(self, load: Load, version: int | None) -> None:
+        """The main table has a load."""
+        self.report.version = version
+        app_id = self.report.app_id
+        for marker in load.markers:
+            for error_class, count in (marker.manifest.dead_letters if marker.manifest is not None else {}).items():
+                self.report.dead_letters[error_class] += count
+                self.metrics.add(catalogue.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
+
+    def partition(
+        self, source: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
+    ) -> None:
+        """How far a Kafka partition is loaded and staged, by the markers near its position."""
+        markers = [marker for marker in found if isinstance(marker, Marker)]
+        staged = max([*(marker.span.end for marker in markers), listed.names[-1].start])
+        waiting = [marker for marker in markers if position is None or marker.span.end > position]
+        oldest = min(waiting, key=lambda marker: marker.span.start, default=None)
+        oldest_ms = None if oldest is None or oldest.manifest is None else oldest.manifest.created_ms
+        self.report.seen[source] = seen = SeenPartition(
+            begins=listed.names[0].start,
+            loaded=position,
+            staged=staged,
+            waiting=listed.waiting(position),
+            oldest_ms=oldest_ms,
+            topic_id=staged_from(markers),
+            ends=any(marker.name == listed.names[-1] for marker in markers),
+            undeclared=undeclared_of(markers),
+        )
+        labels = {"topic": str(source.topic), "partition": str(source.partition)}
+        self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
+        self.metrics.set(catalogue.LOADER_STAGED_POSITION, staged, **labels)
+        self.metrics.set(catalogue.LOADER_LAG, seen.lag, **labels)
+
+    def stream(self, markers: int, left_out: int) -> None:
+        """How many markers there are, and how many tables were left out."""
+        self.report.left_out = left_out
+        waiting = sum(seen.waiting for seen in self.report.seen.values())
+        self.metrics.set(catalogue.LOADER_MARKERS, markers, app_id=self.report.app_id)
+        self.metrics.set(catalogue.LOADER_WAITING, waiting, app_id=self.report.app_id)
+        self.metrics.set(catalogue.LOADER_LEFT_OUT, left_out, app_id=self.report.app_id)
+
+    def settled(self, markers: int) -> None:
+        """Markers that are no longer needed were deleted."""
+        self.report.settled = markers
+        if markers:
+            self.metrics.add(catalogue.LOADER_SETTLED, markers, app_id=self.report.app_id)
+            self.log.info("markers settled", markers=markers)
+
+
+_OUTCOMES: dict[type[CommitOutcome], str] = {
+    Committed: "committed",
+    AlreadyLoaded: "already_loaded",
+    Conflicted: "conflicted",
+    Failed: "failed",
+    Unknown: "unknown",
+    NotWritten: "not_written",
+}

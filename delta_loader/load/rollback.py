@@ -1,0 +1,204 @@
+"""Detects whether tables were rolled back, and carries out an operator's resolution.
+
+Rules:
+
+1. Each time the tables are read, their histories are read too. A stream with a rolled-back table is held as a whole:
+   nothing of it is loaded or settled until the stage has a resolution (common/stage/resolutions.py).
+2. A resolution is carried out by one commit to that table, which sets the txn actions back (`replay`) or leaves them
+   (`go_on`), and names the event that it resolves in its metadata. It is therefore carried out once, no matter which
+   loader tries it and how often.
+3. Kafka partitions without a txn action are held individually, when the history says that they had one, or when only a
+   table that is gone could have had the start of their chain.
+4. How far a table's history was read is kept in memory only to avoid reading it again: of a table that other writers
+   commit to, an idle stream reads only the new commits, not everything since its own last commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from common.remedies import CONFIG, delta_table, quoted, repair
+from common.stage.resolutions import Resolution, resolution_path
+from common.tables.commit_metadata import CommitMetadata, Resolved
+from common.tables.identity import KnownChain, TableIdentity, with_transactions
+from common.tables.rollback import (
+    MOST_COMMITS,
+    OwnPast,
+    Rollback,
+    RollbackKind,
+    described,
+    own_past,
+    unknown_positions,
+    without_txn,
+)
+from common.tables.stream_history import StreamHistory
+from delta_loader.plan.held import Held
+from delta_loader.tables.commits import TableCommit, with_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+    from common.tables.history import LoggedCommit
+    from common.tables.transactions import TxnIds
+    from delta_loader.ports import DeltaTables, NewId
+    from delta_loader.stage.reading import Stage
+    from delta_loader.tables.commits import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What is known of a table's history for one stream (streams may share a table)."""
+
+    table_id: str
+    version: int
+    """The version up to which there was no rollback."""
+    identity: TableIdentity
+    unknown: LoggedCommit | None = None
+    """The log's oldest commit, if the log has none of the stream's commits (common/tables/rollback.py, rule 6)."""
+
+
+Looked = dict[tuple[str, str], Examined]
+"""By stream and table URL."""
+
+
+class RollbackDetector:
+    """What one pass over one stream sees of its tables' histories."""
+
+    def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
+        """``looked`` is kept from pass to pass."""
+        self._stream = stream
+        self._app_id = stream.app_id
+        self.ids = ids
+        """With the chains' newest generations, once they are known."""
+        self._tables = tables
+        self._stage = stage
+        self._looked = looked
+        self._pasts: dict[tuple[str, int], OwnPast] = {}
+
+    def look(self, target: Target) -> tuple[Target, Rollback | None]:
+        """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
+        if target.version is None:
+            return target, None
+        place, known = (self._app_id, target.url), self._looked.get((self._app_id, target.url))
+        if known is not None and known.table_id == target.table_id and known.version == target.version:
+            return replace(target, identity=known.identity), None
+        if known is not None and known.table_id == target.table_id and self._is_of_others(target, known.version):
+            identity = with_transactions(known.identity, self._stream, self.ids, target.transactions)
+            self._looked[place] = replace(known, version=target.version, identity=identity)
+            return replace(target, identity=identity), None
+        history = StreamHistory(self._stream, self._history(target))
+        identity = history.identity(target.transactions)
+        if history.rollback is None:
+            self._looked[place] = Examined(target.table_id, target.version, identity, history.unknown_since)
+        return replace(target, identity=identity), history.rollback
+
+    def _history(self, target: Target) -> Iterator[LoggedCommit]:
+        """The table's history. Where the stream has no position, only as much as is read to find expired commits."""
+        history = self._tables.history(target.url, target.version or 0)
+        is_there = any(name.startswith(f"{self._app_id}-") for name in target.transactions)
+        return history if is_there else islice(history, MOST_COMMITS)
+
+    def _is_of_others(self, target: Target, version: int) -> bool:
+        """Whether the commits after an examined version do not matter: they add others' rows or only move rows."""
+        for commit in self._tables.history(target.url, target.version or 0):
+            if commit.version <= version:
+                return commit.version == version
+            is_own = commit.metadata is not None and commit.metadata.app_id == self._app_id
+            if is_own or commit.is_turning_point:
+                return False
+        return False
+
+    def landed(self, target: Target) -> None:
+        """Record that our commit is in the table, right after the examined version."""
+        if target.version is not None:
+            self._looked[self._app_id, target.url] = Examined(target.table_id, target.version, target.identity)
+
+    def without_txn(
+        self,
+        target: Target,
+        unplaced: Iterable[TopicPartition],
+        rootless: Iterable[TopicPartition],
+        first_ms: Mapping[TopicPartition, int],
+    ) -> tuple[Rollback, ...]:
+        """Why Kafka partitions that are staged have no position in the table (rule 3)."""
+        unplaced = list(unplaced)
+        if target.version is None or not unplaced:
+            return ()
+        key = target.url, target.version
+        if key not in self._pasts:
+            wanted = [(source, self.ids.generation_of(source)) for source in unplaced]
+            since_ms = min(first_ms.values()) if {*unplaced} == first_ms.keys() else None
+            history = self._tables.history(target.url, target.version)
+            self._pasts[key] = own_past(history, self._app_id, wanted, since_ms)
+        return without_txn(self._pasts[key], unplaced, rootless, self.ids.generations, first_ms)
+
+    def unknown(
+        self, target: Target, placed: Mapping[TopicPartition, tuple[Position, Sequence[Marker]]]
+    ) -> Rollback | None:
+        """The chains whose position may be that of a rolled-back table, where the table's log cannot tell."""
+        known = self._looked.get((self._app_id, target.url))
+        if known is None or known.unknown is None:
+            return None
+        return unknown_positions(known.unknown, placed, self.ids.generations)
+
+    def answer(self, target: Target, back: Rollback) -> Resolution | None:
+        """The operator's resolution, if there is one. Raises UsageError, StoreError."""
+        path = resolution_path(self._app_id, target.table_id, back.cause.version)
+        data = self._stage.object(path)
+        return None if data is None else Resolution.from_bytes(path, data)
+
+    def obedience(self, target: Target, answer: Resolution, new_id: NewId) -> TableCommit:
+        """The commit that carries out a resolution (rule 2)."""
+        positions: Mapping[TopicPartition, Position] = answer.positions
+        ids = target.ids(self.ids)
+        advances = {
+            ids.of(source, answer.generations.get(source, 0)): int(position) - 1
+            for source, position in positions.items()
+        }
+        moved = {
+            source: KnownChain(answer.generations.get(source, 0), position) for source, position in positions.items()
+        }
+        answered = Resolved(answer.version, answer.decision, positions)
+        metadata = CommitMetadata(new_id(), self._app_id, {}, None, answers=answered, generations=answer.generations)
+        return TableCommit(
+            target=target,
+            app_id=self._app_id,
+            files=(),
+            expected={txn_id: target.transactions.get(txn_id) for txn_id in advances},
+            advances=advances,
+            metadata=with_identity(metadata, target, ids, moved) if target.identity.is_whole else metadata,
+        )
+
+
+def held_by(url: str, app_id: str, back: Rollback) -> Held:
+    """Why a stream, or a Kafka partition, waits for a resolution."""
+    return Held(back.kind.value, described(url, back), _remedy(url, app_id, back))
+
+
+def _remedy(url: str, app_id: str, back: Rollback) -> str:
+    command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
+    if back.kind is RollbackKind.EXPIRED:
+        return (
+            f"unset the property (ALTER TABLE {delta_table(url)} UNSET TBLPROPERTIES "
+            f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
+        )
+    if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
+        source = min(back.positions)
+        return (
+            f"say from which offset on its records are to be loaded: `{repair('restart', source)} --at OFFSET --yes`, "
+            "where OFFSET is the first one that the table lacks (for every partition that is held so)"
+        )
+    if back.kind is RollbackKind.UNKNOWN:
+        return (
+            f"compare the table's rows with these positions; if it has them, `{command} --go-on --yes`; if not, "
+            f"`{repair('restart', min(back.positions))} --at OFFSET --yes` loads again from the first one that it lacks"
+        )
+    return (
+        f"`{command} --replay` loads again what it lacks, `{command} --go-on` says that it is right as it is; both "
+        "only show what they would do, until --yes is added"
+    )

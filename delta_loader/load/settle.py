@@ -1,0 +1,115 @@
+"""Decides which markers can be deleted, and through what time a table is complete.
+
+Rules:
+
+1. A marker may be deleted when the stream's main table covers it (tables/commits.py, rule 3: then all its tables do), it
+   is not the last marker of its Kafka partition, and it has existed for the retention. Writers continue from the last
+   one. Of a chain of several topics, the last covered marker stays too, no matter how many wait above it: nothing else
+   records how far each topic was at the table's position, the only position that an operator can rewind to
+   (bootstrap/plans/repair.py).
+2. Coverage is decided by the marker's own span, never by its neighbors' names: a stray may extend past them.
+3. Markers are deleted from the low end only: a marker that has to stay keeps all markers above it. A writer that finds
+   the marker before its own still there therefore knows that its claim was for a position that no other writer had
+   claimed before (G2).
+4. A table is complete through the lowest value over all existing Kafka partitions, where a partition's value is the
+   highest record timestamp that is loaded, or the time at which a writer found nothing after what is loaded
+   (common/stage/idle.py). The time is unknown while a partition has neither. The table is complete no later than the
+   time at which these were all the partitions: one added since then has no marker yet. Kafka is asked for the
+   partitions; if it does not answer, a writer's record of them is used.
+5. A partition that does not exist, and that only a marker made by hand names, is not counted and not loaded.
+"""
+
+from __future__ import annotations
+
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from common.stage.idle import MAX_PARTITION
+from common.stage.markers import Marker
+from common.stage.merged import is_merged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from common.spans import Position, TopicPartition
+    from common.stage.idle import IdleFact, StreamFact
+    from common.stage.markers import MarkerName
+    from delta_loader.plan.plan import Found
+
+
+def settle_candidates(
+    names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, int], position: Position | None, keep_after_ms: int
+) -> tuple[MarkerName, ...]:
+    """Markers of one Kafka partition that may be finished, judged by a listing alone.
+
+    ``names`` are all markers of the partition, ordered by position; a marker last written at or after ``keep_after_ms``
+    stays. Read the candidates and pass them to `settled` to decide.
+    """
+    if position is None:
+        return ()
+    but_last = islice(names, max(0, len(names) - 1))
+    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, but_last))
+
+
+def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
+    """The candidates that the table covers in full (rules 2 and 3), from the lowest on, without the one that stays."""
+    by_start = sorted(candidates, key=lambda found: found.name)
+    covered = takewhile(lambda found: isinstance(found, Marker) and found.span.end <= position, by_start)
+    names = tuple(found.name for found in covered)
+    return names[:-1] if names and is_merged(names[0].topic_partition.topic) else names
+
+
+def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) -> int | None:
+    """The highest record timestamp among the markers of one Kafka partition that end at or before ``position``."""
+    if position is None:
+        return None
+    return max(
+        (
+            found.manifest.highest_timestamp_ms
+            for found in markers
+            if isinstance(found, Marker)
+            and found.span.end <= position
+            and found.manifest is not None
+            and found.manifest.highest_timestamp_ms is not None
+        ),
+        default=None,
+    )
+
+
+class IdleFacts:
+    """What writers recorded about idle Kafka partitions, grouped once per partition."""
+
+    def __init__(self, facts: Iterable[IdleFact]) -> None:
+        self._by_chain: dict[tuple[TopicPartition, int], list[IdleFact]] = {}
+        for fact in facts:
+            self._by_chain.setdefault((fact.source, fact.generation), []).append(fact)
+
+    def through_ms(self, source: TopicPartition, position: Position | None, generation: int) -> int | None:
+        """The latest time at which a partition had nothing past ``position`` (common/stage/idle.py, rule 3)."""
+        if position is None:
+            return None
+        facts = self._by_chain.get((source, generation), ())
+        return max((fact.time_ms for fact in facts if fact.position <= position), default=None)
+
+
+def valid_through_ms(highest_ms: Mapping[TopicPartition, int | None], known_ms: int) -> int | None:
+    """The time through which the table is complete (rule 4); ``known_ms`` is when these were all the partitions."""
+    known = [value for value in highest_ms.values() if value is not None]
+    return min(*known, known_ms) if known and len(known) == len(highest_ms) else None
+
+
+def newest_fact(app_id: str, facts: Iterable[StreamFact]) -> StreamFact | None:
+    """The newest record of which partitions a stream's topics have; None if no writer recorded it."""
+    return max((fact for fact in facts if fact.app_id == app_id), key=lambda fact: fact.time_ms, default=None)
+
+
+def unknown_partitions(
+    found: Mapping[TopicPartition, Sequence[Found]], known: StreamFact | None
+) -> frozenset[TopicPartition]:
+    """The staged Kafka partitions that do not exist and that only markers made by hand name (rule 5)."""
+    return frozenset(
+        source
+        for source, markers in found.items()
+        if markers and all(isinstance(marker, Marker) and marker.manifest is None for marker in markers)
+        if source.partition > MAX_PARTITION or (known is not None and not known.has(source))
+    )

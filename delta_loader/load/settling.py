@@ -1,0 +1,72 @@
+"""Deletes the markers that all of a stream's tables are past, once they are old enough (load/settle.py).
+
+Rules:
+
+1. A table that was rolled back since it was last read may need markers again, and other loaders carry out resolutions
+   too, so the tables are read again before anything is deleted. A marker may also be replaced under its name, by a
+   rewind and the writer that stages it again: it is compared right before the delete, so only the marker that was
+   judged is deleted.
+2. An age is the difference of two times of the store. This machine's clock only decides when to ask for the store's: a
+   clock that is ahead deletes nothing early, one that is behind deletes later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.storage.store import store_time_ms
+from delta_loader.load.settle import settle_candidates, settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
+    from delta_loader.plan.plan import Found
+    from delta_loader.stage.identity import StreamIdentity
+    from delta_loader.stage.listed import Listing
+    from delta_loader.stage.reading import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The settling of one stream in one pass."""
+
+    stage: Stage
+    tables: Mapping[str, str]
+    """As `Stage.read` expects them."""
+    finished: Callable[[TopicPartition], Position | None]
+    """The position up to which all tables have a Kafka partition's rows."""
+    look_again: Callable[[], bool]
+    """Read the tables again; False when nothing may be deleted now."""
+
+    def run(self, listing: Listing, identity: StreamIdentity, now_ms: int, keep_ms: int) -> int:
+        """Delete markers staged at least ``keep_ms`` ago; returns how many. Raises KafkaDeltaExpressError.
+
+        ``now_ms`` is this machine's time.
+        """
+
+        def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
+            listed = listing[source]
+            return settle_candidates(listed.names, listed.modified_ms, self.finished(source), now_ms - keep_ms)
+
+        if not any(map(candidates, listing)):
+            return 0
+        if keep_ms:
+            now_ms = store_time_ms(self.stage.store)
+        if not any(map(candidates, listing)) or not self.look_again():
+            return 0
+        ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
+        judged: dict[MarkerName, tuple[Found, ...]] = {}
+        chains: list[Found] = []
+        positions = {source: position for source in listing if (position := self.finished(source)) is not None}
+        for source, position in positions.items():
+            found = self.stage.read(listing, candidates(source), self.tables)
+            chain = identity.judged(source, (marker for markers in found.values() for marker in markers))
+            ended[source] = settled(chain, position)
+            judged |= found
+            chains += chain
+        gone = self.stage.delete(listing, ended, judged, self.tables)
+        self.stage.delete_waiting(marker for marker in chains if marker.name in gone)
+        return len(gone)

@@ -1,0 +1,129 @@
+"""One pass over one stream, in the order in which data flows: observe, fence, catch up, plan, commit, settle.
+
+Each step is a file of its own over one context (context.py): fence.py, planning.py, commit_load.py with committer.py,
+and settling.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.tables.rollback import RollbackKind
+from delta_loader.load.catch_up import CatchUp
+from delta_loader.load.commit_load import LoadCommits
+from delta_loader.load.committer import Committer
+from delta_loader.load.context import LoadContext
+from delta_loader.load.fence import RollbackFence
+from delta_loader.load.merged import MergedLoads
+from delta_loader.load.planning import plan
+from delta_loader.load.settling import Settling
+from delta_loader.plan.plan import Limits
+from delta_loader.stage.generations import put_older_aside
+from delta_loader.stage.strays import StrayKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import LoaderSettings, Stream
+    from common.spans import Position, TopicPartition
+    from delta_loader.load.ports import Ports
+    from delta_loader.load.replace_ranges import Replacements
+    from delta_loader.load.report import StreamReport
+    from delta_loader.load.rollback import Looked
+    from delta_loader.plan.plan import Load
+
+
+class StreamLoad:
+    """One pass over one stream."""
+
+    def __init__(
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+    ) -> None:
+        self.context = LoadContext(stream, settings, ports, report, looked)
+        self._limits = Limits(settings.max_files, settings.max_bytes)
+        self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, self.context.reporter.held)
+        committer = Committer(self.context, self._merged)
+        self._fence = RollbackFence(self.context, committer)
+        self._commits = LoadCommits(self.context, committer, self._merged)
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
+        context, fence = self.context, self._fence
+        context.stop = stop
+        context.observe()
+        waiting = [source for source, listed in context.listing.items() if listed.waiting(context.position(source))]
+        self._merged.look(waiting, context.position)
+        if not fence.holds():
+            self._put_strays_aside()
+            self._catch_up()
+        while not stop() and not fence.holds() and (load := self._plan()) is not None:
+            self._commits.carry_out(load)
+        if context.ports.replacements is not None and not stop() and not fence.holds():
+            self._replace_ranges(context.ports.replacements)
+        context.report_partitions()
+        if not stop() and not fence.holds():
+            self._settle()
+        context.tables.raise_failure()
+
+    def inspect(self) -> None:
+        """Find out how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
+        self.context.inspect()
+
+    def _plan(self) -> Load | None:
+        self.context.read_markers()
+        return plan(self.context, self._fence.partitions(), self._limits)
+
+    def _put_strays_aside(self) -> None:
+        """Before planning, move markers that are certain to be late claims out of the way (stage/stray_rules.py)."""
+        context, stage = self.context, self.context.ports.stage
+        context.read_markers()
+        positions = {source: context.finished(source) for source in context.listing}
+        near = [marker for source in context.listing for marker in context.all_markers(source)]
+        context.listing, older = put_older_aside(stage, context.listing, context.generations, near, context.tables.urls)
+        near = [marker for source in context.listing for marker in context.markers(source)]
+        keeper = StrayKeeper(stage, context.tables.urls, context.identity)
+        context.listing, late = keeper.put_aside(context.listing, positions, near)
+        context.reporter.strays((*older, *late))
+
+    def _catch_up(self) -> None:
+        """Load into tables the ranges that they were left out of in earlier passes."""
+        context = self.context
+
+        def must_end(source: TopicPartition) -> bool:
+            return context.stop() or bool(context.tables.rolled_back) or source in context.report.held
+
+        identity, commit = context.identity, self._commits.commit
+        catch_up = CatchUp(context.stream, context.tables, context.ports, self._limits, commit, identity, must_end)
+        catch_up.run(context.listing, context.ids)
+
+    def _replace_ranges(self, replacements: Replacements) -> None:
+        """Carry out the operators' requests to replace ranges."""
+        context = self.context
+
+        def position_now(source: TopicPartition) -> Position | None:
+            """Read again, for work outside a transaction of this loader; None also when the table was rolled back."""
+            context.tables.look()
+            is_unusable = context.tables.rolled_back or context.is_foreign(source)
+            return None if is_unusable else context.finished(source)
+
+        replaced = replacements.run(context.stream, position_now, context.stop, context.report.stepped)
+        context.report.replacements += replaced.carried_out
+        for source, reason in replaced.held.items():
+            context.reporter.held(source, context.report.held.get(source, reason))
+
+    def _settle(self) -> None:
+        """Delete the markers that all tables are past."""
+        context = self.context
+
+        def look_again() -> bool:
+            context.tables.look()
+            return not self._fence.holds()
+
+        now_ms = context.ports.clock.wall_ms()
+        keep_ms = int(context.settings.marker_retention_s * 1000)
+        unknown = {
+            source for source, reason in context.report.held.items() if reason.reason == RollbackKind.UNKNOWN.value
+        }
+        listing = {source: listed for source, listed in context.listing.items() if source not in unknown}
+        settling = Settling(context.ports.stage, context.tables.urls, context.finished, look_again)
+        context.reporter.settled(settling.run(listing, context.identity, now_ms, keep_ms))

@@ -1,0 +1,200 @@
+"""The clean-up: unreferenced data files, strays that were moved aside, and unfinished uploads.
+
+Rules:
+
+1. First the files are listed, then the markers and staged replacements, then the tables' logs. A file only ever moves
+   in that direction: a file that gets its marker, or is loaded, during the clean-up is found in a later step.
+2. A file is removed only if it is older than the safe age, and not referenced by any marker in the chain (of any stream
+   of this stage), any staged replacement, or any version of the table that can still be read (maintenance/cleaning/rules.py).
+3. Anything unreadable counts as referring to everything: a marker keeps its Kafka partition's files, a log its table's.
+   So does a stream of another config that loads the same topics into the table: its stage is not read.
+4. Copies of late claims are removed too once they are old, and outboxes that no marker names (maintenance/cleaning/settled_outboxes.py).
+   Copies of a rewind stay: writers recognize it by them.
+5. Ages are by the store's own clock: the time of an object that was just written.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from common.errors import StoreError, TableError
+from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
+from common.storage.store import store_time_ms
+from common.tables.files import spoken_of
+from common.tables.history import read_history, store_lines
+from common.tables.log_files import COMMIT, LOG
+from delta_loader.maintenance.cleaning.candidates import Candidates
+from delta_loader.maintenance.cleaning.rules import Area, Tally, areas, names_in, other_stage, require_safe
+from delta_loader.maintenance.cleaning.settled_outboxes import settled_outboxes
+from delta_loader.ports import ScannedStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from common.settings import Settings
+    from common.storage.scanning import Upload
+    from common.tables.history import LoggedCommit
+    from delta_loader.ports import ParallelMap
+
+Item = TypeVar("Item")
+REPLACE = "replace"
+_AT_A_TIME = 1000
+
+
+class CleanStore(ScannedStore, Protocol):
+    """An object store that a clean-up can scan."""
+
+    def uploads(self, prefix: str) -> Iterator[Upload]:
+        """Multipart uploads that were started and not completed."""
+
+    def abort(self, upload: Upload) -> None:
+        """Abort an upload; no object is created."""
+
+
+class CleanUp:
+    """One stage and its streams' tables."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        open_store: Callable[[str], CleanStore],
+        parallel: ParallelMap,
+        told: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """``open_store`` opens the store at a URL."""
+        self._told = told
+        self._settings = settings
+        self._open = cache(open_store)
+        self._parallel = parallel
+        self._stage = open_store(settings.stage.url)
+        self._areas = areas(settings)
+
+    def run(self, older_than_s: float, *, remove: bool) -> tuple[Tally, ...]:
+        """List what can be removed, and remove it if ``remove``. Raises UsageError and StoreError."""
+        require_safe(self._settings, older_than_s)
+        before_ms = store_time_ms(self._stage) - int(older_than_s * 1000)
+        with closing(Candidates()) as candidates:
+            for number, area in enumerate(self._areas):
+                self._list(candidates, number, area, before_ms)
+            self._keep_staged(candidates)
+            failures = [self._keep_loaded(candidates, number, area) for number, area in enumerate(self._areas)]
+            tallies = [
+                self._files(candidates, number, area, failure, remove=remove)
+                for (number, area), failure in zip(enumerate(self._areas), failures, strict=True)
+            ]
+        uploads = [self._uploads(area, before_ms, remove=remove) for area in self._whole_areas()]
+        return (*tallies, self._strays(before_ms, remove=remove), self._outboxes(before_ms, remove=remove), *uploads)
+
+    # List, in the order of rule 1.
+
+    def _list(self, candidates: Candidates, number: int, area: Area, before_ms: int) -> None:
+        for found in self._open(area.url).scan(area.folder):
+            self._told(1)
+            path = found.path.removeprefix(f"{area.folder}/")
+            name = area.file(_below_table(path) if area.folder else path) if found.modified_ms < before_ms else None
+            if name is not None:
+                source = name.topic_partition
+                candidates.add(number, found, str(source.topic), int(source.partition))
+
+    def _keep_staged(self, candidates: Candidates) -> None:
+        """Exclude files that markers and staged replacements refer to."""
+        for folder in (DONE, REPLACE):
+            for found in _batches(self._stage.list(f"{folder}/")):
+                paths = [item.path for item in found if item.size_bytes]
+                for path, data in zip(paths, self._parallel(self._stage.read, paths), strict=True):
+                    self._keep_named(candidates, path, data)
+
+    def _keep_named(self, candidates: Candidates, path: str, data: bytes | None) -> None:
+        try:
+            candidates.keep(names_in(data or b""))
+        except ValueError:
+            parts = path.split("/")
+            name = MarkerName.parse(path)
+            if name is not None:
+                candidates.keep_partition(str(name.topic_partition.topic), int(name.topic_partition.partition))
+            elif len(parts) > len((REPLACE, "topic", "partition")) and parts[2].isdigit():
+                candidates.keep_partition(parts[1], int(parts[2]))
+
+    def _keep_loaded(self, candidates: Candidates, number: int, area: Area) -> str | None:
+        """Exclude files that a table refers to; returns why that cannot be determined, if so (rule 3)."""
+        if not area.has_log:
+            return None
+        store = self._open(area.url)
+        try:
+            for names in spoken_of(store):
+                candidates.keep(names)
+            failure = other_stage(area, self._settings, _history(store))
+        except (StoreError, TableError) as error:
+            failure = error.problem
+        if failure is not None:
+            candidates.keep_area(number)
+        return failure
+
+    # Remove, or only count.
+
+    def _files(self, candidates: Candidates, number: int, area: Area, failure: str | None, *, remove: bool) -> Tally:
+        tally, store = Tally("data files", area.url, failure=failure), self._open(area.url)
+        for found in _batches(candidates.left(number)):
+            for item in found:
+                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+            if remove:
+                self._remove(store, [item.path for item in found])
+        return tally
+
+    def _strays(self, before_ms: int, *, remove: bool) -> Tally:
+        tally = Tally("stray markers", f"{self._stage.url}/{STRAY}")
+        old = (item for item in self._stage.scan(STRAY) if item.modified_ms < before_ms and is_late_path(item.path))
+        for found in _batches(old):
+            for item in found:
+                tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+            if remove:
+                self._remove(self._stage, [item.path for item in found])
+        return tally
+
+    def _outboxes(self, before_ms: int, *, remove: bool) -> Tally:
+        tally, found = Tally("outboxes", self._stage.url), settled_outboxes(self._stage, self._parallel, before_ms)
+        for item in found:
+            tally = tally.and_one(item.path, item.size_bytes, item.modified_ms)
+        if remove:
+            self._remove(self._stage, [item.path for item in found])
+        return tally
+
+    def _whole_areas(self) -> Iterator[tuple[str, str]]:
+        yield from ((area.url, area.folder) for area in self._areas if area.has_log)
+        yield self._settings.stage.url, ""
+
+    def _uploads(self, area: tuple[str, str], before_ms: int, *, remove: bool) -> Tally:
+        url, folder = area
+        tally, store = Tally("uploads", url), self._open(url)
+        for upload in list(store.uploads(folder)):
+            if upload.started_ms < before_ms:
+                tally = tally.and_one(upload.path, 0, upload.started_ms)
+                if remove:
+                    store.abort(upload)
+        return tally
+
+    def _remove(self, store: CleanStore, paths: Sequence[str]) -> None:
+        def remove_one(path: str) -> None:
+            store.delete([path])
+
+        self._parallel(remove_one, paths)
+
+
+def _history(store: CleanStore) -> Iterator[LoggedCommit]:
+    matches = (COMMIT.fullmatch(found.path) for found in store.list(LOG))
+    newest = max((int(match[1]) for match in matches if match), default=-1)
+    return read_history(newest, store_lines(store))
+
+
+def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+    several = iter(items)
+    while batch := list(islice(several, _AT_A_TIME)):
+        yield batch
+
+
+def _below_table(path: str) -> str:
+    """A file's path relative to its table, from its path below the stage's ``data/``."""
+    return path.partition("/")[2]

@@ -1,0 +1,72 @@
+"""What a run of the table services sees and does, as values; the results of a task are a closed set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_loader.maintenance.services.due import NOTHING
+
+if TYPE_CHECKING:
+    from delta_loader.maintenance.services.due import CommitPiece, Due, TableRules
+    from delta_loader.maintenance.services.facts import TableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The task's commit is in the table."""
+
+    files_removed: int = 0
+    files_added: int = 0
+    bytes_removed: int = 0
+    bytes_added: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Another commit came in between, or the run was stopped: nothing was changed, and the next run checks again."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """The task could not be done."""
+
+    problem: str
+
+
+Outcome = Done | GivenUp | TaskFailed
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReport:
+    """A run's result for one task."""
+
+    piece: CommitPiece
+    outcome: Outcome
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """A table, and what is due for it."""
+
+    url: str
+    facts: TableFacts | None
+    """None when there is no table yet, or it could not be read."""
+    rules: TableRules
+    due: Due = NOTHING
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What one run did."""
+
+    pieces: tuple[PieceReport, ...]
+    looks: tuple[TableLook, ...]
+    left: tuple[CommitPiece, ...] = ()
+    """The tasks that it did not get to."""
+    stopped_by: str = ""
+    """Why; empty when nothing is left."""

@@ -1,0 +1,174 @@
+"""Reads a table's facts for its services from its log and the stage. Needs no JVM.
+
+Rules:
+
+1. The history is read from the newest commit down, until each service that commits was found, or `_MOST_COMMITS` were
+   read: a table that was never maintained is due anyway.
+2. A table of several streams is left alone when one of them disables services, and is quiet when it is for all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from common.settings.pace import longest_flush_after_s
+from common.tables.delta_log import read_table_state
+from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
+from common.tables.stream_history import read_identity
+from common.tables.urls import comparable
+from delta_loader.maintenance.cleaning.rules import RETRIES_S
+from delta_loader.maintenance.live_files import live_files
+from delta_loader.maintenance.services.due import TableRules
+from delta_loader.maintenance.services.facts import Gathering, LogFacts, Service, TableFacts, joined_vacuums, run_of
+from delta_loader.spark.clustering import clustering_columns
+from delta_loader.stage.waiting import oldest_waiting_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from common.ports import Clock, ObjectStore, StoredObject
+    from common.settings import Settings, Stream
+    from common.tables.state import TableState
+    from delta_loader.maintenance.services.facts import ServiceRun
+    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.stage.reading import Stage
+
+_MOST_COMMITS = 2_000
+_AT_A_TIME = 64
+_SHOWN = 5
+"""How many runs of each service are kept."""
+_LOGGED = frozenset({Service.OPTIMIZE, Service.VACUUM})
+
+
+def tables_of(settings: Settings) -> tuple[str, ...]:
+    """The tables with services enabled, each once."""
+    found: dict[str, str] = {}
+    for stream in settings.streams:
+        for url in stream.tables:
+            if all(one.table_services.enabled for one in _streams_of(settings, url)):
+                found.setdefault(comparable(url), url)
+    return tuple(found.values())
+
+
+def first_stream_of(settings: Settings, url: str) -> str:
+    """The app id of the first stream that has a table: the loader that loads this stream maintains the table."""
+    return _streams_of(settings, url)[0].app_id
+
+
+def rules_of(settings: Settings, url: str) -> TableRules:
+    """The settings for one table (rule 2)."""
+    streams, wanted = _streams_of(settings, url), settings.table_services
+    given = [stream.table_services.quiet_s for stream in streams]
+    quiet_s = max(wanted.optimize.quiet_s if one is None else one for one in given) if given else 0.0
+    of_rows = [one for one in streams if comparable(url) in {comparable(found) for found in one.row_tables}]
+    given_orders = (one.at(url).table_services.z_order for one in of_rows)
+    z_order = next((columns for columns in given_orders if columns), ())
+    flushed_s = longest_flush_after_s(settings) + settings.writer.revoke_timeout_s
+    return TableRules(wanted, quiet_s, z_order, flushed_s + RETRIES_S)
+
+
+def _streams_of(settings: Settings, url: str) -> list[Stream]:
+    wanted = comparable(url)
+    return [stream for stream in settings.streams if wanted in {comparable(found) for found in stream.tables}]
+
+
+@dataclass(frozen=True, slots=True)
+class FactsReader:
+    """Reads a table's facts."""
+
+    settings: Settings
+    stage: Stage
+    open_store: OpenStore
+    parallel: ParallelMap
+    clock: Clock
+
+    def read(self, url: str, rules: TableRules) -> TableFacts | None:
+        """The facts; None when there is no table. Raises TableError and StoreError."""
+        store = self.open_store(url)
+        state = read_table_state(store)
+        if state is None:
+            return None
+        is_clustered = "clustering" in state.features and bool(clustering_columns(store))
+        gathering = Gathering(
+            rules.small_below_bytes,
+            self.clock.wall_ms() - int(rules.quiet_s * 1000),
+            {_name_in_log(state, name): name for name in state.partition_by},
+        )
+        return TableFacts(
+            url=url,
+            log=_log_facts(store, state),
+            partition_by=state.partition_by,
+            properties=state.properties,
+            is_clustered=is_clustered,
+            partitions=gathering.add(live_files(store, self.parallel)),
+            runs=self._runs(store, state.version),
+            waiting_ms=self._waiting_ms(url),
+        )
+
+    def _waiting_ms(self, url: str) -> int | None:
+        found: list[int] = []
+        for stream in _streams_of(self.settings, url):
+            store = self.open_store(stream.table)
+            state = read_table_state(store)
+            identity = read_identity(stream, state, store)
+            oldest = oldest_waiting_ms(self.stage, stream, state, identity)
+            found += [] if oldest is None else [oldest]
+        return min(found, default=None)
+
+    def _runs(self, store: ObjectStore, newest: int) -> tuple[ServiceRun, ...]:
+        """The last runs, newest first (rule 1)."""
+        found: list[ServiceRun] = []
+        for start in range(newest, max(-1, newest - _MOST_COMMITS), -_AT_A_TIME):
+            versions = list(range(start, max(-1, start - _AT_A_TIME), -1))
+            read = self.parallel(lambda version: store.read(commit_path(version)), versions)
+            infos = [(version, _commit_info(data)) for version, data in zip(versions, read, strict=True) if data]
+            found += [run for version, info in infos if (run := run_of(version, info)) is not None]
+            met = {run.service for run in found if run.completed or run.service is not Service.VACUUM}
+            if met >= _LOGGED or any(data is None for data in read):
+                break
+        return _some_of_each(joined_vacuums(found))
+
+
+def _some_of_each(runs: Sequence[ServiceRun]) -> tuple[ServiceRun, ...]:
+    seen = dict.fromkeys(Service, 0)
+    kept: list[ServiceRun] = []
+    for run in runs:
+        seen[run.service] += 1
+        if seen[run.service] <= _SHOWN:
+            kept.append(run)
+    return tuple(kept)
+
+
+def _commit_info(data: bytes) -> Mapping[str, object]:
+    for line in data.splitlines():
+        if line.replace(b" ", b"", 2).startswith(b'{"commitInfo"'):
+            return cast("Mapping[str, object]", json.loads(line)["commitInfo"])
+    return {}
+
+
+def _log_facts(store: ObjectStore, state: TableState) -> LogFacts:
+    found = list(store.list(LOG))
+    commits: dict[int, StoredObject] = {
+        int(match[1]): item for item in found if (match := COMMIT.fullmatch(item.path)) is not None
+    }
+    base, _ = newest_checkpoint(store, found)
+    oldest = min(commits, default=state.version)
+    return LogFacts(
+        version=state.version,
+        commits_since_checkpoint=state.version - (-1 if base is None else base),
+        commits=len(commits),
+        oldest_version=oldest,
+        oldest_ms=commits[oldest].modified_ms if oldest in commits else 0,
+        size_bytes=sum(item.size_bytes for item in found),
+    )
+
+
+def _name_in_log(state: TableState, name: str) -> str:
+    """A partition column's name in the log's files: its physical name under column mapping."""
+    for column in cast("list[dict[str, object]]", json.loads(state.schema)["fields"]):
+        if column["name"] == name:
+            metadata = cast("dict[str, str]", column.get("metadata") or {})
+            return metadata.get("delta.columnMapping.physicalName", name)
+    return name

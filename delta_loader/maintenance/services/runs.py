@@ -1,0 +1,183 @@
+"""One run of the table services: checks all tables and does what is due, task by task.
+
+Rules:
+
+1. The table that was maintained longest ago comes first, by the tables' own histories; so the next run starts with what
+   a budget left undone. A table with a failure goes after the others while this process lives.
+2. Before each task everything is checked again: whether it may start (a stop, the lease, a load in progress), the
+   window, the budget. A task that has started is finished.
+3. An error of one table is reported, and does not affect the others; the rest of that service's tasks for it is
+   skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, assert_never
+
+from common import metrics as catalogue
+from common.errors import KafkaDeltaExpressError
+from delta_loader.maintenance.services.due import NOTHING, due
+from delta_loader.maintenance.services.facts import Service
+from delta_loader.maintenance.services.outcomes import Done, GivenUp, PieceReport, RunReport, TableLook, TaskFailed
+from delta_loader.maintenance.services.reading import first_stream_of, rules_of, tables_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from common.settings import Settings
+    from delta_loader.maintenance.services.due import CommitPiece, TableRules
+    from delta_loader.maintenance.services.ports import ServiceWork, TableLooker
+
+
+@dataclass(slots=True)
+class _Progress:
+    """The progress of a run."""
+
+    done: list[PieceReport] = field(default_factory=list)
+    left: list[CommitPiece] = field(default_factory=list)
+    stopped_by: str = ""
+
+
+class TableServices:
+    """The services of all tables of a config."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        looker: TableLooker,
+        work: ServiceWork,
+        clock: Clock,
+        *,
+        log: FilteringBoundLogger,
+        metrics: Metrics,
+        may_load: Callable[[str], bool] = lambda _app_id: True,
+    ) -> None:
+        """Tables whose first stream this process ``may_load`` are maintained; other loaders maintain the others."""
+        self._may_load = may_load
+        self._settings = settings
+        self._looker = looker
+        self._work = work
+        self._clock = clock
+        self._log = log
+        self._metrics = metrics
+        self._failed_ms: dict[str, int] = {}
+
+    def run(
+        self, may_begin: Callable[[], bool] = lambda: True, only: str | None = None, *, at_any_time: bool = False
+    ) -> RunReport:
+        """Do what is due; ``at_any_time`` ignores the window and the budget, for a manual run."""
+        here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
+        urls = here if only is None else [only]
+        looks = list(_looks(self._settings, self._looker, self._clock, urls))
+        self._tell_looks(looks)
+        progress, began_s = _Progress(), self._clock.monotonic_s()
+        for look in sorted(looks, key=self._served_ms):
+            failed: set[Service] = set()
+            for piece in look.due.pieces:
+                if not progress.stopped_by:
+                    progress.stopped_by = self._why_not(may_begin, began_s, at_any_time=at_any_time)
+                if progress.stopped_by or piece.service in failed:
+                    progress.left.append(piece)
+                    continue
+                report = self._carry_out(piece, look.rules)
+                progress.done.append(report)
+                if not isinstance(report.outcome, Done):
+                    failed.add(piece.service)
+        return self._ended(looks, progress)
+
+    def cancel(self) -> None:
+        """End the running task, from another thread."""
+        self._work.cancel()
+
+    def _served_ms(self, look: TableLook) -> int:
+        served_ms = 0 if look.facts is None else look.facts.served_ms
+        return max(served_ms, self._failed_ms.get(look.url, 0))
+
+    def _why_not(self, may_begin: Callable[[], bool], began_s: float, *, at_any_time: bool) -> str:
+        """Why no task may start now; empty when one may (rule 2)."""
+        if not may_begin():
+            return "stop"
+        if at_any_time:
+            return ""
+        wanted = self._settings.table_services
+        if not wanted.may_begin(datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)):
+            return "window"
+        return "budget" if self._clock.monotonic_s() - began_s >= wanted.budget_s else ""
+
+    def _carry_out(self, piece: CommitPiece, rules: TableRules) -> PieceReport:
+        began_s = self._clock.monotonic_s()
+        outcome = self._work.carry_out(piece, rules)
+        report = PieceReport(piece, outcome, self._clock.monotonic_s() - began_s)
+        log = self._log.bind(table_service=piece.service.value, table=piece.url, duration_s=round(report.duration_s, 3))
+        service = piece.service.value
+        self._metrics.observe(catalogue.SERVICES_SECONDS, report.duration_s, service=service)
+        match outcome:
+            case Done():
+                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="done")
+                self._metrics.add(catalogue.SERVICES_FILES_REMOVED, outcome.files_removed, service=service)
+                self._metrics.add(catalogue.SERVICES_FILES_ADDED, outcome.files_added, service=service)
+                self._metrics.add(catalogue.SERVICES_BYTES_REMOVED, outcome.bytes_removed, service=service)
+                self._metrics.add(catalogue.SERVICES_BYTES_ADDED, outcome.bytes_added, service=service)
+                log.info(
+                    "table served",
+                    why=piece.why,
+                    files_before=outcome.files_removed,
+                    files_after=outcome.files_added,
+                    bytes_before=outcome.bytes_removed,
+                    bytes_after=outcome.bytes_added,
+                )
+            case GivenUp(problem):
+                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="given_up")
+                log.info("table service given up; the next run looks again", problem=problem)
+            case TaskFailed(problem):
+                self._metrics.add(catalogue.SERVICES_PIECES, service=service, outcome="failed")
+                self._failed_ms[piece.url] = self._clock.wall_ms()
+                log.error("table service failed", problem=problem)
+            case _:
+                assert_never(outcome)
+        return report
+
+    def _tell_looks(self, looks: Sequence[TableLook]) -> None:
+        for look in looks:
+            if look.failure is not None:
+                self._log.error("table cannot be looked at by its services", table=look.url, problem=look.failure)
+            for refused in look.due.refused:
+                self._log.warning(
+                    "table service refused",
+                    table_service=refused.service.value,
+                    table=look.url,
+                    problem=refused.why,
+                    remedy=refused.remedy,
+                )
+
+    def _ended(self, looks: Sequence[TableLook], progress: _Progress) -> RunReport:
+        for service in Service:
+            count = sum(piece.service is service for piece in progress.left)
+            self._metrics.set(catalogue.SERVICES_LEFT, count, service=service.value)
+        self._metrics.set(catalogue.SERVICES_LAST_RUN, self._clock.wall_ms() / 1000)
+        if progress.left:
+            self._log.info("table services left work for the next run", pieces=len(progress.left))
+        return RunReport(tuple(progress.done), tuple(looks), tuple(progress.left), progress.stopped_by)
+
+
+def look_at(settings: Settings, looker: TableLooker, clock: Clock, only: str | None = None) -> list[TableLook]:
+    """Each table with what is due for it."""
+    return list(_looks(settings, looker, clock, [only] if only is not None else tables_of(settings)))
+
+
+def _looks(settings: Settings, looker: TableLooker, clock: Clock, urls: Sequence[str]) -> Iterator[TableLook]:
+    for url in urls:
+        rules = rules_of(settings, url)
+        try:
+            facts = looker.read(url, rules)
+        except KafkaDeltaExpressError as error:
+            yield TableLook(url, None, rules, failure=error.problem)
+            continue
+        found = NOTHING if facts is None else due(facts, rules, clock.wall_ms())
+        yield TableLook(url, facts, rules, found)

@@ -1,1 +1,0 @@
-"""Topologies' undelivered records to Kafka topics, from the loader's side."""

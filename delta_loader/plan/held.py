@@ -1,0 +1,279 @@
+"""Why a Kafka partition does not move, in words that an operator can act on.
+
+Rule: each reason has a short name (for metrics), a sentence with the offsets in it, and the command that fixes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from common.remedies import CONFIG, delta_table, repair
+from common.spans import Position, Span
+from common.stage.markers import Marker
+from common.stage.merged import is_merged
+from common.stage.repair_lock import turn_path
+from common.stage.stored import UPGRADE
+from delta_loader.plan.plan import (
+    ForeignMarker,
+    Gap,
+    MissingOrigin,
+    NextRun,
+    Overlap,
+    Run,
+    Uncuttable,
+    UnreadableMarker,
+    UpToDate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import TopicPartition
+    from delta_loader.plan.plan import Found
+
+START_OVER = "start the stream over under another app_id, with tables of its own"
+"""The remedy for a chain of several topics that cannot be rewound: a table already has more of it, or nothing records
+how far each topic was (bootstrap/plans/repair.py)."""
+
+
+MOST_COMMANDS = 3
+"""How many commands of the same kind a remedy spells out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A Kafka partition that is staged further than it can be loaded."""
+
+    reason: str
+    problem: str
+    remedy: str
+
+
+def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
+    """The reason behind a plan's outcome for one Kafka partition; None when it is not held.
+
+    ``absent`` is the URL of the stream's main table if that does not exist.
+    """
+    match outcome:
+        case Run() | Overlap() | UpToDate():
+            return None
+        case Gap(position, next_start):
+            skip = (
+                "" if is_merged(source.topic) else f", or give them up with `{_bootstrap('skip', source, next_start)}`"
+            )
+            return Held(
+                "gap",
+                f"nothing is staged for the positions [{position}, {next_start}) of {source}",
+                f"stage them again with `{rewind(source, position)}`{skip}",
+            )
+        case Uncuttable(position, marker) if is_merged(source.topic):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are is unknown: after a rewind its topics may be read in another order",
+                f"stage the rest again with `{rewind(source, position)}`; where that is refused, put the marker that "
+                f"ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
+            )
+        case Uncuttable(position, marker):
+            return Held(
+                "straddle",
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                "which of its rows these are is unknown, because the stream has kafka_columns: false",
+                f"stage the rest again with `{rewind(source, position)}`",
+            )
+        case MissingOrigin(first):
+            table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
+            return Held(
+                "no_root",
+                f"{table} {source}, and its first marker {first.name.path} follows one at {first.previous} that is "
+                "gone",
+                _root_again(source, first),
+            )
+        case UnreadableMarker() | ForeignMarker() as found:
+            return _unusable(source, found)
+        case _:
+            assert_never(outcome)
+
+
+def _root_again(source: TopicPartition, first: Marker) -> str:
+    """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped."""
+    if is_merged(source.topic):
+        return (
+            f"put the markers before it back, from a backup of the bucket; stage all of it again with "
+            f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {START_OVER}"
+        )
+    return (
+        f"stage what Kafka has again with `{rewind(source, Position(0))}`, or from a later offset on where the table "
+        f"shall lack what lies before; or leave out all records before {first.span.start} with "
+        f"`{_bootstrap('skip', source, first.span.start)}`"
+    )
+
+
+def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
+    """Why a marker is not loaded. One of a newer release is valid, and would be staged the same way again."""
+    if isinstance(found, ForeignMarker):
+        return Held(found.reason, found.problem, found.remedy)
+    if found.is_newer:
+        return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
+    return Held(
+        "unreadable_marker",
+        f"the marker {found.name.path} cannot be used: {found.problem}",
+        f"stage its records again with `{rewind(source, found.name.start)}`",
+    )
+
+
+def missing_file(source: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
+    """A data file of the next marker is missing.
+
+    ``deleted`` is the table that lacks it, if that table has nothing of the Kafka partition.
+    """
+    why = "a VACUUM may have taken it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
+    return Held(
+        "missing_file",
+        f"the data file {path} of the marker at {start} of {source} is gone: {why}",
+        f"stage its records again with `{rewind(source, start)}`; where Kafka no longer has them, add --give-up",
+    )
+
+
+def not_written(
+    source: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
+) -> Held:
+    """Spark could not write a marker's rows to the table ``url``.
+
+    ``tied``: the rows carry the identity of their records. ``flag`` is the column of soft deletes, if there is one.
+    """
+    again = rewind(source, position)
+    dead = ""
+    if not tied:
+        dead = (
+            " or, because with kafka_columns: false staged rows do not name their record, write "
+            f"load: append and stage its records again with `{again}`: then the record becomes a dead letter;"
+        )
+    if flag is not None:
+        dead += (
+            f" if it is a CHECK of {flag} and other columns that rows no longer pass once they are deleted, write it "
+            f"so that it passes these: DROP CONSTRAINT, and ADD CONSTRAINT … CHECK ({flag} OR (…));"
+        )
+    return Held(
+        "not_written",
+        f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
+        "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE "
+        f"{delta_table(url)} …);{dead} "
+        f"if a data file is damaged, stage its records again with `{again}`",
+    )
+
+
+def under_repair(source: TopicPartition, number: int) -> Held:
+    """An operator's repair of a chain of several topics has not finished."""
+    return Held(
+        "under_repair",
+        f"a repair of {source} has not ended, and what it takes away may be staged in another order: "
+        f"{turn_path(source, number)} says whose it is",
+        f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
+    )
+
+
+def repaired(source: TopicPartition) -> Held:
+    """An operator's repair of a chain of several topics happened between a plan and its commit."""
+    return Held(
+        "repaired",
+        f"{source} was repaired while it was about to be loaded",
+        "nothing: the next run continues from there",
+    )
+
+
+def no_table(source: TopicPartition, url: str) -> Held:
+    """Nothing defines the table's columns yet."""
+    return Held(
+        "no_table",
+        f"the table {url} does not exist, and no marker of {source} has its columns yet",
+        "wait for the first flush with records, or create the table",
+    )
+
+
+def unknown_partition(source: TopicPartition, paths: Iterable[str]) -> Held:
+    """A marker made by hand names a partition that the topic does not have."""
+    named = ", ".join(paths)
+    return Held(
+        "unknown_partition",
+        f"{named} was made by hand, and the topic {source.topic} has no partition {source.partition}",
+        f"delete {named} from the stage, and make one for the partition that was meant",
+    )
+
+
+def staged_from(found: Iterable[Found]) -> str | None:
+    """The id of the topic that a chain's records came from, by the last of the given markers that has one."""
+    manifests = [marker.manifest for marker in found if isinstance(marker, Marker) and marker.manifest is not None]
+    named = [manifest for manifest in manifests if manifest.topic_id is not None]
+    last = max(named, key=lambda manifest: manifest.span.start, default=None)
+    return None if last is None else last.topic_id
+
+
+def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
+    """Why writers hold a Kafka partition: its topic is not the one its chain came from (chain_origins.py, rule 4).
+
+    ``chain_id`` is the result of `staged_from`, ``topic_id`` is the broker's. None where they agree, or where either is
+    unknown.
+    """
+    if chain_id is None or topic_id is None or chain_id == topic_id:
+        return None
+    return Held(
+        "topic_recreated",
+        f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
+        f"came from {chain_id}",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {source.topic} --yes`",
+    )
+
+
+def topic_truncated(source: TopicPartition, flushed_to: Position, end: Position | None) -> Held | None:
+    """Why writers hold a Kafka partition: its log ends before the end of what was staged of it.
+
+    ``end`` is the broker's, read after the markers were; None where it is not known. The positions of a chain of
+    several topics say nothing about each topic's end.
+    """
+    if end is None or end >= flushed_to or is_merged(source.topic):
+        return None
+    command = repair("restart", source, None, f"--at {end} --yes")
+    return Held(
+        "topic_truncated",
+        f"{source} ends at {end} in Kafka, and is staged up to {flushed_to}: its brokers have lost its last records",
+        f"load what is staged, and begin a new chain where Kafka's records differ from the table's: `{command}`, or "
+        f"another offset, where `delta-loader verify {CONFIG} --kafka` names one",
+    )
+
+
+def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
+    """Why writers hold a Kafka partition: retention deleted the next wanted records.
+
+    None while nothing is staged of it. ``first`` is the position of the first record that Kafka still has; None if
+    unknown.
+    """
+    if staged_to is None or first is None or first <= staged_to:
+        return None
+    return Held(
+        "gone_from_kafka",
+        f"Kafka no longer has {Span(staged_to, first)} of {source}: its records begin at {first}",
+        f"put them back, or give them up with `{_bootstrap('skip', source, first)}`",
+    )
+
+
+def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool = False) -> str:
+    """The commands that stage Kafka partitions again, each from where its load starts.
+
+    ``below_table``: the main table has these records, and another table lacks them.
+    """
+    flags = ["--below-table"] if below_table else []
+    commands = [f"`{repair('rewind', source, starts[source], *flags, '--yes')}`" for source in sorted(starts)]
+    left = len(commands) - MOST_COMMANDS
+    more = [f"so for {left:,} more, from where `delta-loader status {CONFIG}` says that they are"] if left > 0 else []
+    return f"stage again with {', '.join([*commands[:MOST_COMMANDS], *more])}"
+
+
+def rewind(source: TopicPartition, to: Position) -> str:
+    """The command that stages records again from a position on."""
+    return _bootstrap("rewind", source, to)
+
+
+def _bootstrap(verb: str, source: TopicPartition, to: Position) -> str:
+    return repair(verb, source, to, "--yes")

@@ -1,0 +1,234 @@
+"""Decides when the loader loads, and which streams; it never waits itself.
+
+Rules:
+
+1. The first turn after the start, a pause, or a regained lease is of all streams, and so is each that is requested. A
+   scheduled turn is of the streams with that schedule: most often all, because `streams[].schedule` is optional. A
+   scheduled time that passes during a turn is skipped.
+2. With ``schedule: on-marker``, writers' notifications in the stage are checked once per second, and the streams that
+   they name are loaded, each at its pace (delta_loader/scheduling/pacing.py). A full scan once per minute finds markers
+   without a notification.
+3. A notification that arrives during a turn does not wait for the turn's slowest stream (`hurries`), and neither does
+   another schedule's time. A stream in its own turn is loaded once more after that (delta_loader/scheduling/stream_scheduler.py,
+   rule 4).
+4. While the loader is paused there is no turn; notifications stay in the stage until it resumes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common import metrics as catalogue
+from delta_loader.scheduling.notifications import LOOK_EVERY_S
+from delta_loader.scheduling.pacing import Pace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from common.metrics import Metrics
+    from common.ports import Clock
+    from delta_loader.load.report import StreamReport
+    from delta_loader.scheduling.ports import Notifications
+    from delta_loader.scheduling.requests import LoadRequest, RequestQueue
+    from delta_loader.scheduling.schedule import Schedule
+
+_A_MINUTE_S = 60.0
+
+
+class Reason(StrEnum):
+    """Why a turn runs."""
+
+    START = "start"
+    SCHEDULE = "schedule"
+    ON_MARKER = "on_marker"
+    ASKED = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class DueLoad:
+    """A pass to run."""
+
+    reason: Reason
+    app_ids: frozenset[str] | None
+    """The streams; None for all."""
+    began_s: float
+    """On the monotonic clock: the date may be set while the pass runs."""
+    asked: tuple[LoadRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTrigger:
+    """When one stream is loaded, where its settings differ from the loader's."""
+
+    schedule: Schedule
+    waits: bool
+    """Whether writers' notifications trigger a load."""
+    loads_per_minute: int
+
+
+@dataclass(slots=True)
+class _Timetable:
+    """The streams of one schedule, which are loaded together."""
+
+    schedule: Schedule
+    app_ids: set[str]
+    due: datetime | None = None
+    """None for at once."""
+    due_s: float = 0.0
+    """The same on the monotonic clock."""
+
+    def is_due(self, now: datetime, now_s: float) -> bool:
+        return self.due is None or now >= self.due or now_s >= self.due_s  # the wall clock may be set back
+
+    def began(self, began_s: float, now: datetime, now_s: float) -> None:
+        """A load that began at a time of the monotonic clock counts as the last one."""
+        self.due = self.schedule.next_after(now - timedelta(seconds=now_s - began_s), now)
+        self.due_s = now_s + (self.due - now).total_seconds()
+
+
+class LoadTrigger:
+    """Polled by the loop, which carries out its decisions."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        desk: RequestQueue,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        news: Notifications | None = None,
+        look_every_s: float = LOOK_EVERY_S,
+        app_ids: Collection[str] = (),
+        loads_per_minute: int = 6,
+        own: Mapping[str, StreamTrigger] | None = None,
+    ) -> None:
+        """Without ``news`` only the schedule and the desk decide; ``look_every_s`` is the interval for taking them.
+
+        ``own`` are the streams that differ from the others.
+        """
+        self._desk = desk
+        self._clock = clock
+        self._metrics = metrics
+        self._news = news
+        own = own or {}
+        shared = set(app_ids) - own.keys()
+        self._tables = [_Timetable(schedule, shared)] if shared or not own else []
+        for app_id, one in own.items():
+            known = next((table for table in self._tables if table.schedule is one.schedule), None)
+            if known is None:
+                self._tables.append(_Timetable(one.schedule, {app_id}))
+            else:
+                known.app_ids.add(app_id)
+        self._paces = dict.fromkeys(shared if news is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
+        self._paces |= {app_id: Pace(_A_MINUTE_S / one.loads_per_minute) for app_id, one in own.items() if one.waits}
+        self._look_every_s = look_every_s
+        self._look_at_s = 0.0
+
+    @property
+    def due(self) -> datetime | None:
+        """When the next scheduled load is due; None for at once."""
+        times = [table.due for table in self._tables if table.due is not None]
+        return min(times) if len(times) == len(self._tables) else None
+
+    def begin_again(self, app_ids: Collection[str] | None = None) -> None:
+        """Some streams, or all, are loaded at once: another loader may have changed anything, or they were paused."""
+        for table in self._tables:
+            if app_ids is None or not table.app_ids.isdisjoint(app_ids):
+                table.due = None
+
+    def next(self, now: datetime, *, paused: bool = False) -> DueLoad | None:
+        """What to load now; None for nothing yet."""
+        if paused:
+            self.begin_again()
+            return None
+        turn = self._turn(now)
+        if turn is not None:
+            self._metrics.add(catalogue.LOADER_TURNS, reason=turn.reason.value)
+        return turn
+
+    def ended(self, turn: DueLoad, reports: Sequence[StreamReport], now: datetime, *, cut_short: bool = False) -> None:
+        """A turn's pass has finished, or was ``cut_short``. Streams without a report are still running."""
+        if cut_short:
+            of_turn = self._paces.keys() if turn.app_ids is None else turn.app_ids & self._paces.keys()
+            for app_id in of_turn - {one.app_id for one in reports}:
+                self._paces[app_id] = self._paces[app_id].told()
+        self.collected(reports)
+        if turn.reason is not Reason.ON_MARKER:
+            for table in self._tables:
+                if turn.app_ids is None or table.app_ids <= turn.app_ids:
+                    table.began(turn.began_s, now, self._clock.monotonic_s())
+        for asked in turn.asked:
+            asked.answer(None if cut_short else reports)
+
+    def collected(self, reports: Sequence[StreamReport]) -> None:
+        """Streams have ended their turns."""
+        now_s = self._clock.monotonic_s()
+        for report in reports:
+            if report.app_id in self._paces:
+                failed = report.failure is not None
+                self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
+
+    def hurries(self, at_it: frozenset[str]) -> bool:
+        """Whether a stream other than these is due, by a notification or by a schedule of its own (rule 3)."""
+        if self._due_now() - at_it:
+            return True
+        now_s = self._clock.monotonic_s()
+        return len(self._tables) > 1 and any(table.app_ids - at_it for table in self._tables if now_s >= table.due_s)
+
+    def give_up(self) -> None:
+        """Answer the waiting requests without a load: the loader stops, or has lost its lease."""
+        for asked in self._desk.take():
+            asked.answer(None)
+
+    def _turn(self, now: datetime) -> DueLoad | None:
+        now_s = self._clock.monotonic_s()
+        if self._desk.is_asked:
+            return self._of(self._tables, Reason.ASKED, now)
+        due = [table for table in self._tables if table.is_due(now, now_s)]
+        if not due:
+            return self._told()
+        return self._of(due, Reason.SCHEDULE if all(table.due for table in due) else Reason.START, now)
+
+    def _of(self, tables: Sequence[_Timetable], reason: Reason, now: datetime) -> DueLoad:
+        # A notification from here on is for the next turn; earlier ones are in this turn's listing.
+        asked, now_s = self._desk.take(), self._clock.monotonic_s()
+        self._take_news()
+        if len(tables) == len(self._tables):
+            app_ids = None
+            self._begin(self._paces)
+        else:
+            app_ids = frozenset[str]().union(*(table.app_ids for table in tables))
+            self._begin(app_ids)
+        if len(self._tables) > 1:  # while this turn runs, others may be due
+            for table in tables:
+                table.began(now_s, now, now_s)
+        return DueLoad(reason, app_ids, now_s, asked)
+
+    def _told(self) -> DueLoad | None:
+        due = self._due_now()
+        if not due:
+            return None
+        self._begin(due)
+        return DueLoad(Reason.ON_MARKER, due, self._clock.monotonic_s())
+
+    def _due_now(self) -> frozenset[str]:
+        if self._news is None:
+            return frozenset()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + self._look_every_s
+            self._take_news()
+        due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)
+        return frozenset(due)
+
+    def _take_news(self) -> None:
+        for app_id in () if self._news is None else self._news.take() & self._paces.keys():
+            self._paces[app_id] = self._paces[app_id].told()
+
+    def _begin(self, app_ids: Collection[str]) -> None:
+        now_s = self._clock.monotonic_s()
+        for app_id in self._paces.keys() & set(app_ids):
+            self._paces[app_id] = self._paces[app_id].begun(now_s)

@@ -1,0 +1,121 @@
+"""Writers' notifications, in the stage or in a control topic (common/stage/notifications.py).
+
+Rule: with a control topic, notifications in the stage are a fallback for when it does not work, and for writers that do
+not know of it. The stage is checked every second while the topic is not being read, and seldom while it is: a writer
+that cannot reach the topic notifies in the stage, too.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from common.errors import StoreError
+from common.stage.notifications import NEWS, news_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+    from delta_loader.scheduling.ports import ControlTopic, Notifications
+
+LOOK_EVERY_S = 1.0
+"""How often the stage is checked."""
+LOOK_SELDOM_EVERY_S = 10.0
+"""The same while a control topic is being read."""
+_LOST_MS = 3_600_000
+"""A notification older than the newest one by this much belongs to no running loader; a new loader scans everything."""
+
+
+class StoredNotifications:
+    """Notifications in the stage: one listing of one folder, regardless of the number of streams and partitions."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        app_ids: Collection[str],
+        log: FilteringBoundLogger,
+        may_load: Callable[[str], bool] = lambda _app_id: True,
+    ) -> None:
+        """Notifications of a stream that this process may not load belong to another loader, and stay."""
+        self._store = store
+        self._folders = {news_folder(app_id): app_id for app_id in app_ids}
+        self._log = log
+        self._may_load = may_load
+
+    def take(self) -> frozenset[str]:
+        """One listing, and a request per notification. A store that fails returns none, and is checked again."""
+        mine = {folder: app_id for folder, app_id in self._folders.items() if self._may_load(app_id)}
+        try:
+            listed = list(self._store.list(f"{NEWS}/"))
+            newest_ms = max((item.modified_ms for item in listed), default=0)
+            found = {item.path: item.path[: item.path.rindex("/") + 1] for item in listed}
+            # This also removes those of streams that no loader has anymore: two clocks of one store are never compared.
+            lost = [item.path for item in listed if newest_ms - item.modified_ms > _LOST_MS]
+            self._store.delete([*(path for path, folder in found.items() if folder in mine), *lost])
+        except StoreError as error:
+            self._log.debug("no look at the news", problem=error.problem)
+            return frozenset()
+        return frozenset(app_id for folder, app_id in mine.items() if folder in found.values())
+
+
+class PolledNotifications:
+    """`Notifications` that a job fetches, so the caller waits for no store.
+
+    `take` requests the next fetch, so nothing is fetched while nothing is taken.
+    """
+
+    def __init__(
+        self, news: Notifications, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S
+    ) -> None:
+        """``ask`` schedules a call of `look` in another thread; at most once in ``every_s``."""
+        self._news = news
+        self._clock = clock
+        self._ask = ask
+        self._every_s = every_s
+        self._lock = Lock()
+        self._found: frozenset[str] = frozenset()
+        self._asked_s: float | None = None
+        self._is_looking = False
+
+    def take(self) -> frozenset[str]:
+        """The streams found since the last call."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            found, self._found = self._found, frozenset()
+            is_due = not self._is_looking and (self._asked_s is None or now_s >= self._asked_s + self._every_s)
+            self._asked_s = now_s if is_due else self._asked_s
+        if is_due:
+            self._ask()
+        return found
+
+    def look(self) -> None:
+        """Fetch now, and wait for the store."""
+        self._is_looking = True
+        try:
+            found = self._news.take()
+        finally:
+            self._is_looking = False
+        with self._lock:
+            self._found |= found
+
+
+class ControlTopicNotifications:
+    """Messages of a control topic, and the notifications in the stage."""
+
+    def __init__(self, control: ControlTopic, stored: Notifications, clock: Clock) -> None:
+        self._control = control
+        self._stored = stored
+        self._clock = clock
+        self._looked_s: float | None = None
+
+    def take(self) -> frozenset[str]:
+        """The notified streams; also lists the stage, if that is due."""
+        told, now_s = self._control.take(), self._clock.monotonic_s()
+        every_s = LOOK_SELDOM_EVERY_S if self._control.is_heard else LOOK_EVERY_S
+        if self._looked_s is not None and now_s < self._looked_s + every_s:
+            return told
+        self._looked_s = now_s
+        return told | self._stored.take()

@@ -1,0 +1,88 @@
+"""When a loader loads, by its settings; and the control topic, if they name one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.clock import SystemClock
+from common.settings.on_marker import streams_on_marker
+from common.settings.pace import loader_of
+from common.settings.values import ON_MARKER
+from common.stage.notifications import NEWS
+from common.storage.store import FsspecStore
+from delta_loader.scheduling.listening import Listener
+from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
+from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
+from delta_loader.scheduling.schedule import Schedule, load_schedules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.metrics import Metrics
+    from common.settings import Settings
+    from delta_loader.scheduling.jobs import Jobs
+    from delta_loader.scheduling.ports import Notifications
+    from delta_loader.scheduling.requests import RequestQueue
+
+
+def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metrics) -> Listener | None:
+    """The listener of the control topic, already started; None if there is none. Raises ConfigError."""
+    topic = settings.loader.control_topic
+    if topic is None:
+        return None
+    return Listener(settings.kafka, topic, _app_ids(settings), log=log, metrics=metrics)
+
+
+def turns_of(
+    settings: Settings,
+    desk: RequestQueue,
+    control: Listener | None,
+    jobs: Jobs,
+    may_load: Callable[[str], bool],
+    *,
+    log: FilteringBoundLogger,
+    metrics: Metrics,
+) -> LoadTrigger:
+    """The load trigger for the schedule, writers' notifications, and requests; a job checks the stage."""
+    schedules = {text: Schedule(text) for text, _ in load_schedules(settings)}
+    own = {
+        stream.app_id: StreamTrigger(
+            schedules[wanted.schedule], wanted.schedule == ON_MARKER, wanted.max_commits_per_minute
+        )
+        for stream in settings.streams
+        if (wanted := loader_of(settings.loader, stream)) != settings.loader
+    }
+    return LoadTrigger(
+        schedules[settings.loader.schedule],
+        desk,
+        SystemClock(),
+        metrics,
+        news=_news(settings, control, jobs, may_load, log),
+        look_every_s=0.0,  # it waits for no store, and the job has its own pace
+        app_ids=_app_ids(settings),
+        loads_per_minute=settings.loader.max_commits_per_minute,
+        own=own,
+    )
+
+
+def _news(
+    settings: Settings,
+    control: Listener | None,
+    jobs: Jobs,
+    may_load: Callable[[str], bool],
+    log: FilteringBoundLogger,
+) -> Notifications | None:
+    waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
+    if not waiting:
+        return None
+    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    stored = StoredNotifications(store, waiting, log, may_load)
+    asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NEWS))
+    jobs.add(NEWS, asked.look)
+    return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())
+
+
+def _app_ids(settings: Settings) -> list[str]:
+    return [stream.app_id for stream in settings.streams]

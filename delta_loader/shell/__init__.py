@@ -1,1 +1,0 @@
-"""Carries out the core's decisions: Spark, Delta, object stores."""

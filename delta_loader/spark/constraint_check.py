@@ -1,0 +1,120 @@
+"""Finds records of which a table refuses a row, by Delta's own checks, before they are written.
+
+Rules:
+
+1. The checks are described in `delta_loader.spark.checks`; for events to be merged,
+   `delta_loader.spark.merging.validation` describes what they apply to.
+2. Rows that cannot be read at all (a damaged file) are left to the write: it fails with the reason, and holds the Kafka
+   partition.
+3. A value that is cast is refused where casting it back gives another one.
+4. If nothing is refused, the cost is one scan of the columns that the checks use, and another where some are generated.
+   A row's record identity is read only for rows that are refused.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, functions
+
+from common.schema import quote_name, quote_text
+from common.settings.stream import KAFKA_COLUMNS
+from common.spans import Offset, Partition, Topic, TopicPartition
+from common.stage.merged import ends_at, inputs_of
+from delta_loader.spark.checks import PROBLEM, TableChecks
+from delta_loader.spark.gateway import Gateway, table_errors
+from delta_loader.spark.merging.validation import MergeValidator
+from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.spark_writes import rows_of, staged_rows
+from delta_loader.tables.load_modes.load_mode import checks_rows
+from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
+from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from common.spans import Position
+    from common.stage.row_places import Place
+    from delta_loader.tables.commits import Target
+    from delta_loader.tables.file_split import SparkWrite
+
+
+class ConstraintChecker:
+    """A `delta_loader.load.refusals.Screener` in one Spark session."""
+
+    def __init__(self, spark: SparkSession, stage_url: str) -> None:
+        """Mixed files are below ``stage_url``."""
+        self._spark = spark
+        self._stage_url = stage_url
+        self._gateway = Gateway(spark)
+
+    def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
+        try:
+            return self._refused(target, writes, most)
+        except (Py4JError, PySparkException):
+            return []  # rule 2
+
+    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+        """As in the protocol."""
+        begins = {one.source: int(one.position) for one in ends_at(source, start)}
+        with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
+            topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
+            rows = self._spark.read.format("delta").load(spark_url(url))
+            of = ((topic == one.topic) & (offset >= begins.get(one, 0)) for one in inputs_of(source))
+            rows = rows.where(reduce(Column.__or__, of) & (partition == int(source.partition)))
+            rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
+            found = rows.select(topic, partition, offset, "error").distinct().collect()
+            return [_record(name, number, at, problem, None) for name, number, at, problem in found]
+
+    def _refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        if writes[0].shape.merge is not None:
+            return self._events(target, writes, most)
+        place = writes[0].place
+        if place is None or any(write.place != place for write in writes):
+            return []  # the rows do not identify their records
+        frames = [self._lossy(write, place) for write in writes if write.casts]
+        if checks_rows(target.way):
+            java = rows_of(self._gateway, writes, self._stage_url, lossless=True, placed=True)
+            checks = TableChecks(self._spark, self._gateway, target)
+            frames += checks.failing(DataFrame(java, self._spark), place)
+        if not frames:
+            return []
+        found = _found(reduce(DataFrame.unionByName, frames), place, most)
+        if not found:
+            return []
+        offsets = sorted({int(offset) for _, _, offset, _ in found})
+        places = reduce(DataFrame.unionByName, [self._staged(write).select(*place) for write in writes])
+        several = places.where(functions.col(place[2]).isin(offsets)).groupBy(*place).count().collect()
+        counts = {(topic, partition, offset): count for topic, partition, offset, count in several}
+        return [_record(*one, counts[one[:3]]) for one in found]
+
+    def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
+        """Each event is one row that would have been merged."""
+        refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
+        return [] if refused is None else [_record(*one, 1) for one in _found(refused, JUDGED_PLACE, most)]
+
+    def _staged(self, write: SparkWrite) -> DataFrame:
+        return DataFrame(staged_rows(self._gateway, write, self._stage_url, placed=True), self._spark)
+
+    def _lossy(self, write: SparkWrite, place: Place) -> DataFrame:
+        """The record identities of rows where a cast would lose something, and the reason."""
+        texts = [f"CASE WHEN {cast.loses} THEN {quote_text(cast.problem)} END" for cast in write.casts]
+        problem = f"coalesce({', '.join(texts)}) AS {PROBLEM}"
+        rows = self._staged(write).selectExpr(*map(quote_name, place), problem)
+        return rows.where(functions.col(PROBLEM).isNotNull())
+
+
+def _found(refused: DataFrame, place: Place, most: int) -> list[tuple[str, int, int, str]]:
+    """Each record once, with the first of its problems."""
+    rows = refused.groupBy(*place).agg(functions.min(PROBLEM)).limit(most).collect()
+    return [(topic, partition, offset, problem) for topic, partition, offset, problem in rows]
+
+
+def _record(topic: str, partition: int, offset: int, problem: str, rows: int | None) -> RefusedRecord:
+    return RefusedRecord(TopicPartition(Topic(topic), Partition(partition)), Offset(offset), problem, rows)

@@ -1,0 +1,34 @@
+"""The jars that the loader's Spark session needs and pyspark does not ship, exactly as in `delta_loader/jars.lock`.
+
+They are passed to Spark as plain files (``spark.jars``): no resolver runs when a session starts, the network is not
+used once they are in the cache, and every session of one release runs on the same bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from common import downloads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+JarGroup = Literal["delta", "s3"]
+
+LOCK = Path(__file__).parent.parent / "jars.lock"
+
+
+def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:
+    """The jars of these groups, downloaded where they are missing; raises DownloadError."""
+    lock = downloads.read_lock(LOCK)
+    return list(downloads.ensure_jars([jar for group in groups for jar in lock[group]]))
+
+
+if __name__ == "__main__":  # python -m delta_loader.spark.jars: fill the cache, as `make setup` and an image do
+    from delta_loader.spark.log_store import LOCAL_SOURCE, ensure_log_store
+    from delta_loader.spark.native_codecs import codec_options
+
+    codec_options()
+    ensure_log_store(ensure_jars(["delta", "s3"]))
+    ensure_log_store(ensure_jars(["delta"]), source_file=LOCAL_SOURCE)

@@ -1,0 +1,228 @@
+"""Delta's log stores for S3 and for a local disk: built from source, chosen, and proved before anything is loaded.
+
+Delta's own log stores for ``s3a`` and ``file`` check whether a commit file exists and then write it without a
+condition, so one of two processes may overwrite the other's acknowledged commit. This product's (`delta_loader/java`)
+create it by a conditional write (which needs no DynamoDB), or by a hard link.
+
+Rules:
+
+1. They are compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both
+   are in the name that a jar has in the cache, where it is written atomically. The same class files make the same jar.
+2. They are the default for their schemes. A log store that ``loader.spark`` names for a scheme is used as it is.
+3. Some stores accept conditions and ignore them, or check first and write then. A second create through this very class
+   and S3A must therefore be refused, in sequence, in a race, and as a multipart upload; otherwise the loader does not
+   start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from common.downloads import cache_folder
+from common.errors import BuildError, StoreError, StoreRefusedError, StoreUnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from delta_loader.ports import OpenStore
+
+CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
+LOCAL_CLASS = "io.github.kafkadeltaexpress.LinkedLocalLogStore"
+SOURCE = Path(__file__).parent.parent / "java" / "ConditionalCreateLogStore.java"
+LOCAL_SOURCE = SOURCE.parent / "LinkedLocalLogStore.java"
+PROBES = "_probe"  # below a table; readers of tables and VACUUM ignore names with this prefix
+S3_SCHEMES = ("s3", "s3a", "s3n")
+LOCAL_SCHEME = "file"
+
+_ANY_SCHEME = "spark.delta.logStore.class"
+_RELEASE = "17"  # the release that Spark itself requires
+_RACERS = 4
+_NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's exceptions for rights, credentials, and a bucket
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+# The border to the JVM: objects behind it have no type that Python could know.
+Java = Any  # type: ignore[explicit-any,unused-ignore]
+
+
+def is_s3(url: str) -> bool:
+    """Whether this is a URL of S3, as fsspec or as Spark spells it."""
+    return url.partition("://")[0] in S3_SCHEMES
+
+
+def is_ours(given: Mapping[str, str], scheme: str = "s3a") -> bool:
+    """Whether tables of a scheme get this product's log store: unless ``loader.spark`` names one for it or for all."""
+    ours = LOCAL_CLASS if scheme == LOCAL_SCHEME else CLASS
+    return given.get(_key(scheme), ours) == ours and _ANY_SCHEME not in given
+
+
+def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Spark's options for log stores; ``given`` is the content of ``loader.spark``."""
+    # Delta refuses a session that names both one for all schemes and one for a scheme.
+    if _ANY_SCHEME in given:
+        return {}
+    return {_key(LOCAL_SCHEME): LOCAL_CLASS, **{_key(scheme): CLASS for scheme in S3_SCHEMES}}
+
+
+def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ, source_file: Path = SOURCE) -> Path:
+    """A log store's jar, built if it is missing. ``jars`` are those of the session that its source needs.
+
+    These are Delta's, and S3's for the log store for S3. Raises BuildError.
+    """
+    source = source_file.read_bytes()
+    class_path = [*jars, *sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))]
+    key = hashlib.sha256(source)
+    for jar in class_path:
+        with jar.open("rb") as file:
+            key.update(hashlib.file_digest(file, "sha256").digest())
+    # Spark identifies the jars of a session by their file names.
+    name = f"kafka-delta-express-{'local-' if source_file == LOCAL_SOURCE else ''}log-store.jar"
+    target = cache_folder(environ) / "built" / key.hexdigest()[:16] / name
+    if not target.exists():
+        _build(target, source_file, class_path, environ)
+    return target
+
+
+def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenStore) -> None:
+    """Prove that each store of these tables, through S3A, refuses a second create; raises StoreUnfitError if not.
+
+    A log store that the user chose is not probed: it may be safe by other means, which no probe can show.
+    """
+    configuration = spark.sparkContext.getConf()
+    given = {key: configuration.get(key) for key in (_ANY_SCHEME, _key("s3a")) if configuration.contains(key)}
+    if not is_ours(given):
+        return
+    by_bucket = {url.partition("://")[2].partition("/")[0]: url.rstrip("/") for url in urls if is_s3(url)}
+    for url in by_bucket.values():
+        store, folder = open_store(url), f"{PROBES}/{uuid.uuid4().hex}"
+        probes = Probes(spark.sparkContext, "s3a://" + url.partition("://")[2] + f"/{folder}")
+        try:
+            allowed = list(_allowed(probes))
+        finally:
+            # S3A would leave an empty object in place of the folder.
+            store.delete([f"{folder}/{name}" for name in probes.names])
+        if allowed:
+            msg = (
+                f"two loaders could write the same commit of {url}: asked by Spark's S3 client, the store lets a second"
+                f" create of an object pass ({', '.join(allowed)})"
+            )
+            raise StoreUnfitError(
+                msg,
+                "use a store that honours If-None-Match on PUT and CompleteMultipartUpload (AWS S3, MinIO, versitygw);"
+                " or name a log store that is safe by other means as spark.delta.logStore.s3a.impl in loader.spark",
+            )
+
+
+def _key(scheme: str) -> str:
+    return f"spark.delta.logStore.{scheme}.impl"
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Creates objects below a folder through the log store; returns True if created, False if refused."""
+
+    context: Any  # type: ignore[explicit-any,unused-ignore]
+    folder: str
+    names: tuple[str, ...] = ("plain", "race", "parts")
+
+    def create(self, name: str, content: str) -> bool:
+        """Create as a commit is written."""
+        jvm = self.context._jvm  # noqa: SLF001 - PySpark's only way to a class of ours
+        lines = jvm.java.util.ArrayList()
+        lines.add(content)
+        store, path, configuration = self._parts(name)
+        return self._outcome(lambda: store.write(path, lines.iterator(), False, configuration))  # noqa: FBT003
+
+    def create_in_parts(self, name: str, content: str) -> bool:
+        """Create as a commit larger than S3A's part size is written."""
+        store, path, configuration = self._parts(name)
+        return self._outcome(lambda: store.createInParts(path, content, configuration))
+
+    def _parts(self, name: str) -> tuple[Java, Java, Java]:
+        jvm = self.context._jvm  # noqa: SLF001
+        configuration = self.context._jsc.hadoopConfiguration()  # noqa: SLF001
+        store = jvm.io.github.kafkadeltaexpress.ConditionalCreateLogStore(configuration)
+        return store, jvm.org.apache.hadoop.fs.Path(f"{self.folder}/{name}"), configuration
+
+    def _outcome(self, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except (Py4JError, PySparkException) as error:
+            text = _java_text(error)
+            if text.startswith("java.nio.file.FileAlreadyExistsException"):
+                return False
+            msg = f"Spark cannot create {self.folder}/…: {text}"
+            kind = StoreRefusedError if any(name in text for name in _NOS) else StoreError
+            region = ", and its region (client_kwargs: {region_name: …}, or AWS_REGION)" if "region" in text else ""
+            remedy = f"check Spark's way and rights to the table's store: stage.storage_options{region}"
+            raise kind(msg, remedy) from error
+        return True
+
+
+def _allowed(probes: Probes) -> Iterator[str]:
+    """The ways in which two creates of one object both succeeded."""
+    if all([probes.create("plain", "first"), probes.create("plain", "second")]):
+        yield "one after the other"
+    with ThreadPoolExecutor(_RACERS) as pool:
+        won = sum(pool.map(lambda number: probes.create("race", f"racer {number}"), range(_RACERS)))
+    if won != 1:
+        yield f"{won} of {_RACERS} at the same time"
+    if all([probes.create_in_parts("parts", "first"), probes.create_in_parts("parts", "second")]):
+        yield "as multipart uploads"
+
+
+def _java_text(error: Exception) -> str:
+    java = error.java_exception if isinstance(error, Py4JJavaError) else None
+    return str(java.toString() if java is not None else error).strip().partition("\n")[0][:500]
+
+
+def _build(target: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Built next to its target and moved there, so two processes may do so at once.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+        classes = Path(folder) / "classes"
+        _compile(classes, source, class_path, environ)
+        jar = Path(folder) / target.name
+        with zipfile.ZipFile(jar, "w") as archive:
+            for path in sorted(classes.rglob("*.class")):
+                archive.writestr(zipfile.ZipInfo(path.relative_to(classes).as_posix(), _EPOCH), path.read_bytes())
+        jar.replace(target)
+
+
+def _compile(classes: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
+    command = [_javac(environ), "--release", _RELEASE, "-proc:none", "-encoding", "UTF-8", "-d", str(classes)]
+    command += ["-cp", os.pathsep.join(map(str, class_path)), str(source)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - the JDK's compiler
+    if done.returncode != 0:
+        msg = f"Delta's log store {source.stem} does not compile:\n{(done.stderr or done.stdout).strip()}"
+        raise BuildError(msg, f"{command[0]} must be of a JDK {_RELEASE} or later")
+
+
+def _javac(environ: Mapping[str, str]) -> str:
+    """The compiler next to the Java that Spark uses; raises BuildError."""
+    home = environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
+    if found is None:
+        place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
+        msg = f"Delta's log store is not built yet, and there is no javac in {place}"
+        raise BuildError(
+            msg,
+            f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.spark.jars`"
+            f" where there is one and bring {cache_folder(environ) / 'built'} here",
+        )
+    return found

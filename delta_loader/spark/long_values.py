@@ -1,0 +1,145 @@
+"""Partition values that are too long for a folder's name, in rows that Spark writes.
+
+Delta's writer creates a folder for each partition value, and a file system allows 255 bytes in a name: one such value
+would fail the whole job, each time. The rows are therefore written with a digest of the value, the one that writers put
+into names (`common.stage.data_files.shortened`), and the file actions get the value back before they are committed: the
+log defines a file's partition values, the folder's name has no meaning, and the file itself does not contain them.
+
+Rules:
+
+1. A column is left as it is where Delta evaluates it or writes it to the file (generated, constraints, materialized),
+   and where folders have other names anyway (column mapping).
+2. Where rows cannot have a digest (rule 1), or some are copied from the table (in a merge and a replacement), the whole
+   transaction writes to folders with short random names, as Delta does with the table's property
+   ``delta.randomizeFilePrefixes`` (`avoid_value_folders`). The table does not get this property.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql import functions
+
+from common.schema import backticks
+from common.stage.data_files import DIGEST, ESCAPED, LONGEST_BYTES, shortened
+from common.tables.table_features import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from delta_loader.spark.gateway import Gateway, Java
+
+_RANDOM_FOLDERS = "delta.randomizeFilePrefixes"
+_OTHER_FOLDERS = ("delta.columnMapping.mode", "delta.enableIcebergCompat", _RANDOM_FOLDERS)
+_ASKED_ONCE = "org$apache$spark$sql$delta$files$TransactionalWrite$$randomizeFilePrefixes"
+
+
+def digestible(
+    rows: DataFrame,
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+    features: Collection[str],
+    schema: str,
+) -> list[str]:
+    """The partition columns whose long values may be replaced (rule 1)."""
+    if "materializePartitionColumns" in features or _has_other_folders(properties):
+        return []
+    constraints = " ".join(value for key, value in properties.items() if key.lower().startswith("delta.constraints."))
+    evaluated = constraints + " ".join(_expressions(schema))
+    return [name for name in _texts(rows, partition_by) if name not in evaluated]
+
+
+def needs_other_folders(rows: DataFrame, partition_by: Sequence[str], properties: Mapping[str, str]) -> bool:
+    """Whether some row has a value in one of these partition columns that cannot name a folder. Reads these columns."""
+    columns = [] if _has_other_folders(properties) else _texts(rows, partition_by)
+    if not columns:
+        return False
+    is_long = reduce(or_, (_is_long(functions.col(backticks(name))) for name in columns))
+    return bool(rows.where(is_long).select(functions.lit(1)).take(1))
+
+
+def avoid_value_folders(gateway: Gateway, transaction: Java) -> None:
+    """Make a transaction that has written nothing yet write to folders with random names (rule 2).
+
+    Delta reads its metadata once and remembers the result. It is made to read it while the metadata has the property,
+    and the metadata is then restored: none of this is committed.
+    """
+    found, changed = transaction.metadata(), transaction.newMetadata()
+    configuration = found.configuration().updated(_RANDOM_FOLDERS, "true")
+    parts = found.id(), found.name(), found.description(), found.format(), found.schemaString()
+    asked = found.copy(*parts, found.partitionColumns(), configuration, found.createdTime())
+    getattr(transaction, "newMetadata_$eq")(gateway.some(asked))
+    try:
+        random = getattr(transaction, _ASKED_ONCE)()
+    finally:
+        getattr(transaction, "newMetadata_$eq")(changed)
+    if not random:
+        msg = "the transaction has written files already"
+        raise ValueError(msg)
+
+
+def _has_other_folders(properties: Mapping[str, str]) -> bool:
+    names = {key for key, value in properties.items() if value.lower() not in {"false", "none"}}
+    return any(key.startswith(_OTHER_FOLDERS) for key in names)
+
+
+def _texts(rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
+    strings = {name for name, kind in rows.dtypes if kind == "string"}
+    return [name for name in partition_by if name in strings]
+
+
+def _expressions(schema: str) -> Iterator[str]:
+    """The expressions that Delta evaluates on the columns, generated and invariants, and those columns' names."""
+    for path, field in fields_of(schema):
+        metadata = json.loads(field.metadata_json)
+        for key in ("delta.generationExpression", "delta.invariants"):
+            if key in metadata:
+                yield f"{path} {metadata[key]}"
+
+
+def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows, with a digest in place of each long value."""
+    for name in columns:
+        value = functions.col(backticks(name))
+        digest = functions.concat(functions.lit(DIGEST), functions.substring(functions.sha2(value, 256), 1, 32))
+        rows = rows.withColumn(name, functions.when(_is_long(value), digest).otherwise(value))
+    return rows
+
+
+def with_values(gateway: Gateway, adds: Java, rows: DataFrame, columns: Sequence[str]) -> Java:
+    """A Java list of the file actions with the values restored; ``rows`` are those before `with_digests`."""
+    texts = [str(add.json()) for add in adds]
+    if not any(f'"{name}":"{DIGEST}' in text for name in columns for text in texts):
+        return adds
+    known = {name: _by_digest(rows, name) for name in columns}
+    restored = gateway.jvm.java.util.ArrayList()
+    for add, text in zip(adds, texts, strict=True):
+        restored.add(_restored(gateway, add, json.loads(text), known))
+    return restored
+
+
+def _restored(gateway: Gateway, add: Java, action: dict[str, object], known: Mapping[str, Mapping[str, str]]) -> Java:
+    content = cast("dict[str, dict[str, str | None]]", action.get("add") or {})
+    values = content.get("partitionValues", {})
+    found = {name: of[value] for name, of in known.items() if (value := values.get(name)) is not None and value in of}
+    if not found:
+        return add
+    values.update(found)
+    return gateway.delta.actions.Action.fromJson(json.dumps(action))
+
+
+def _by_digest(rows: DataFrame, name: str) -> dict[str, str]:
+    value = functions.col(backticks(name))
+    found = rows.select(value.alias("value")).where(_is_long(value)).distinct().collect()
+    return {shortened(row["value"]): row["value"] for row in found}
+
+
+def _is_long(value: Column) -> Column:
+    """As `shortened` decides: by the bytes of the escaped text."""
+    escaped = functions.length(value) - functions.length(functions.translate(value, ESCAPED, ""))
+    return functions.octet_length(value) + 2 * escaped > LONGEST_BYTES

@@ -1,0 +1,124 @@
+"""Finds the events of a merge that the table forbids, by the rules of `delta_loader.tables.merging.unmatched_deletes`.
+
+It costs one scan of the staged events if the checks use staged columns only. Checks on other columns of the table
+require a join with the table; so do soft deletes, where the table would not accept the row of a delete alone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, functions
+
+from common.schema import backticks, quote_name, schema_from_json
+from common.tables.changes import DELETE_COLUMN
+from common.tables.table_features import GENERATED
+from delta_loader.spark.checks import PROBLEM, TableChecks
+from delta_loader.spark.merging.merge_writes import events_of
+from delta_loader.spark.session_conf import spark_url
+from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes, kept_columns_asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from common.tables.changes import MergeBy
+    from delta_loader.spark.gateway import Gateway
+    from delta_loader.tables.commits import Target
+    from delta_loader.tables.file_split import SparkWrite
+
+
+class MergeValidator:
+    """The events of one commit, before they are merged."""
+
+    def __init__(
+        self, spark: SparkSession, gateway: Gateway, target: Target, writes: Sequence[SparkWrite], stage_url: str
+    ) -> None:
+        """All ``writes`` are merged with the same settings."""
+        by = writes[0].shape.merge
+        if by is None:
+            msg = "these rows are not to be merged"
+            raise ValueError(msg)
+        self._spark, self._gateway, self._target = spark, gateway, target
+        self._by: MergeBy = by
+        self._columns = schema_from_json(writes[0].shape.schema)
+        files = [file for write in writes for file in write.files]
+        self._bounds = key_bounds(files, self._columns, by.keys, backticks)
+        self._checks = TableChecks(spark, gateway, target)
+        events = DataFrame(events_of(gateway, writes, by, stage_url), spark)
+        places = zip(JUDGED_PLACE, by.place, strict=True)
+        self._events = events.withColumns({name: functions.col(quote_name(place)) for name, place in places})
+
+    def refused(self) -> DataFrame | None:
+        """Record identities (`JUDGED_PLACE`) of forbidden events and their problems; None: the table has no checks."""
+        deletes = functions.col(DELETE_COLUMN)
+        upserts = self._events.where(~deletes).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
+        found = [frame for rows in self._as_written(upserts) for frame in self._checks.failing(rows, JUDGED_PLACE)]
+        if self._by.soft_delete is not None:
+            found += self._deletes(self._events.where(deletes), self._by.soft_delete, found)
+        return reduce(DataFrame.unionByName, found) if found else None
+
+    def _as_written(self, upserts: DataFrame) -> list[DataFrame]:
+        """The upserts with the values that the table's rows keep, as far as checks use them (rule 4)."""
+        kept = kept_columns_asked(self._expressions(), self._target.shape.schema, self._columns.names)
+        if not kept:
+            return [upserts]
+        table = self._table().select(*self._quoted((*self._by.keys, *kept)))
+        keys = list(self._by.keys)
+        return [upserts.join(table, keys, "left_anti"), upserts.join(table, keys, "inner")]
+
+    def _deletes(self, deletes: DataFrame, soft_delete: str, upserts: Sequence[DataFrame]) -> list[DataFrame]:
+        """Soft deletes that are refused (rules 2 and 3)."""
+        given = {*self._by.keys, soft_delete, *([self._by.sequence] if self._by.sequence else [])}
+        columns = [
+            functions.col(quote_name(name)) if name in given else functions.lit(None).cast(field).alias(name)
+            for name, field in ((name, self._events.schema[name].dataType) for name in self._columns.names)
+        ]
+        alone = deletes.select(*columns, *JUDGED_PLACE)
+        doubtful = self._checks.failing(alone, (*self._by.keys, *JUDGED_PLACE))
+        if not doubtful or (together := reduce(DataFrame.unionByName, doubtful)).isEmpty():
+            return []
+        told, sequence = alone, self._by.sequence
+        if sequence is not None:
+            told = alone.where(functions.col(quote_name(sequence)).isNotNull())
+        always = self._checks.failing(told, JUDGED_PLACE, only=given)
+        bad = reduce(DataFrame.unionByName, [frame.select(*JUDGED_PLACE) for frame in (together, *upserts)])
+        fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
+        with self._views(together, fine) as (doubtful_view, fine_view):
+            table = f"delta.{quote_name(spark_url(self._target.url))}"
+            lonely = UnmatchedDeletes(doubtful_view, fine_view, table, self._by, self._bounds).text
+            return [self._spark.sql(lonely).select(*JUDGED_PLACE, PROBLEM), *always]
+
+    def _table(self) -> DataFrame:
+        """The table's rows that the events may be about."""
+        rows = self._spark.read.format("delta").load(spark_url(self._target.url)).alias("t")
+        return reduce(lambda frame, bound: frame.where(bound), self._bounds, rows)
+
+    def _expressions(self) -> Iterator[str]:
+        metadata = self._gateway.log(self._target.url).update(False, self._gateway.none, self._gateway.none).metadata()  # noqa: FBT003 - Java
+        every = self._gateway.delta.constraints.Constraints.getAll(metadata, self._gateway.session)
+        for constraint in self._gateway.java(every):
+            if constraint.getClass().getSimpleName() != "NotNull":
+                yield str(constraint.expression().sql())
+        for field in schema_from_json(self._target.shape.schema):
+            if GENERATED in field.metadata_json:
+                yield field.metadata_json
+
+    @contextmanager
+    def _views(self, *frames: DataFrame) -> Iterator[list[str]]:
+        names = [f"judged_events_{uuid.uuid4().hex}" for _ in frames]
+        for name, frame in zip(names, frames, strict=True):
+            frame.createOrReplaceTempView(name)
+        try:
+            yield names
+        finally:
+            for name in names:
+                self._spark.catalog.dropTempView(name)
+
+    def _quoted(self, names: Sequence[str]) -> list[str]:
+        return [quote_name(name) for name in names]

@@ -1,0 +1,153 @@
+"""Replaces rows of a range through Spark: Delta's own ``replaceWhere``, one commit for each call.
+
+Rules:
+
+1. Deleting the old rows and writing the new ones is one Delta commit. Rows of other ranges in the same files are copied
+   unchanged, or kept with a deletion vector, depending on the table's properties.
+2. The commit has a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the same
+   time it refuses one.
+3. The staged rows are read with the schema that they were written with, never with one that Spark infers.
+4. Delta's own command runs in a transaction that is started here in the same way as the command would, because only
+   then may it write values that cannot be folder names (delta_loader/spark/long_values.py, rule 2).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial, reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions
+from pyspark.sql.types import StructType, VariantType
+
+from delta_loader.load.replace_steps import txn_id
+from delta_loader.spark.gateway import CONFLICTS, Gateway, table_errors
+from delta_loader.spark.long_values import avoid_value_folders, needs_other_folders
+from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.variants import with_variants
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from common.stage.replacements import ReplacementTable
+    from delta_loader.load.replace_steps import Request, RequestStep
+
+_OFFSET = "_kafka_offset"
+
+_errors = partial(table_errors, remedy="the request stays; this program tries again at its next run")
+
+
+class SparkReplacer:
+    """A `delta_loader.load.replace_ranges.Replacer` in one Spark session."""
+
+    def __init__(self, spark: SparkSession, stage_url: str) -> None:
+        """The requests' files are below ``stage_url``."""
+        self._spark = spark
+        self._gateway = Gateway(spark)
+        self._stage = spark_url(stage_url)
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request does not."""
+        with _errors("read", urls[0]):
+            known = [self._filtered(request), *(self._staged(table) for table in request.content.tables)]
+            have = _offsets([self._old(request, url) for url in urls]).distinct()
+            read = [frame for frame in known if frame is not None]
+            return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
+
+    def stale(self, request: Request, url: str) -> int:
+        """How many records a table has in the range that the request does not have for it."""
+        with _errors("read", url):
+            return int(self._stale(request, url).count())
+
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
+        """One commit; False when another commit conflicted with it.
+
+        With ``keep_stale``, rows of records that the request does not have for the table stay as well.
+        """
+        with _errors("replace rows in", url):
+            rows, known = self._staged(request.content.of(url)), self._spark.read.format("delta").load(spark_url(url))
+            variants = [field.name for field in known.schema if isinstance(field.dataType, VariantType)]
+            rows = self._spark.createDataFrame([], known.schema) if rows is None else with_variants(rows, variants)
+            if keep_stale:
+                rows = rows.unionByName(self._stale(request, url), allowMissingColumns=True)
+            options = {
+                "replaceWhere": request.condition,
+                "txnAppId": txn_id(request.name.request),
+                "txnVersion": str(int(step)),
+                "userMetadata": metadata,
+            }
+            try:
+                self._overwrite(url, rows, self._old(request, url), options)
+            except CONFLICTS:
+                return False
+        return True
+
+    def _overwrite(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
+        """Equivalent to saving ``rows`` in the mode "overwrite" (rule 4); ``old`` are the rows that are deleted."""
+        gateway, log = self._gateway, self._gateway.log(url)
+        given = gateway.jvm.scala.Predef.Map().empty()
+        for name, value in options.items():
+            given = given.updated(name, value)
+        delta_options = gateway.delta.DeltaOptions(given, gateway.session.sessionState().conf())
+        mode, nothing = gateway.jvm.org.apache.spark.sql.SaveMode.Overwrite, gateway.none
+        no_columns = gateway.scala(gateway.jvm.java.util.ArrayList())
+        no_properties = gateway.jvm.scala.Predef.Map().empty()
+        data = rows._jdf  # noqa: SLF001 - what Delta's command takes
+        command = gateway.delta.commands.WriteIntoDelta(
+            log,
+            mode,
+            delta_options,
+            no_columns,
+            no_properties,
+            data,
+            nothing,
+            nothing,
+            False,  # noqa: FBT003 - Java
+        )
+        transaction, active = log.startTransaction(), gateway.singleton("OptimisticTransaction")
+        by = gateway.texts(transaction.metadata().partitionColumns())
+        properties = dict(gateway.java(transaction.metadata().configuration()))
+        if any(needs_other_folders(frame, by, properties) for frame in (rows, old)):
+            avoid_value_folders(gateway, transaction)
+        active.setActive(transaction)
+        try:
+            if command.hasBeenExecuted(transaction, gateway.session, gateway.some(delta_options)):
+                return
+            written = command.writeAndReturnCommitData(transaction, gateway.session, nothing, False)  # noqa: FBT003
+            operation = gateway.delta.DeltaOperations.Write(
+                mode,
+                gateway.some(no_columns),
+                delta_options.replaceWhere(),
+                delta_options.userMetadata(),
+                *[nothing] * 5,
+            )
+            transaction.commitIfNeeded(written.actions(), operation, written.stringTags())
+        finally:
+            active.clearActive()
+
+    def _filtered(self, request: Request) -> DataFrame | None:
+        """The records that a condition left out."""
+        if not request.content.filtered:
+            return None
+        runs = [(int(span.start), int(span.end) - 1) for span in request.content.filtered]
+        frame = self._spark.createDataFrame(runs, "first LONG, last LONG")
+        return frame.selectExpr(f"explode(sequence(first, last)) AS {_OFFSET}")
+
+    def _staged(self, table: ReplacementTable | None) -> DataFrame | None:
+        if table is None or not table.files:
+            return None
+        paths = [f"{self._stage.rstrip('/')}/{file.path}" for file in table.files]
+        return self._spark.read.schema(StructType.fromJson(json.loads(table.schema))).parquet(*paths)
+
+    def _old(self, request: Request, url: str) -> DataFrame:
+        return self._spark.read.format("delta").load(spark_url(url)).where(request.condition)
+
+    def _stale(self, request: Request, url: str) -> DataFrame:
+        old, new = self._old(request, url), self._staged(request.content.of(url))
+        return old if new is None else old.join(functions.broadcast(new.select(_OFFSET)), _OFFSET, "left_anti")
+
+
+def _offsets(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(lambda one, other: one.unionByName(other), [frame.select(_OFFSET) for frame in frames])

@@ -1,0 +1,168 @@
+"""Which staged markers belong to the stream and to the topic of its tables' positions, as pure functions.
+
+Rules (common/tables/identity.py has the others):
+
+1. A marker names the stream and, where the broker has ids, the topic that it was staged from. A marker of another
+   stream is held as ``other_stream``; a marker of a topic other than the one that a table's positions belong to, as
+   ``other_topic``. Neither is loaded or covered, so neither is settled, and its files stay.
+2. A marker of a generation lower than the one the stage has started is a stray (delta_loader/stage/generations.py). A
+   marker of a generation lower than the *table's*, in a stage that has not started that one, belongs to another stage:
+   `other_topic`.
+3. Nothing is compared with an unknown value: a marker made by hand, or one without a topic id, is judged by its topic's
+   name alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.remedies import repair
+from common.stage.markers import Marker
+from delta_loader.plan.plan import ForeignMarker, Found, UnreadableMarker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.stage.markers import Manifest, MarkerName
+    from common.tables.identity import TableIdentity
+    from common.tables.transactions import TxnIds
+
+OTHER_STREAM = "other_stream"
+OTHER_TOPIC = "other_topic"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamIdentity:
+    """What a stream's markers are checked against."""
+
+    stream: Stream
+    ids: TxnIds
+    """With the newest generations, of the stage or of the main table."""
+    begun: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """The generations that the stage has started."""
+    tables: Mapping[str, TableIdentity] = field(default_factory=dict)
+    """By URL, the identity of the positions in each of the stream's tables."""
+    transactions: Mapping[str, int] = field(default_factory=dict)
+    """The main table's txn actions."""
+
+    def younger(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
+        """The markers of one Kafka partition that are checked, without the strays of older generations."""
+        begun = self.begun.get(source, 0)
+        return self.judged(source, (one for one in found if not (isinstance(one, Marker) and one.is_older_than(begun))))
+
+    def judged(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
+        """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
+        instead = self._in_its_place(source)
+        topic_id: str | None = None
+        judged: list[Found] = []
+        for one in sorted(found, key=lambda each: each.name):
+            foreign = self._other_stream(one) or (None if instead is None else self._beside(one.name, *instead))
+            if foreign is None and isinstance(one, Marker) and one.manifest is not None:
+                foreign = self._other_topic(one.name, one.manifest, topic_id)
+                topic_id = topic_id or one.manifest.topic_id
+            judged.append(foreign or self._readable(one))
+        return judged
+
+    def _in_its_place(self, source: TopicPartition) -> tuple[str, TopicPartition] | None:
+        """The chain that a table has instead of this one, with the table's URL."""
+        generation, several = self.ids.generation_of(source), self.stream.several_topics
+        for url, identity in self.tables.items():
+            other = identity.in_its_place(source, generation, several_topics=several)
+            if other is not None:
+                return url, other
+        return None
+
+    def _other_stream(self, found: Found) -> ForeignMarker | None:
+        app_id = _staged_for(found)
+        if app_id is None or app_id == self.stream.app_id:
+            return None
+        source, table = found.name.topic_partition, self.stream.table
+        theirs = replace(self.ids, app_id=app_id).position(self.transactions, source)
+        loaded = "" if theirs is None else f"; {table} has {source} up to {theirs} under that app_id"
+        return ForeignMarker(
+            found.name,
+            OTHER_STREAM,
+            f"the marker {found.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
+            f"{self.stream.app_id}{loaded}",
+            f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
+            f"`{_restart(source)} --yes`",
+        )
+
+    def _beside(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:
+        source, known = name.topic_partition, self.tables[url].chains[other]
+        return ForeignMarker(
+            name,
+            OTHER_TOPIC,
+            f"the table {url} has the positions of the topic {other.topic} under the app_id {self.stream.app_id} "
+            f"({other} up to {known.position}), and the marker {name.path} was staged from the topic {source.topic}",
+            f"give the stream another app_id; or let the table take this topic too, by a new chain of it: "
+            f"`{_restart(source)} --yes` begins it at Kafka's first record, --at OFFSET at another one",
+        )
+
+    def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:
+        """Check the topic; ``topic_id`` is that of the markers before it."""
+        source = name.topic_partition
+        for url, identity in self.tables.items():
+            known = identity.chains.get(source)
+            if known is None or manifest.generation > known.generation:
+                continue
+            if manifest.generation < known.generation:
+                return self._of_another(
+                    name,
+                    f"the marker {name.path} is of generation {manifest.generation} of {source}, and the table {url} "
+                    f"has it up to {known.position} of generation {known.generation}, which this stage has not begun",
+                )
+            if _differ(known.topic_id, manifest.topic_id):
+                return self._of_another(
+                    name,
+                    f"the marker {name.path} was staged from a topic {source.topic} with the id {manifest.topic_id}, "
+                    f"and the table {url} has {source} up to {known.position} of one with the id {known.topic_id}",
+                )
+        if _differ(topic_id, manifest.topic_id):
+            return self._of_another(
+                name,
+                f"the marker {name.path} was staged from a topic {source.topic} with the id {manifest.topic_id}, and "
+                f"the markers before it from one with the id {topic_id}",
+            )
+        return None
+
+    def _of_another(self, name: MarkerName, problem: str) -> ForeignMarker:
+        restart = f"`{_restart(name.topic_partition)} --yes`"
+        return ForeignMarker(
+            name,
+            OTHER_TOPIC,
+            problem,
+            f"give the stream another app_id; or let the table take this topic's records too, by a new chain: "
+            f"{restart} begins it at Kafka's first record, --at OFFSET at another one",
+        )
+
+    def _readable(self, found: Found) -> Found:
+        """The marker itself; unreadable if its generation is above its partition's (stage/generations.py, rule 3)."""
+        if not isinstance(found, Marker) or found.manifest is None:
+            return found
+        generation, known = found.manifest.generation, self.ids.generation_of(found.name.topic_partition)
+        if generation <= known:
+            return found
+        problem = f"it is of generation {generation} of its topic, and the chain that has been begun is of {known}"
+        return UnreadableMarker(found.name, f"{problem}; a run that begins now looks again")
+
+
+def _staged_for(found: Found) -> str | None:
+    match found:
+        case Marker():
+            return None if found.manifest is None else found.manifest.app_id
+        case UnreadableMarker():
+            return found.app_id
+        case ForeignMarker():
+            return None
+
+
+def _differ(one: str | None, other: str | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _restart(source: TopicPartition) -> str:
+    return repair("restart", source)

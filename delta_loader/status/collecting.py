@@ -1,0 +1,324 @@
+"""Collects the content of ``delta-loader status`` from the stage, the tables' logs, and Kafka. Needs no Spark.
+
+Rule: a stream whose table cannot be read, or a Kafka that does not answer in time, never hides the other streams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import KafkaDeltaExpressError
+from common.settings.catalog import name_of_table
+from common.stage.failures import last_failure
+from common.stage.idle import stream_fact
+from common.stage.markers import Marker
+from common.stage.merged import ids_together, with_chains
+from common.stage.paused import StreamPart, pause_of
+from common.tables.deferred_ranges import debts_of
+from common.tables.delta_log import read_table_state
+from common.tables.identity import NO_IDENTITY
+from common.tables.stream_history import StreamHistory, read_stream_history
+from common.tables.transactions import TxnIds
+from common.tables.urls import comparable
+from delta_loader.checks.requirements import Check, Level, table_checks
+from delta_loader.load.merged import repair_of
+from delta_loader.load.rollback import held_by
+from delta_loader.load.settle import unknown_partitions
+from delta_loader.plan.held import (
+    gone_from_kafka,
+    held,
+    missing_file,
+    staged_from,
+    topic_recreated,
+    topic_truncated,
+    unknown_partition,
+)
+from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
+from delta_loader.plan.undeclared import undeclared_of
+from delta_loader.stage.identity import StreamIdentity
+from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
+from delta_loader.tables.load_modes.load_mode import choose_load_mode
+from delta_loader.tables.valid_through import valid_through_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from common.settings import Stream
+    from common.spans import Position, Topic, TopicPartition
+    from common.stage.failures import LastFailure
+    from common.stage.markers import MarkerName
+    from common.tables.state import TableState
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.plan import Found, NextRun
+    from delta_loader.ports import OpenStore
+    from delta_loader.stage.listed import Listed
+    from delta_loader.stage.reading import Stage
+
+_WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
+
+
+class EndsOf(Protocol):
+    """The ends of Kafka partitions."""
+
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
+        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+
+        Empty when Kafka has none of the stream's topics.
+        """
+
+
+class TopicIds(Protocol):
+    """The ids of topics."""
+
+    def __call__(self, topics: Collection[Topic], /) -> Mapping[Topic, str | None]:
+        """The ids of the topics that the broker has; empty when Kafka does not answer in time."""
+
+
+class Firsts(Protocol):
+    """The first records after retention."""
+
+    def __call__(self, sources: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
+        """The positions of the first records that Kafka still has, for the partitions where that is known."""
+
+
+def _nobody_knows(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+    return {}
+
+
+def _nobody_looked(_sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    return {}
+
+
+def stream_status(
+    stream: Stream,
+    stage: Stage,
+    open_store: OpenStore,
+    kafka_ends: EndsOf,
+    topic_ids: TopicIds = _nobody_knows,
+    *,
+    firsts: Firsts = _nobody_looked,
+    left: Iterable[Check] = (),
+) -> StreamStatus:
+    """The status of one stream; ``left`` is the result of `left_behind` for it."""
+    try:
+        ends = kafka_ends(stream) or {}
+        ids = topic_ids({source.topic for source in ends}) if ends else {}
+        told = Told(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
+        found = _stream_status(stream, stage, open_store, told)
+        pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
+        return replace(found, unfit=(*found.unfit, *left), pauses=tuple(one for one in pauses if one is not None))
+    except KafkaDeltaExpressError as error:
+        code, note = error.exit_code, _last_failure(stage, stream)
+        return StreamStatus(
+            stream.app_id, stream.table, None, None, (), failure=error.problem, failure_code=code, last_failure=note
+        )
+
+
+def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
+    try:
+        return last_failure(stage.store, stream.app_id)
+    except KafkaDeltaExpressError:
+        return None  # the stage is unavailable, which is reported already
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Kafka's information about a stream's partitions."""
+
+    ends: Mapping[TopicPartition, Position]
+    firsts: Mapping[TopicPartition, Position]
+    topic_ids: Mapping[Topic, str | None]
+    ends_now: Callable[[], Mapping[TopicPartition, Position]]
+    """Reads the ends again: records staged since the first answer are not ahead of Kafka."""
+
+
+def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: Told) -> StreamStatus:
+    listing = stage.listing(stream)
+    ends = with_chains(told.ends, listing)
+    state = read_table_state(open_store(stream.table))
+    sources = sorted({*listing, *ends})
+    transactions = {} if state is None else state.transactions
+    histories, identities = {}, {}
+    for url in stream.tables:
+        table = state if url == stream.table else read_table_state(open_store(url))
+        if table is not None:
+            histories[url] = read_stream_history(stream, table, open_store(url))
+            identities[url] = histories[url].identity(table.transactions)
+    begun = stage.generations(stream)
+    own = identities.get(stream.table, NO_IDENTITY)
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, sources)
+    positions = {source: ids.position(transactions, source) for source in sources}
+    wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
+    tables = {comparable(url): url for url in reversed(stream.tables)}
+    read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
+    identity = StreamIdentity(stream, ids, begun, identities, transactions)
+    found = {
+        source: identity.younger(source, (marker for name in names for marker in read.get(name, ())))
+        for source, names in wanted.items()
+    }
+    outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
+    lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
+    waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
+    unknown = {
+        source: unknown_partition(source, (path for one in found[source] for path in listing[source].paths(one.name)))
+        for source in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
+    }
+    partitions = tuple(
+        _partition_status(
+            source,
+            listed=listing.get(source),
+            position=None if _has_foreign(found.get(source, ())) else positions[source],
+            found=found.get(source, []),
+            kafka_end=ends.get(source),
+            ends_now=told.ends_now,
+            why=unknown.get(source)
+            or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
+            or held(source, outcomes[source], stream.table if state is None else None)
+            or lacking.get(source),
+            topic_id=ids_together(source.topic, told.topic_ids),
+            first=told.firsts.get(source),
+        )
+        for source in sources
+    )
+    evolved = stage.evolved(stream.app_id) if stream.evolves else None
+    version, way = (None, None) if state is None else (state.version, choose_load_mode(state, stream.load))
+    return StreamStatus(
+        app_id=stream.app_id,
+        last_failure=_last_failure(stage, stream),
+        table=stream.table,
+        version=version,
+        way=way,
+        partitions=partitions,
+        aside=Aside(*stage.aside(stream)),
+        owed=debts_of(ids, transactions, stream.side_tables, sources),
+        unfit=tuple(_unfit(stream, state, open_store)),
+        gained=() if evolved is None else evolved.gained,
+        valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
+        undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
+        drops_on_purpose=stream.drops_on_purpose,
+        name=name_of_table(stream.catalog_tables, stream.table),
+    )
+
+
+def _has_foreign(found: Iterable[Found]) -> bool:
+    """Whether staged markers belong to something other than the table's position."""
+    return any(isinstance(one, ForeignMarker) for one in found)
+
+
+def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
+    """The incompatibilities of the stream's main table, and of those that have their own columns."""
+    others = dict.fromkeys(stream.routes[route] for route in stream.route_tables)
+    tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
+    return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
+
+
+def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
+    around = list(listed.around(position, _WINDOW))
+    return around if listed.names[-1] in around else [*around, listed.names[-1]]
+
+
+def _outcome(stream: Stream, position: Position | None, found: Sequence[Found]) -> NextRun:
+    return cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
+
+
+def _lacking_a_file(
+    stream: Stream,
+    stage: Stage,
+    open_store: OpenStore,
+    outcomes: Mapping[TopicPartition, NextRun],
+    positions: Mapping[TopicPartition, Position | None],
+) -> Mapping[TopicPartition, Held]:
+    """Kafka partitions whose next marker lacks a file that the main table needs, as the loader holds them.
+
+    A secondary table may have had its part already, and what happened to those files then does not matter.
+    """
+    following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Overlap)}
+    files = {
+        source: [file for table in marker.tables if table.url == stream.table for file in table.files]
+        for source, marker in following.items()
+    }
+    gone = stage.lacking(files, open_store(stream.table))
+    return {
+        source: missing_file(
+            source, following[source].span.start, path, stream.table if positions[source] is None else None
+        )
+        for source, path in gone.items()
+    }
+
+
+def _partition_status(
+    source: TopicPartition,
+    *,
+    listed: Listed | None,
+    position: Position | None,
+    found: Sequence[Found],
+    kafka_end: Position | None,
+    ends_now: Callable[[], Mapping[TopicPartition, Position]],
+    why: Held | None,
+    topic_id: str | None,
+    first: Position | None,
+) -> PartitionStatus:
+    markers = [marker for marker in found if isinstance(marker, Marker)]
+    staged_to = max((marker.span.end for marker in markers), default=None)
+    # A marker made by hand may be ahead of Kafka: a writer waits there.
+    flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
+    lost = None
+    if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
+        lost = topic_truncated(source, flushed_to, ends_now().get(source))
+    return PartitionStatus(
+        source=source,
+        staged_to=staged_to,
+        loaded_to=position,
+        kafka_end=kafka_end,
+        waiting_markers=0 if listed is None else listed.waiting(position),
+        held=why,
+        writers_hold=topic_recreated(source, staged_from(found), topic_id)
+        or lost
+        or gone_from_kafka(source, staged_to, first),
+    )
+
+
+def _waiting_for_an_answer(
+    stream: Stream,
+    state: TableState | None,
+    histories: Mapping[str, StreamHistory],
+    ids: TxnIds,
+    found: Mapping[TopicPartition, Sequence[Found]],
+) -> Mapping[TopicPartition, Held]:
+    """Kafka partitions that wait because a table was rolled back, as the loader holds them."""
+    for url, history in histories.items():
+        if history.rollback is not None:
+            return dict.fromkeys(ids.generations, held_by(url, stream.app_id, history.rollback))
+    if state is None:
+        return {}
+    own = histories[stream.table]
+    staged = [source for source in ids.generations if found.get(source)]
+    unplaced = [
+        source
+        for source in staged
+        if ids.position(state.transactions, source) is None and not _has_foreign(found[source])
+    ]
+    unknown = own.unknown(_placed(state, ids, found), ids.generations)
+    events = [] if unknown is None else [unknown]
+    if unplaced:
+        rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), MissingOrigin)]
+        first_ms = {
+            source: first.manifest.created_ms
+            for source in unplaced
+            if isinstance(first := found[source][0], Marker) and first.manifest is not None
+        }
+        events += own.without_txn(unplaced, rootless, ids.generations, first_ms)
+    return {source: held_by(stream.table, stream.app_id, back) for back in events for source in back.positions}
+
+
+def _placed(
+    state: TableState, ids: TxnIds, found: Mapping[TopicPartition, Sequence[Found]]
+) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
+    """Chains that have something to load: their positions, and the markers near them."""
+    placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
+    for source, near in found.items():
+        position = ids.position(state.transactions, source)
+        if position is not None and isinstance(next_run(position, near), Run | Overlap):
+            placed[source] = position, [marker for marker in near if isinstance(marker, Marker)]
+    return placed

@@ -1,0 +1,98 @@
+"""What the loader reads from Kafka in the background, for its status page: ends of partitions and facts about writers.
+
+Rules:
+
+1. One thread queries Kafka (common/lagging/watch.py). Ends are read each time; the rest, which changes rarely, once per
+   minute, or for new partitions: which exist, the first records that they still have, and the ids of their topics.
+2. Once per minute, writers' records of idle partitions are read too, from the stage.
+3. Loading does not depend on it. An unanswered query leaves the value unknown, and is repeated.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import OffsetSpec
+
+from common.errors import StoreError
+from common.lagging.history import EndHistory
+from common.lagging.watch import KafkaEnds
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.merged import is_merged, topics_of
+from delta_loader.status.kafka import described_ids
+from delta_loader.status.writers import IdleWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Settings
+    from common.spans import Position
+    from delta_loader.stage.reading import Stage
+
+EVERY_S = 60.0
+_TIMEOUT_S = 5.0
+
+
+class KafkaLook:
+    """The latest information from Kafka; called as `KafkaEnds` are."""
+
+    def __init__(self, settings: Settings, clock: Clock, stage: Stage, log: FilteringBoundLogger) -> None:
+        self._stage = stage
+        self._streams = settings.streams
+        self._ends = KafkaEnds(settings.kafka, log)
+        self._clock = clock
+        self._asked_s: float | None = None
+        self._asked: frozenset[TopicPartition] = frozenset()
+        self.answers = False
+        """Whether the last query was answered."""
+        self.firsts = EndHistory()
+        self.topic_ids: Mapping[Topic, str | None] = {}
+        self.partitions: Collection[TopicPartition] = ()
+        """The partitions of all topics that a stream takes."""
+        self.idle: Collection[IdleWriter] = ()
+
+    def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The ends. Raises KafkaException."""
+        now_s = self._clock.monotonic_s()
+        try:
+            found = self._ends(sources)
+        except KafkaException:
+            self.answers = False
+            raise
+        self.answers = True
+        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
+            self._asked_s, self._asked = now_s, frozenset(sources)
+            with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
+                self._look(sources, now_s)
+        return found
+
+    def _look(self, sources: Collection[TopicPartition], now_s: float) -> None:
+        self.partitions = self._partitions()
+        plain = {source for source in sources if not is_merged(source.topic)}
+        self.firsts.keep(plain)
+        self.firsts.saw(self._ends.offsets(plain, OffsetSpec.earliest()), now_s)
+        topics = {topic for source in sources for topic in topics_of(source.topic)}
+        self.topic_ids = described_ids(self._ends.admin, topics)
+        self.idle = self._idle(now_s)
+
+    def _idle(self, now_s: float) -> Collection[IdleWriter]:
+        now_ms = self._clock.wall_ms()
+        try:
+            facts = self._stage.idle()
+        except StoreError:
+            return ()
+        return [IdleWriter(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
+
+    def _partitions(self) -> Collection[TopicPartition]:
+        topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics
+        return frozenset(
+            TopicPartition(Topic(name), Partition(number))
+            for name, topic in topics.items()
+            if any(stream.takes(name) for stream in self._streams)
+            for number in topic.partitions
+        )

@@ -1,0 +1,313 @@
+"""The content of ``delta-loader status``, as values.
+
+Rule: every figure comes from the stage, the table's own log, or Kafka; a running loader is not queried. Positions are
+the next ones wanted; a lag is a difference of positions, so holes in Kafka count as records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.errors import ExitCode
+from common.json_value import Json  # noqa: TC001 - an alias of a union
+from common.printable import joined, one_line
+from common.remedies import CONFIG
+from common.sizes import time_text
+from common.stage.undeclared import REMEDY as UNDECLARED_REMEDY
+from delta_loader.tables.load_modes.load_mode import load_mode_name
+from delta_loader.tables.valid_through import moment_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.spans import Position, TopicPartition
+    from common.stage.evolved import Gained
+    from common.stage.failures import LastFailure
+    from common.stage.paused import Pause
+    from common.stage.undeclared import UndeclaredFields
+    from common.tables.deferred_ranges import DeferredRange
+    from delta_loader.checks.requirements import Check
+    from delta_loader.plan.held import Held
+    from delta_loader.tables.load_modes.load_mode import LoadMode
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One Kafka partition of a stream."""
+
+    source: TopicPartition
+    staged_to: Position | None
+    loaded_to: Position | None
+    kafka_end: Position | None
+    """None when Kafka was not reached in time."""
+    waiting_markers: int
+    held: Held | None
+    writers_hold: Held | None = None
+    """Why writers stage nothing of it, as far as Kafka and the stage show."""
+
+    @property
+    def lag(self) -> int | None:
+        """Positions staged and not loaded; None while the table has no position."""
+        if self.staged_to is None or self.loaded_to is None:
+            return None
+        return max(0, self.staged_to - self.loaded_to)
+
+    @property
+    def kafka_lag(self) -> int | None:
+        """Positions in Kafka that are not loaded."""
+        if self.kafka_end is None or self.loaded_to is None:
+            return None
+        return max(0, self.kafka_end - self.loaded_to)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """Markers that were moved aside, below ``stray/``."""
+
+    late: int = 0
+    """Late claims of freed positions, moved by the loader."""
+    rewound: int = 0
+    """Moved by an operator's rewind."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """One stream."""
+
+    app_id: str
+    table: str
+    version: int | None
+    """The table's version; None when there is no table."""
+    way: LoadMode | None
+    partitions: tuple[PartitionStatus, ...]
+    aside: Aside = Aside()
+    failure: str | None = None
+    """Why nothing more could be determined."""
+    failure_code: ExitCode = ExitCode.FAILED
+    """The exit code of a command for that failure."""
+    last_failure: LastFailure | None = None
+    """Why the last load failed; None if it did not."""
+    unfit: tuple[Check, ...] = ()
+    """Why the table does not accept what the stream declares; empty when it does."""
+    owed: tuple[DeferredRange, ...] = ()
+    """What secondary tables may still lack of what the main table has."""
+    gained: tuple[Gained, ...] = ()
+    """The columns that it gained because records had their fields, as published to writers."""
+    valid_through_ms: int | None = None
+    """All records up to this time are in the table; None while unknown."""
+    undeclared: UndeclaredFields | None = None
+    """The fields of records that no column takes, from the newest markers; None if these name none."""
+    drops_on_purpose: bool = False
+    """Whether the config drops them on purpose: then they are not reported."""
+    name: str | None = None
+    """The table's name in a catalog, from the settings."""
+    pauses: tuple[Pause, ...] = ()
+    """What an operator has paused of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """Which loader holds the lease. A single read cannot tell whether it is alive."""
+
+    holder: str
+    epoch: int
+    released: bool
+    """Whether the holder released it, so no loader holds it."""
+    renewed_ms: int
+    """By the store's clock."""
+    grants: tuple[tuple[str, frozenset[str] | None], ...] = ()
+    """Which loader loads which streams; None for a loader of a release that does not record that."""
+
+    def unheld(self, app_ids: Iterable[str]) -> list[str]:
+        """The streams that no loader has the lease of."""
+        return [one for one in app_ids if not any(streams is None or one in streams for _, streams in self.grants)]
+
+
+_COLUMNS_SHOWN = 10
+REWOUND = frozenset({"gap", "unreadable_marker", "missing_file"})
+"""Reasons that `bootstrap rewind --all-held` repairs."""
+
+
+def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
+    """The exit code of `delta-loader status`."""
+    codes: set[ExitCode] = set()
+    for stream in streams:
+        codes |= {stream.failure_code} if stream.failure is not None else set()
+        codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
+        waits = any(one.held is not None or one.writers_hold is not None for one in stream.partitions)
+        codes |= {ExitCode.HELD} if waits or stream.unfit or stream.pauses else set()
+    return ExitCode.of(codes)
+
+
+def to_json(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> Json:
+    """The status as JSON. Keys are only ever added."""
+    streams = list(streams)
+    return {
+        "lease": None if lease is None else _lease_json(lease, streams),
+        "streams": [_stream_json(stream) for stream in streams],
+    }
+
+
+def _lease_json(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> Json:
+    return {
+        "holder": None if lease.released else lease.holder,
+        "last_holder": lease.holder,
+        "epoch": lease.epoch,
+        "renewed_ms": lease.renewed_ms,
+        "holders": [
+            {"holder": holder, "streams": None if of is None else [*sorted(of)]} for holder, of in lease.grants
+        ],
+        "unheld": list(lease.unheld(stream.app_id for stream in streams)),
+    }
+
+
+def _stream_json(stream: StreamStatus) -> Json:
+    return {
+        "app_id": stream.app_id,
+        "table": stream.table,
+        "catalog_table": stream.name,
+        "version": stream.version,
+        "way": None if stream.way is None else _way_json(stream.way),
+        "failure": stream.failure,
+        "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
+        "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
+        "owed": [
+            {
+                "table": debt.url,
+                "topic": str(debt.source.topic),
+                "partition": int(debt.source.partition),
+                "from": debt.owed.start,
+                "to": debt.owed.end,
+            }
+            for debt in stream.owed
+        ],
+        "gained": [
+            {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
+            for one in stream.gained
+        ],
+        "valid_through_ms": stream.valid_through_ms,
+        "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
+        "paused": {
+            str(one.part): {"since_ms": one.since_ms, "by": one.by, "reason": one.reason} for one in stream.pauses
+        },
+        "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
+        "partitions": [_partition_json(partition) for partition in stream.partitions],
+    }
+
+
+def _failure_json(failure: LastFailure) -> Json:
+    return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
+
+
+def _undeclared_json(found: UndeclaredFields) -> Json:
+    return {"sampled": found.sampled, "fields": dict(found.fields), "others": found.others}
+
+
+def _way_json(way: LoadMode) -> Json:
+    return {"kind": load_mode_name(way), "reason": way.reason}
+
+
+def _partition_json(partition: PartitionStatus) -> Json:
+    return {
+        "topic": str(partition.source.topic),
+        "partition": int(partition.source.partition),
+        "staged_to": partition.staged_to,
+        "loaded_to": partition.loaded_to,
+        "lag": partition.lag,
+        "kafka_end": partition.kafka_end,
+        "kafka_lag": partition.kafka_lag,
+        "waiting_markers": partition.waiting_markers,
+        "held": _held_json(partition.held),
+        "writers_hold": _held_json(partition.writers_hold),
+    }
+
+
+def _held_json(held: Held | None) -> Json:
+    return None if held is None else {"reason": held.reason, "problem": held.problem, "remedy": held.remedy}
+
+
+def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
+    """The status as text."""
+    streams = list(streams)
+    blocks = [joined(_stream_lines(stream)) for stream in streams]
+    return "\n".join([*([] if lease is None else map(one_line, _lease_lines(lease, streams))), *blocks]) + "\n"
+
+
+def _lease_lines(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> list[str]:
+    moment = time_text(lease.renewed_ms)
+    state = "released" if lease.released else "renewed"
+    lines = [f"loader: {lease.holder} ({state} its lease at {moment}, epoch {lease.epoch})"]
+    if lease.released:
+        return lines
+    if len(lease.grants) > 1:
+        told = ((holder, "streams of its own" if of is None else ", ".join(sorted(of))) for holder, of in lease.grants)
+        lines += [f"  {holder} loads {of}" for holder, of in told]
+    unheld = lease.unheld(stream.app_id for stream in streams)
+    if unheld:
+        lines.append(f"  no loader holds the lease of {', '.join(unheld)} → start one: `delta-loader run {CONFIG}`")
+    return lines
+
+
+def _stream_lines(stream: StreamStatus) -> list[str]:
+    version = "not created yet" if stream.version is None else f"version {stream.version}"
+    named = "" if stream.name is None else f", {stream.name}"
+    lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
+    lines += [text for one in stream.pauses for text in (f"  {one.text}", f"  → {one.remedy}")]
+    if stream.failure is not None:
+        return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
+    lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
+    for found in stream.unfit:
+        lines += [f"  not ready to load: {found.message}", f"  → {found.remedy}"]
+    for debt in stream.owed:
+        lines.append(f"  {debt.url} was left out of {debt.owed} of {debt.source}, and gets it before anything later")
+    if stream.aside.late or stream.aside.rewound:
+        lines.append(
+            f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
+        )
+    lines += [*_dropped_lines(stream), *_gained_lines(stream.gained)]
+    if not stream.partitions:
+        return [*lines, "  nothing is staged"]
+    lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
+    for partition in stream.partitions:
+        figures = (partition.staged_to, partition.loaded_to, partition.lag, partition.kafka_end, partition.kafka_lag)
+        cells = [("–" if figure is None else f"{figure:,}") for figure in figures]
+        widths = (14, 14, 12, 14, 12)
+        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"  {partition.source!s:<32}{row}")
+        for words, held in (("held", partition.held), ("writers hold it", partition.writers_hold)):
+            if held is not None:
+                lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
+    if sum(one.held is not None and one.held.reason in REWOUND for one in stream.partitions) > 1:
+        lines.append(
+            f"  → all of them at once: `bootstrap rewind {CONFIG} --all-held`, which shows first what it would do"
+        )
+    return lines
+
+
+def _failure_lines(failure: LastFailure | None) -> list[str]:
+    if failure is None:
+        return []
+    line = f"  the last load failed at {moment_text(failure.failed_ms)}: {failure.problem}"
+    return [line, *([f"  → {failure.remedy}"] if failure.remedy else [])]
+
+
+def _table_lines(stream: StreamStatus) -> list[str]:
+    way = [] if stream.way is None else [f"  loaded by {load_mode_name(stream.way)}: {stream.way.reason}"]
+    through_ms = stream.valid_through_ms
+    return way if through_ms is None else [*way, f"  complete through {moment_text(through_ms)}"]
+
+
+def _dropped_lines(stream: StreamStatus) -> list[str]:
+    if stream.undeclared is None or stream.drops_on_purpose:
+        return []
+    return [f"  dropped: {stream.undeclared.sentence}", f"  → {UNDECLARED_REMEDY}"]
+
+
+def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:
+    if not gained:
+        return []
+    last = gained[-_COLUMNS_SHOWN:]
+    shown = ", ".join(one.column for one in last)
+    more = f"{len(gained):,} columns, the last ones " if len(last) < len(gained) else ""
+    return [f"  gained {more}{shown} (the last one offered by {gained[-1].offered_by or 'an unknown writer'})"]

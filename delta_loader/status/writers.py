@@ -1,0 +1,123 @@
+"""What a loader can know of its writers without asking them: from the ends of their chains, and from Kafka.
+
+Rules:
+
+1. A chain is compared with Kafka's ends at the time the chain was read, and not with later ones: between two passes
+   writers continue, and may be further than the last pass saw.
+2. If Kafka shows why writers hold a Kafka partition (its records are gone, its topic is another one), that is reported
+   with the command that fixes it, as ``delta-loader status`` does. Any other reason for not staging, including writers
+   that died, shows as records that wait longer than a flush and its retries explain.
+3. Offsets past a chain's end may not be records: a transaction ends with a control record of Kafka's, and aborted ones
+   leave theirs behind. Only a writer knows; waiting is therefore counted from the last time the writer reported that
+   there was nothing new (common/stage/idle.py).
+4. A Kafka partition without any chain is judged by the records that arrived since it was first seen, or by all that
+   Kafka has of it if its stream starts there: only its writer knows where else a chain would start, so the writer's
+   report counts at any position.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.settings.values import StartAt
+from common.stage.merged import ids_together, inputs_of
+from delta_loader.plan.held import gone_from_kafka, topic_recreated
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from common.lagging.history import EndHistory
+    from common.settings import Stream
+    from common.spans import Position, Topic, TopicPartition
+    from delta_loader.plan.held import Held
+    from delta_loader.plan.seen import SeenPartition
+
+_FLUSHES = 2
+_RETRIES_S = 600.0
+
+
+def late_after_s(flush_after_s: float) -> float:
+    """How long records may wait in Kafka in normal operation, in seconds."""
+    return _FLUSHES * flush_after_s + _RETRIES_S
+
+
+@dataclass(frozen=True, slots=True)
+class Unstaged:
+    """Records that have waited in Kafka for longer than that."""
+
+    source: TopicPartition
+    records: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """A stream's chains at one point in time."""
+
+    seen: Mapping[TopicPartition, SeenPartition]
+    looked_s: float
+    """That time, by the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleWriter:
+    """A writer's report that there was nothing new past a position."""
+
+    source: TopicPartition
+    position: Position
+    moment_s: float
+    """By the monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSaid:
+    """What Kafka has reported about the partitions of all streams."""
+
+    ends: EndHistory
+    firsts: EndHistory
+    """The positions of the first records that it still had."""
+    topic_ids: Mapping[Topic, str | None]
+    idle: Collection[IdleWriter] = ()
+
+
+def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
+    """The Kafka partitions of a stream that its writers hold."""
+    found: dict[TopicPartition, Held] = {}
+    for source, one in chains.seen.items():
+        reason = topic_recreated(source, one.topic_id, ids_together(source.topic, said.topic_ids))
+        if reason is None and one.ends:
+            reason = gone_from_kafka(source, one.staged, said.firsts.at(source, chains.looked_s))
+        if reason is not None:
+            found[source] = reason
+    return found
+
+
+def without_chain(
+    stream: Stream, seen: Collection[TopicPartition], partitions: Iterable[TopicPartition]
+) -> Iterator[TopicPartition]:
+    """The Kafka partitions of a stream of which nothing is staged; unknown for chains of several topics."""
+    if not stream.may_merge:
+        covered = {one for source in seen for one in inputs_of(source)}
+        yield from (source for source in partitions if stream.takes(source.topic) and source not in covered)
+
+
+def unstaged(
+    stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
+) -> list[Unstaged]:
+    """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
+    places = {source: one.staged if one.ends else None for source, one in chains.seen.items()}
+    unbegun = frozenset(without_chain(stream, chains.seen, partitions))
+    begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
+    places |= {source: begins.first(source) for source in unbegun}
+    found: list[Unstaged] = []
+    for source, place in places.items():
+        seconds = said.ends.lag_s(source, place, chains.looked_s)
+        end = said.ends.at(source, chains.looked_s)
+        if seconds is None or place is None or end is None or end <= place:
+            continue
+        word = [one for one in said.idle if one.source == source and (source in unbegun or one.position <= place)]
+        seconds = min([seconds, *(chains.looked_s - one.moment_s for one in word)])
+        if seconds > limit_s:
+            found.append(Unstaged(source, end - place, seconds))
+    return sorted(found, key=lambda one: (-one.seconds, one.source))

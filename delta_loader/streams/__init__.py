@@ -1,1 +1,0 @@
-"""One pass over one stream: load, marker window, settling, and report."""

@@ -1,0 +1,271 @@
+"""Commits as values: what one adds, what it depends on, what its metadata says, and how it can end.
+
+Rules:
+
+1. A commit adds data files and txn actions together. It depends on ``expected``: the last offsets that the plan saw.
+   The code that carries it out reads them again inside Delta's transaction, so two loaders cannot both succeed.
+   The first commit to a table requires that both names that a chain's txn action may have are absent: another config
+   under the same app_id, with more topics or fewer, may be about to make its own first commit.
+2. A txn action's version is the last offset loaded, under the app id of common/tables/transactions.py.
+3. Every marker moves the txn action of the stream's main table, even a marker without rows. The secondary tables (those
+   of its routes and the one for dead letters) get a commit only for markers that have files for them, and get it
+   *before* the main table. The main table's txn action alone therefore says that a marker is in all tables, except for
+   the deferred ranges that it names (load/deferred.py). A table that receives nothing costs nothing: a txn action that
+   lags behind is not a gap.
+4. A load starts at its run's start, which is the main table's position. A secondary table that is further ahead, after
+   a crash between two commits and a rebuilt chain, gets only the positions after its own.
+5. The metadata is JSON in the commit's user metadata (common/tables/commit_metadata.py). It records the identity of
+   every chain's position in the table (common/tables/identity.py), not only of the chains that the commit moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from common.spans import Span
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import counts_of
+from common.tables.identity import NO_IDENTITY, KnownChain, TableIdentity
+from delta_loader.tables.file_split import FileSplit, SparkWrite, split_files_at
+from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from common.spans import Offset, Position, TopicPartition
+    from common.stage.markers import Marker, StagedFile
+    from common.tables.transactions import TxnIds
+    from delta_loader.plan.plan import Load, TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One table of a stream, as the loader last saw it."""
+
+    url: str
+    table_id: str
+    shape: TableShape
+    transactions: Mapping[str, int]
+    """The version of each txn action by its app id."""
+    version: int | None = None
+    """The table version that was read: no rollback had happened up to it (common/tables/rollback.py)."""
+    way: LoadMode = PLAIN
+    """How rows are written to it."""
+    identity: TableIdentity = NO_IDENTITY
+    """What the stream's positions in it belong to."""
+
+    def after(self, commit: TableCommit, version: int) -> Target:
+        """The table with the commit in it, as the version right after this one."""
+        moved, identity = {**self.transactions, **commit.advances}, self.identity.after(commit.metadata)
+        return replace(self, transactions=moved, version=version, identity=identity)
+
+    def ids(self, ids: TxnIds) -> TxnIds:
+        """The stream's txn ids as this table has them."""
+        return ids.in_table(self.identity.plain_topic)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRow:
+    """A dead letter that the loader itself makes."""
+
+    source: TopicPartition
+    offset: Offset
+    timestamp_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    error_class: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """One Delta commit, ready to be carried out."""
+
+    target: Target
+    """The table that the plan was made for: if its id or shape has changed by now, the commit conflicts."""
+    app_id: str
+    files: tuple[StagedFile, ...]
+    """Added as they are."""
+    expected: Mapping[str, int | None]
+    """By txn app id, the last offset that the table had when the commit was planned."""
+    advances: Mapping[str, int]
+    """By txn app id, the last offset that it has afterwards; all of them are keys of ``expected``."""
+    metadata: CommitMetadata
+    written: tuple[SparkWrite, ...] = ()
+    """Rows that go through Spark, in the same commit."""
+    letters: tuple[DeadLetterRow, ...] = ()
+    """Dead letters that are not in a file yet; Spark writes them too."""
+
+    @property
+    def merges(self) -> bool:
+        """Whether the rows that go through Spark change existing rows instead of being added."""
+        return any(write.shape.merge is not None for write in self.written)
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether it carries out an operator's resolution of a rollback: its positions may be lower."""
+        return self.metadata.answers is not None
+
+    @property
+    def added(self) -> LoadedTotals:
+        """The files that are added as they are."""
+        files = self.files
+        return LoadedTotals(len(files), sum(file.rows for file in files), sum(file.size_bytes for file in files))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTotals:
+    """Row and file counts of a table's new files."""
+
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: LoadedTotals) -> LoadedTotals:
+        """The sum of both."""
+        return LoadedTotals(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The commit is in the table's log."""
+
+    version: int
+    written: LoadedTotals = LoadedTotals()
+    """What Spark wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyLoaded:
+    """Everything that it would have loaded is in the table, by another loader or by a commit with a lost response."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicted:
+    """Nothing was written: the table has changed since the plan was made. Plan again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Nothing was written, and planning again will not help by itself."""
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The result is not known: a request got no response.
+
+    The table does not have the commit now, and may have it a moment later. Nothing of the load may be treated as "not
+    in the table" before the table has moved. Trying again is safe: each commit reads the txn actions in its own
+    transaction, and its version is created exclusively.
+    """
+
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotWritten:
+    """Nothing was committed: Spark could not write the rows of `TableCommit.written` to files of the table."""
+
+    problem: str
+
+
+CommitOutcome = Committed | AlreadyLoaded | Conflicted | Failed | Unknown | NotWritten
+
+
+@dataclass(frozen=True, slots=True)
+class CommitNaming:
+    """How a stream's commits are named: its txn ids, and the name of one load."""
+
+    ids: TxnIds
+    commit_id: str
+
+
+def rows_commit(target: Target, naming: CommitNaming, load: Load, valid_through_ms: int | None) -> TableCommit:
+    """The commit of a load to the stream's main table: every marker counts (rule 3)."""
+    return _commit(target, naming, load, load.markers, valid_through_ms)
+
+
+def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit | None:
+    """The commit of a load to a secondary table; None when that table already has all of its part (rule 3)."""
+    missing = tuple(marker for marker in load.markers if needed(target, naming.ids, load, marker).files)
+    return _commit(target, naming, load, missing, None) if missing else None
+
+
+def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
+    """What a table needs of one of a load's markers."""
+    start, by_spark = _start(target, ids, load, marker), through_spark(target.way)
+    return split_files_at(target.url, marker, start, by_spark=by_spark, schema=target.shape.schema)
+
+
+def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
+    """The first of a marker's positions that the table lacks (rule 4)."""
+    start, source = load.start_of(marker), marker.name.topic_partition
+    position = target.ids(ids).position(target.transactions, source)
+    known = target.identity.chains.get(source)
+    if position is None and known is not None and known.generation == ids.generation_of(source):
+        position = known.position  # its txn action expired; what the table's own commits say stays true
+    return start if position is None else max(start, position)
+
+
+def _commit(
+    target: Target, naming: CommitNaming, load: Load, markers: tuple[Marker, ...], valid_through_ms: int | None
+) -> TableCommit:
+    ids = target.ids(naming.ids)
+    spans: dict[TopicPartition, Span] = {}
+    runs: dict[TopicPartition, list[Marker]] = {}
+    for marker in markers:  # Each partition's markers come in order.
+        source, start = marker.name.topic_partition, _start(target, ids, load, marker)
+        spans[source] = Span(spans[source].start if source in spans else start, marker.span.end)
+        runs.setdefault(source, []).append(marker)
+    shares = [needed(target, ids, load, marker) for marker in markers]
+    counts = {
+        source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start, target.url))
+    }
+    return TableCommit(
+        target=target,
+        app_id=ids.app_id,
+        files=tuple(file for share in shares for file in share.added),
+        expected={txn_id: target.transactions.get(txn_id) for source in spans for txn_id in ids.names(source)},
+        advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
+        metadata=with_identity(
+            CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
+            target,
+            ids,
+            {
+                source: KnownChain(ids.generation_of(source), span.end, _topic_id(runs[source]))
+                for source, span in spans.items()
+            },
+        ),
+        written=tuple(write for share in shares for write in share.written),
+    )
+
+
+def _topic_id(markers: Iterable[Marker]) -> str | None:
+    """The broker's id of the topic that a run came from, as the last of its markers that has one says."""
+    named = [marker.manifest.topic_id for marker in markers if marker.manifest is not None]
+    return next((found for found in reversed(named) if found is not None), None)
+
+
+def with_identity(
+    metadata: CommitMetadata, target: Target, ids: TxnIds, moved: Mapping[TopicPartition, KnownChain]
+) -> CommitMetadata:
+    """The metadata that also says what all of the table's positions belong to, once some chains have moved (rule 5)."""
+    chains = target.identity.with_chains(moved)
+    plain = target.identity.plain_topic
+    if plain is None:  # the first commit decides
+        plain = next((str(source.topic) for source in sorted(moved) if ids.is_plain(source.topic)), "")
+    return replace(
+        metadata,
+        generations={source: known.generation for source, known in chains.items() if known.generation},
+        positions={source: known.position for source, known in chains.items()},
+        topic_ids={source: known.topic_id for source, known in chains.items() if known.topic_id is not None},
+        plain_topic=plain,
+        unproved=target.identity.unproved - {(source, known.generation) for source, known in moved.items()},
+    )

@@ -1,0 +1,134 @@
+"""What a table still needs of a marker, when it may already have some of the marker's positions.
+
+Rules:
+
+1. A file above the table's position, by its statistics, is added as it is; a file below it is left out. Only a file
+   that has both, or has no statistics, goes through Spark, which leaves out the rows below.
+2. A mixed file, whose rows have many partition values, always goes through Spark, which splits them. So does every file
+   of a table that files may not be added to, and every file whose types are not the table's
+   (delta_loader/tables/load_modes/).
+3. The statistics of the offset column are exact: an integer is never truncated, and the column always has statistics.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from delta_loader.plan.plan import shape_of
+from delta_loader.tables.load_modes.casting import casts_of
+from delta_loader.tables.load_modes.record_identity import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.spans import Offset, Position, TopicPartition
+    from common.stage.markers import Marker, StagedFile, StagedTable
+    from common.stage.row_places import Place
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.load_modes.casting import Cast
+
+OFFSET_COLUMN = "_kafka_offset"
+
+
+RecordPlace = tuple["TopicPartition", "Offset"]
+"""The identity of a Kafka record."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWrite:
+    """Staged files whose rows Spark reads and writes to a table, because they cannot be added as they are."""
+
+    source: TopicPartition
+    """The chain of all their records."""
+    root: str | None
+    """The URL that the files' paths are relative to; None for the stage's: they are mixed."""
+    shape: TableShape
+    """The shape that they were written with; the table may have more columns."""
+    files: tuple[StagedFile, ...]
+    start: Position | None
+    """Rows with a lower offset are left out; None keeps all rows."""
+    without: tuple[RecordPlace, ...] = ()
+    """Rows of these records are left out too, because the table refuses them."""
+    topic_id: str | None = None
+    """The id of the records' topic, if the broker has one; for a chain of several topics, their ids together."""
+    casts: tuple[Cast, ...] = ()
+    """Columns whose types are not the table's."""
+    place: Place | None = None
+    """The columns of the files that carry each row's record identity; None if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """What a table needs of a marker."""
+
+    added: tuple[StagedFile, ...] = ()
+    """Files that are added as they are."""
+    written: tuple[SparkWrite, ...] = ()
+    """Files with rows that go through Spark."""
+
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        """Every file that has to exist."""
+        return (*self.added, *(file for write in self.written for file in write.files))
+
+
+def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool = False, schema: str = "") -> FileSplit:
+    """What the table at ``url`` needs of a marker when it has all positions below ``start``.
+
+    ``by_spark``: no file is added as it is. ``schema`` is the table's: Spark casts staged types that differ from it.
+    """
+    if marker.span.end <= start:
+        return FileSplit()
+    added: list[StagedFile] = []
+    written: list[SparkWrite] = []
+    for table in marker.tables:
+        if table.url != url:
+            continue
+        whole, cut = _parted(table.files, marker, start)
+        casts = casts_of(schema, table.schema) if schema else ()
+        is_read = by_spark or bool(casts)
+        added += [file for file in whole if not (file.is_mixed or is_read)]
+        found = [
+            *_writes(marker, table, [file for file in whole if file.is_mixed or is_read], None),
+            *_writes(marker, table, cut, start),
+        ]
+        written += [replace(write, casts=casts) for write in found]
+    return FileSplit(tuple(added), tuple(written))
+
+
+def _parted(
+    files: Sequence[StagedFile], marker: Marker, start: Position
+) -> tuple[Sequence[StagedFile], Sequence[StagedFile]]:
+    """The files that are needed in full, and those that are needed in part (rule 1)."""
+    if marker.span.start >= start:
+        return files, ()
+    bounds = {file.path: _offsets(file) for file in files}
+    whole = [file for file in files if (found := bounds[file.path]) and found[0] >= start]
+    cut = [file for file in files if not (found := bounds[file.path]) or found[0] < start <= found[1]]
+    return whole, cut
+
+
+def _writes(
+    marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
+) -> Iterator[SparkWrite]:
+    """What goes through Spark: mixed files separately from the others, which are stored elsewhere."""
+    source, shape = marker.name.topic_partition, shape_of(table)
+    topic_id = None if marker.manifest is None else marker.manifest.topic_id
+    place = place_of(table)
+    mixed = tuple(file for file in files if file.is_mixed)
+    if mixed:
+        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
+    others = tuple(file for file in files if not file.is_mixed)
+    if others:
+        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id, place=place)
+
+
+def _offsets(file: StagedFile) -> tuple[int, int] | None:
+    """The lowest and the highest offset in a file; None without statistics."""
+    try:
+        statistics = json.loads(file.statistics)
+        return int(statistics["minValues"][OFFSET_COLUMN]), int(statistics["maxValues"][OFFSET_COLUMN])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,173 @@
+"""Whether staged files are compatible with a table: columns, types and partitioning, by load mode.
+
+Rules:
+
+1. A table's columns that a file lacks are null in its rows; that is Delta's own rule. A column that the table lacks, or
+   a column with another type, is never loaded: rows would be lost or unreadable.
+2. Names are compared as Parquet readers do, case-sensitively: Spark would forgive a difference, delta-rs would read
+   nulls.
+3. A file that is added has the table's partitioning. Where Spark writes, it splits the rows again, and a staged file's
+   partitioning does not matter; but each partition column has to come from somewhere.
+4. With ``casting`` (the stream's `evolution` is not strict) a type that Spark may cast to the table's is not a
+   difference (casting.py); whether its values can be cast is checked record by record.
+5. Where Spark writes, a column that Delta computes itself (generated, identity, default) need not be staged, and an
+   identity column that is GENERATED ALWAYS must not be. A NOT NULL column has to come from somewhere.
+6. Missing columns are reported with the statement that adds them: a table that another tool created lacks Kafka's
+   columns, and its owner would have to look their types up.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from common.errors import NotCompatibleError, SchemaError
+from common.remedies import delta_table
+from common.schema.ddl import to_ddl, type_to_ddl
+from common.schema.spark_json import schema_from_json
+from common.schema.types import ArrayType, DataType, MapType, StructType
+from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
+from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
+from delta_loader.tables.load_modes.casting import cast_type
+from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
+from delta_loader.tables.load_modes.variants import staged_form
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delta_loader.plan.plan import TableShape
+
+_MADE_BY_DELTA = frozenset({GENERATED, IDENTITY, DEFAULT})
+
+
+def require_compatible(
+    table: TableShape, staged: TableShape, url: str, way: LoadMode = PLAIN, *, casting: bool = False, restage: str = ""
+) -> None:
+    """Raises NotCompatibleError, with the differences, when staged files are incompatible with the table.
+
+    ``restage`` has the commands that stage the records again, once the stream's columns have changed.
+    """
+    found = differences(table, staged, way, casting=casting)
+    if found:
+        msg = f"what is staged does not fit the Delta table {url}: {'; '.join(found)}"
+        raise NotCompatibleError(msg, remedy_for(table, staged, url, "the stream's columns", way, restage=restage))
+
+
+def remedy_for(
+    table: TableShape, staged: TableShape, url: str, setting: str, way: LoadMode = PLAIN, *, restage: str = ""
+) -> str:
+    """The remedy for a difference: the statement itself where columns are missing, or another value of ``setting``.
+
+    For a difference that no statement can remove, the setting that matches the table. ``restage`` is as in
+    `require_compatible`.
+    """
+    and_again = f" and {restage}" if restage else ""
+    otherwise = f"{setting}{and_again}"
+    try:
+        there, columns = schema_from_json(table.schema), schema_from_json(staged.schema)
+    except SchemaError:
+        return f"load into a table whose columns are known here, or change {otherwise}"
+    known = {name.casefold() for name in there.names}
+    missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
+    remedies = []
+    if missing.fields:
+        statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
+        without = "; or kafka_columns: false, and rows do not have their offsets" if _has_kafkas(missing) else ""
+        included = [part for part, name in INCLUDED_COLUMNS.items() if missing.field(name)]
+        without += f"; or leave {' and '.join(included)} out of include" if included else ""
+        remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
+    wanted = [column for _, column in type_problems(there, columns)]
+    settings = [f"columns: {', '.join(wanted)}"] if wanted else []
+    if not through_spark(way) and table.partition_by != staged.partition_by:
+        settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
+    if settings:
+        remedies.append(
+            "what no ALTER TABLE changes, the stream has to say as the table does: write "
+            f"{' and '.join(settings)}{and_again}; or load into a new table (another table, app_id and stage)"
+        )
+    return "; and ".join(remedies) or (
+        f"change the table by what ALTER TABLE {delta_table(url)} can (a wider type, DROP NOT NULL, a name), or write "
+        f"evolution: widen for wider numbers; or change {otherwise}"
+    )
+
+
+def _has_kafkas(columns: StructType) -> bool:
+    return any(name in KAFKA_COLUMNS for name in columns.names)
+
+
+def differences(
+    table: TableShape, staged: TableShape, way: LoadMode = PLAIN, *, casting: bool = False
+) -> tuple[str, ...]:
+    """The differences that keep files of one shape out of a table of another; empty when they are compatible."""
+    try:
+        columns, staged_columns = schema_from_json(table.schema), schema_from_json(staged.schema)
+    except SchemaError as error:
+        return (error.problem,)
+    form = staged_form(columns) if through_spark(way) else columns
+    if casting:
+        staged_columns = _cast(form, staged_columns)
+    found = list(_struct_differences("", form, staged_columns))
+    if through_spark(way):
+        found += _not_made(columns, staged_columns, table.partition_by)
+    elif problem := partitioning_problem(table.partition_by, staged.partition_by):
+        found.append(problem)
+    return tuple(found)
+
+
+def _cast(table: StructType, staged: StructType) -> StructType:
+    """The staged columns after Spark's casts."""
+    fields = []
+    for field in staged:
+        there = table.field(field.name)
+        wanted = None if there is None else cast_type(there.type, field.type)
+        fields.append(field if wanted is None else replace(field, type=wanted))
+    return StructType(tuple(fields))
+
+
+def _not_made(table: StructType, staged: StructType, partition_by: tuple[str, ...]) -> Iterator[str]:
+    """What Delta's writer would refuse altogether (rule 5)."""
+    for field in table:
+        metadata = json.loads(field.metadata_json)
+        if staged.field(field.name) is not None:
+            if IDENTITY in metadata and not metadata.get(IDENTITY_TAKES_VALUES):
+                yield f"the column {field.name} is GENERATED ALWAYS AS IDENTITY, and values are staged for it"
+        elif not metadata.keys() & _MADE_BY_DELTA:
+            if field.name in partition_by:
+                yield f"it is partitioned by {field.name}, which is not staged"
+            elif not field.nullable:
+                yield f"the column {field.name} is NOT NULL, and is not staged"
+    yield from _nested_not_made("", table, staged)
+
+
+def _nested_not_made(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    for field in table:
+        known = staged.field(field.name)
+        if known is None:
+            if place and not field.nullable:
+                yield f"the column {place}{field.name} is NOT NULL, and is not staged"
+        elif isinstance(field.type, StructType) and isinstance(known.type, StructType):
+            yield from _nested_not_made(f"{place}{field.name}.", field.type, known.type)
+
+
+def _struct_differences(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    for field in staged:
+        name, known = f"{place}{field.name}", table.field(field.name)
+        if known is None:
+            alike = [other for other in table.names if other.casefold() == field.name.casefold()]
+            yield f"the column {name} is not in it" + (f" (it has {alike[0]})" if alike else "")
+        else:
+            yield from _type_differences(name, known.type, field.type)
+
+
+def _type_differences(name: str, table: DataType, staged: DataType) -> Iterator[str]:
+    if isinstance(table, StructType) and isinstance(staged, StructType):
+        yield from _struct_differences(f"{name}.", table, staged)
+    elif isinstance(table, ArrayType) and isinstance(staged, ArrayType):
+        yield from _type_differences(f"{name}.element", table.element, staged.element)
+    elif isinstance(table, MapType) and isinstance(staged, MapType):
+        yield from _type_differences(f"{name}.key", table.key, staged.key)
+        yield from _type_differences(f"{name}.value", table.value, staged.value)
+    elif table != staged:
+        yield f"the column {name} is {type_to_ddl(table)}, staged as {type_to_ddl(staged)}"

@@ -1,0 +1,94 @@
+"""The properties of a new table other than its columns and partitioning, and what it copies from a template. Pure.
+
+Rules:
+
+1. From a template come the columns with all their constraints on rows (NOT NULL, generated, identity, default), the
+   partitioning, the clustering and the properties (constraints among them), as with CREATE TABLE … LIKE. What Delta
+   wrote for that very table (ids of column mapping, high-water marks, earlier types) is not copied.
+2. The stream's settings override the template.
+3. A table that would not accept the staged rows is not created: it would exist and be in the way of a better one.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.schema.spark_json import schema_from_json, schema_to_json
+from common.schema.types import ArrayType, DataType, DecimalType, MapType, Primitive, StructType
+from common.settings.checks.creation import OF_ONE_TABLE
+from delta_loader.plan.plan import TableShape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.settings import Stream
+    from common.tables.state import TableState
+
+_OF_ONE_COLUMN = ("delta.columnMapping.", "delta.identity.highWaterMark", "delta.typeChanges")
+_SUPPORTED = "delta.feature.{}"
+_NAMED = ("allowColumnDefaults",)
+"""Features that Delta does not infer from columns and properties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a table is created."""
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    cluster_by: tuple[str, ...] = ()
+
+    def partitioned_by(self, columns: tuple[str, ...]) -> Layout:
+        """The same layout for a partitioned table, which cannot be clustered."""
+        return replace(self, cluster_by=()) if columns else self
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """Another table to copy from."""
+
+    state: TableState
+    cluster_by: tuple[str, ...]
+
+
+def layout_of(stream: Stream) -> Layout:
+    """The layout in the stream's settings."""
+    return Layout(dict(stream.table_properties), stream.cluster_by)
+
+
+def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
+    """A new table's shape and layout, copied from another one (rules 1 and 2)."""
+    state = template.state
+    columns = _fresh(schema_from_json(state.schema))
+    partition_by = () if stream.cluster_by else state.partition_by
+    kept = {key: value for key, value in state.properties.items() if not key.startswith(OF_ONE_TABLE)}
+    named = {_SUPPORTED.format(name): "supported" for name in _NAMED if name in state.features}
+    layout = Layout({**kept, **named, **stream.table_properties}, stream.cluster_by or template.cluster_by)
+    return TableShape(schema_to_json(columns), partition_by), layout.partitioned_by(partition_by)
+
+
+def _fresh(columns: StructType) -> StructType:
+    return StructType(
+        tuple(
+            replace(one, type=_fresh_type(one.type), metadata_json=_fresh_metadata(one.metadata_json))
+            for one in columns
+        )
+    )
+
+
+def _fresh_type(data_type: DataType) -> DataType:
+    match data_type:
+        case StructType():
+            return _fresh(data_type)
+        case ArrayType(element):
+            return replace(data_type, element=_fresh_type(element))
+        case MapType(key, value):
+            return replace(data_type, key=_fresh_type(key), value=_fresh_type(value))
+        case Primitive() | DecimalType():
+            return data_type
+
+
+def _fresh_metadata(text: str) -> str:
+    kept = {key: value for key, value in json.loads(text).items() if not key.startswith(_OF_ONE_COLUMN)}
+    return json.dumps(kept, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,264 @@
+"""From batches of messages to the rows of a stream's tables.
+
+    decode, jmespath ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
+    (with `merge`:                          operation ─►                                events ─► )
+         └─ rejects ──────┴────────┴────────┴─► the dead-letter table's rows
+
+Rules:
+
+1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones, the count of filtered ones.
+2. Everything after decoding is a step (`stage_writer.core.steps`), each made for the columns of the previous step. A
+   stream without a feature has no step for it. Errors in columns are found at construction.
+3. The batches of all Kafka partitions of a stream are converted together, and their rows split again: the cost per call
+   of the JSON reader and the SQL engine is paid once per poll, not per partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.errors import SchemaError
+from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.settings.columns import made_columns, naming_of
+from common.settings.merging import merge_by_of, operation_of
+from common.stage.markers import TableKind
+from common.tables.changes import table_columns
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.envelopes.framing import FramedDecoder
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.unknown.evolving import usable
+from stage_writer.decode.unknown.offers import Offers
+from stage_writer.layers import decoder_of
+from stage_writer.parquet.buffer import TableFormat
+from stage_writer.parquet.partitioning import can_partition
+from stage_writer.shape.changes.events import Events, deletes_by_tombstones
+from stage_writer.shape.changes.operation import Operation
+from stage_writer.shape.derive import Deriver
+from stage_writer.shape.explode import Exploder
+from stage_writer.shape.kafka_columns import KafkaColumns
+from stage_writer.shape.names import Names
+from stage_writer.shape.outcome import Outcome, Part, staged_of
+from stage_writer.shape.places import Places
+from stage_writer.shape.route import Router, parted
+from stage_writer.shape.rows import Rows
+from stage_writer.shape.slicing import ExplodeLimits, Slice, sliced
+from stage_writer.shape.where import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.stage.state_files import StateFiles
+    from common.tables.changes import MergeBy
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.unknown.evolving import Way
+    from stage_writer.parquet.buffer import StagedRows
+    from stage_writer.shape.rows import Step
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+class StreamConverter:
+    """The conversion of one stream. Raises SchemaError and ExpressionError for an invalid stream."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        schemas: SchemaTypes | None = None,
+        *,
+        gained: Way = (),
+        taken: frozenset[str] = frozenset(),
+        first_pass: MakeFirstPass = no_first_pass,
+        limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+    ) -> None:
+        """``schemas`` is the registry of a stream whose messages have frames.
+
+        ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
+        declared ones, ``taken`` the names that they cannot have: see `at`.
+        """
+        self._stream = stream
+        self._schemas = schemas
+        self._first_pass = first_pass
+        self._limits = limits
+        self._decoder = decoder_of(stream, schemas, gained, first_pass)
+        self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
+        self._steps = tuple(_steps(stream, self._decoder.columns))
+        self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
+        self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
+        schema = self._steps[-1].columns if self._steps else self._decoder.columns
+        rows = rows_format(stream, schema)
+        dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
+        require_can_partition(rows)
+        self._formats = (rows, dead_letters)
+        self._row_formats = tuple(replace(rows, url=url) for url in stream.row_tables)
+        self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
+        self._offers = None
+        if stream.evolves:
+            room = stream.evolve_limit - sum(one.size for one in gained)
+            kept = StructType(tuple(one for one in self._decoder.columns if schema.field(one.name)))
+            self._offers = Offers(kept, self._taken, room)
+
+    def at(self, gained: StructType) -> StreamConverter:
+        """The conversion once the stream has gained columns; ignores columns that are not for it."""
+        way = usable(self._stream.schema_of_columns, gained, self._taken)
+        return StreamConverter(
+            self._stream,
+            self._schemas,
+            gained=way,
+            taken=self._taken,
+            first_pass=self._first_pass,
+            limits=self._limits,
+        )
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, ...]:
+        """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
+        return self._formats
+
+    @property
+    def all_formats(self) -> tuple[TableFormat, ...]:
+        """The stream's tables, those of its routes included."""
+        return (*self._row_formats, self._formats[1])
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether an expression uses the records' headers."""
+        return any(step.needs_headers for step in self._steps)
+
+    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+        """What must be available before this batch can be converted: the types of its messages' schemas."""
+        return None if self._frames is None else self._frames.waits(batch.values)
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
+        """There is no state."""
+
+    def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
+        """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3)."""
+        return self._finished(self._begun(batches)) if batches else []
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The same, in as many slices as their rows require (`slicing`): parts of the batches, with their rows."""
+        if not batches:
+            return
+        begun = self._begun(batches)
+        for one in (begun,) if self._exploder is None else sliced(begun, self._exploder, self._limits):
+            staged = self._finished(one)
+            if not one.is_last:
+                staged = [part.as_piece(batch) for batch, part in zip(one.messages.batches, staged, strict=True)]
+            yield list(zip(one.messages.batches, staged, strict=True))
+
+    def _begun(self, batches: Sequence[MessageBatch]) -> Slice:
+        """The steps before a row may become several."""
+        messages = Messages.of(batches)
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        for step in self._steps[: self._before]:
+            rows = step.apply(rows, messages)
+        return Slice(messages, rows, decoded.tombstones)
+
+    def _finished(self, begun: Slice) -> list[StagedRows]:
+        """The remaining steps, for each of the slice's batches."""
+        messages, rows = begun.messages, begun.rows
+        for step in self._steps[self._before :]:
+            rows = step.apply(rows, messages)
+        table = rows.table.cast(self._formats[0].arrow_schema)
+        outcome = Outcome(
+            rows.index,
+            {number: Part(index, part) for number, part, index in parted(rows.with_table(table))},
+            sorted(rows.rejects, key=lambda reject: reject.index),
+            _NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones,
+            rows.filtered,
+        )
+        staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
+        return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
+
+    def _with_offers(
+        self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
+    ) -> list[StagedRows]:
+        """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
+        if self._stream.rescue_column not in rows.table.column_names:
+            return staged
+        texts = rows.table[self._stream.rescue_column]
+        if texts.null_count == len(texts):
+            return staged
+        parts = pairwise(messages.bounds(rows.index).tolist())
+        offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
+        return [replace(one, offered=found) for one, found in zip(staged, offered, strict=True)]
+
+
+def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
+    """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
+    if stream.where is not None:
+        yield Condition(columns, stream.where)
+    if stream.derive:
+        deriver = Deriver(columns, stream.derive)
+        yield deriver
+        columns = deriver.columns
+    if stream.route is not None:
+        yield Router(columns, stream)
+    if stream.merge is not None:
+        operation = Operation(columns, operation_of(stream))
+        yield operation
+        columns = operation.columns
+    if stream.explode is not None:
+        exploder = Exploder(columns, stream.explode)
+        yield exploder
+        columns = exploder.columns
+    named = naming_of(stream).of(columns, made_columns(stream))
+    if named.plan is not None:
+        yield Names(named.columns, named.plan)
+        columns = named.columns
+    if kafka_fields_of(stream):
+        kafka = KafkaColumns(columns, stream)
+        yield kafka
+        columns = kafka.columns
+    by = merge_by_of(stream)
+    if by is not None:
+        yield Events(columns, stream, by)
+    if stream.staged_place is not None:
+        yield Places(columns, stream.staged_place)
+
+
+def require_can_partition(rows: TableFormat) -> None:
+    """Raises SchemaError for a partition column of an unsupported type."""
+    for name in rows.partition_by:
+        arrow_type = rows.arrow_schema.field(name).type
+        if not can_partition(arrow_type):
+            msg = f"partition_by names {name!r}, whose type {arrow_type} cannot partition a table"
+            raise SchemaError(msg, "partition by a string, a whole number, a date or a timestamp; derive one")
+
+
+def rows_format(stream: Stream, schema: StructType) -> TableFormat:
+    """How the stream's main table is written; ``schema`` has all columns of the staged rows."""
+    merge, place = merge_by_of(stream), stream.staged_place
+    made = table_format(stream.table, TableKind.ROWS, schema, stream.partition_by, merge)
+    if place is not None:
+        table = StructType(tuple(field for field in schema if field.name not in place))
+        made = replace(made, schema=schema_to_json(table), place=place)
+    return replace(made, waits=stream.load.waits_for_spark)
+
+
+def table_format(
+    url: str, kind: TableKind, schema: StructType, partition_by: Sequence[str], merge: MergeBy | None = None
+) -> TableFormat:
+    """How a table of a stream is written."""
+    table = schema if merge is None else table_columns(schema)
+    return TableFormat(url, kind, schema_to_json(table), to_arrow_schema(schema), tuple(partition_by), merge=merge)

@@ -1,0 +1,237 @@
+"""Messages as columns: a batch of one Kafka partition, and several batches together.
+
+Rules:
+
+1. The columns of a batch have one entry for each message, in Kafka's order; offsets rise strictly (`MessageBatch.after`
+   ensures it, because librdkafka can deliver a message twice).
+2. Work with a cost per call rather than per message is done for all batches of a poll at once (`Messages`), so that a
+   thousand partitions with ten messages each cost as much as one with ten thousand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+
+from common.spans import Offset, Position, position_after
+from common.stage.markers import LastRecord
+from stage_writer.decode.text_times import END_US
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from common.spans import TopicPartition
+
+Headers = list[tuple[str, bytes | None]]
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))
+"""Messages' headers, in Kafka's order; null for a message without any. Keys are bytes that may not be UTF-8."""
+NO_TIMESTAMP = -1
+
+
+def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Milliseconds as in Kafka; `NO_TIMESTAMP` for times before 1970 or after 9999.
+
+    Producers may write any number. An invalid one would affect the tables' columns and statistics, the valid-through
+    time of a table, and the time by which windows close.
+    """
+    return np.where((given >= 0) & (given < END_US // 1000), given, NO_TIMESTAMP)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageBatch:
+    """Messages of one Kafka partition in Kafka's order."""
+
+    source: TopicPartition
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    """`NO_TIMESTAMP` where Kafka has no valid one (`timestamps_of`)."""
+    values: pa.BinaryArray
+    """Null for a tombstone. ``large_binary`` where a batch exceeds 2 GiB."""
+    keys: pa.BinaryArray
+    headers: pa.ListArray | None
+    """`HEADERS`; None when they are not read."""
+    leader_epoch: int | None = field(default=None, kw_only=True)
+    """The leader epoch of the broker that appended them, the same for all; None where that is unknown."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory of its values, keys and headers, and of each message's entries in the columns."""
+        found = self.values.nbytes + self.keys.nbytes + self.offsets.nbytes + self.timestamps_ms.nbytes
+        return int(found if self.headers is None else found + self.headers.nbytes)
+
+    @property
+    def end(self) -> Position:
+        """The position after the last message; the batch must not be empty."""
+        return position_after(Offset(int(self.offsets[-1])))
+
+    def after(self, position: Position) -> MessageBatch:
+        """The messages from ``position`` on whose offsets rise strictly; the same object when all do."""
+        offsets = self.offsets
+        if len(offsets) == 0 or (offsets[0] >= position and bool(np.all(offsets[1:] > offsets[:-1]))):
+            return self
+        highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets)))[:-1]
+        keep = np.flatnonzero(offsets > highest)
+        return MessageBatch(
+            self.source,
+            offsets[keep],
+            self.timestamps_ms[keep],
+            self.values.take(pa.array(keep)),
+            self.keys.take(pa.array(keep)),
+            None if self.headers is None else self.headers.take(pa.array(keep)),
+            leader_epoch=self.leader_epoch,
+        )
+
+    def part(self, start: int, end: int) -> Self:
+        """The messages ``[start, end)``, by index; the same object when these are all."""
+        if (start, end) == (0, len(self)):
+            return self
+        return replace(
+            self,
+            offsets=self.offsets[start:end],
+            timestamps_ms=self.timestamps_ms[start:end],
+            values=self.values.slice(start, end - start),
+            keys=self.keys.slice(start, end - start),
+            headers=None if self.headers is None else self.headers.slice(start, end - start),
+        )
+
+    def record_at(self, index: int) -> LastRecord | None:
+        """What a marker records of one of the messages, if it is the last one; None for a chain of several topics."""
+        timestamp_ms = int(self.timestamps_ms[index])
+        known = None if timestamp_ms == NO_TIMESTAMP else timestamp_ms
+        return LastRecord(int(self.offsets[index]), known, self.leader_epoch)
+
+    def timestamp_bounds_ms(self) -> tuple[int, int] | None:
+        """The lowest and the highest record time, or None when no message has one."""
+        known = self.timestamps_ms[self.timestamps_ms != NO_TIMESTAMP]
+        return (int(known.min()), int(known.max())) if len(known) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The messages of one or several batches, one batch after the other (rule 2). Never empty of batches."""
+
+    batches: tuple[MessageBatch, ...]
+    starts: NDArray[np.int64]
+    """For each batch the index of its first message here, and the number of all messages at the end."""
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    values: pa.BinaryArray
+    keys: pa.BinaryArray
+    headers: pa.ListArray | None
+
+    @classmethod
+    def of(cls, batches: Sequence[MessageBatch]) -> Messages:
+        """The batches together; data that is already contiguous, as read from Kafka, is not copied."""
+        starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
+        if len(batches) == 1:
+            (only,) = batches
+            return cls((only,), starts, only.offsets, only.timestamps_ms, only.values, only.keys, only.headers)
+        return cls(
+            tuple(batches),
+            starts,
+            np.concatenate([batch.offsets for batch in batches]),
+            np.concatenate([batch.timestamps_ms for batch in batches]),
+            concatenated([batch.values for batch in batches]),
+            concatenated([batch.keys for batch in batches]),
+            headers_of(batches),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def part(self, start: int, end: int) -> Messages:
+        """The messages ``[start, end)``, by index, without batches that have none of them."""
+        starts = self.starts.tolist()
+        cuts = [
+            (batch, max(start - first, 0), min(end, last) - first)
+            for batch, first, last in zip(self.batches, starts[:-1], starts[1:], strict=True)
+            if first < end and last > start
+        ]
+        return Messages.of([batch.part(low, high) for batch, low, high in cuts])
+
+    def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where each batch starts in ``index``, rising indices of messages; and the length of ``index`` at the end."""
+        return np.searchsorted(index, self.starts)
+
+    def parted(self, index: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Rising indices of messages, by batch."""
+        if len(index) == 0:
+            return [index] * len(self.batches)
+        return np.split(index, self.bounds(index)[1:-1])
+
+    def topics(self, index: NDArray[np.int64]) -> pa.StringArray:
+        """The topics of some messages, given by their rising indices."""
+        return self._of_sources(index, pa.array([str(batch.source.topic) for batch in self.batches]))
+
+    def partitions(self, index: NDArray[np.int64]) -> pa.Int32Array:
+        """The Kafka partitions of some messages, given by their rising indices."""
+        return self._of_sources(index, pa.array([int(batch.source.partition) for batch in self.batches], pa.int32()))
+
+    def _of_sources(self, index: NDArray[np.int64], names: pa.Array) -> pa.Array:
+        if len(names) == 1:
+            return pa.repeat(names[0], len(index))
+        return names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(self.bounds(index)))))
+
+
+def headers_column(headers: Sequence[Headers | None]) -> pa.ListArray:
+    """Headers as a column. Surrogates in keys stand for bytes that are not UTF-8, as in `header_lists`."""
+    each = [header for some in headers if some is not None for header in some]
+    keys = pa.array([key.encode("utf-8", "surrogateescape") for key, _ in each], pa.binary())
+    values = pa.array([value for _, value in each], pa.binary())
+    ends = np.cumsum([0, *(0 if some is None else len(some) for some in headers)], dtype=np.int32)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+    mask = pa.array([some is None for some in headers], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pairs, mask=mask).cast(HEADERS)
+
+
+def header_lists(column: pa.ListArray) -> list[Headers | None]:
+    """Headers as Python's values: the inverse of `headers_column`."""
+    return [
+        None
+        if some is None
+        else [(header["key"].decode("utf-8", "surrogateescape"), header["value"]) for header in some]
+        for some in column.to_pylist()
+    ]
+
+
+def headers_of(batches: Sequence[MessageBatch]) -> pa.ListArray | None:
+    """The headers of batches, one after the other; None where they were not read for any."""
+    if all(batch.headers is None for batch in batches):
+        return None
+    return pa.concat_arrays(
+        [pa.nulls(len(batch), HEADERS) if batch.headers is None else batch.headers for batch in batches]
+    )
+
+
+def concatenated(columns: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Columns one after the other; ``large_binary`` where they exceed 2 GiB."""
+    if _are_in_a_row(columns):
+        first, length = columns[0], sum(map(len, columns))
+        return type(first).from_buffers(first.type, length, first.buffers(), offset=first.offset)
+    # Arrow's 32-bit offsets end at 2 GiB, also over all of them together.
+    if len({column.type for column in columns}) > 1 or sum(column.nbytes for column in columns) >= 2**31 - 1:
+        columns = [column.cast(pa.large_binary()) for column in columns]
+    return pa.concat_arrays(columns)
+
+
+def _are_in_a_row(columns: Sequence[pa.BinaryArray]) -> bool:
+    """Whether they are slices of one column, each right after the previous one."""
+    place = _place(columns[0], columns[0].offset)
+    for column in columns:
+        if _place(column, column.offset) != place:
+            return False
+        place = _place(column, column.offset + len(column))
+    return True
+
+
+def _place(column: pa.BinaryArray, at: int) -> tuple[object, ...]:
+    buffers = [None if buffer is None else (buffer.address, buffer.size) for buffer in column.buffers()]
+    return (column.type, at, *buffers)

@@ -1,0 +1,599 @@
+"""Kafka through librdkafka: the group member that the writer reads from.
+
+Rules:
+
+1. Kafka's offsets are never the truth: nothing is stored or committed except, on request, positions for monitoring
+   tools, and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
+2. Cooperative rebalancing, ``read_committed`` and a prefetch within the memory bound, unless the settings differ. A
+   partition that comes back to this member is read, even if it was paused when it was revoked.
+3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and refreshed
+   periodically; librdkafka gets names only. The writer waits for a named topic that does not exist, and reports it.
+4. librdkafka continues to read a topic that was deleted and recreated, from the old one's position, as if nothing had
+   happened. So the service checks the topics' ids (stage_writer/partitions/claim_guards.py).
+5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because the
+   processing of a poll has a fixed cost. A batch that was taken before a rebalance moved its partition, in the same
+   poll, is dropped: its next owner reads from the chain's end.
+6. Records that Kafka has lost after they were read are detected (stage_writer/fetch/truncation.py).
+7. Where topics are read together (stage_writer/merging), partitions with the same number must go to one member, which
+   the range assignor guarantees. It revokes everything from every member at each rebalance; static members keep what
+   they have.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupState,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from common.errors import BrokerError, ConfigError
+from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
+from common.kafka.client import QUIET, client_properties, refused_property
+from common.kafka.errors import broker_error, member_error
+from common.kafka.reader import require_allowed, topic_ids, topics_of
+from common.remedies import repair
+from common.settings import FromOffsets, FromTimestamp, Start, StartAt
+from common.settings.overlap import UnreadTopics, require_apart, shared_topics
+from common.spans import Partition, Position, Topic, TopicPartition
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.fetch.admission import Admission
+from stage_writer.fetch.fetched import Fetched, portion_of
+from stage_writer.fetch.fetching import Fetcher
+from stage_writer.fetch.native_fetching import NativeFetcher
+from stage_writer.fetch.truncation import Doubt, TruncationChecks, ends_before, truncated
+from stage_writer.memory_shares import MemoryShares
+from stage_writer.native.fetching import NativeFetch
+from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Settings, Stream
+    from common.settings.section import Option
+    from common.stage.markers import LastRecord
+    from stage_writer.fetch.fetched import ClientEvent
+
+TIMEOUT_S = 10.0
+TOPICS_EVERY_S = 30.0
+OVERDUE_S = 60.0
+_LEAST_FETCH_BYTES = 2**20  # librdkafka rejects a value below its message.max.bytes
+_SESSION_MS = 45_000
+_ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # transient errors
+_ELECTION_PAUSE_S = 0.1
+_RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001
+_STATE = KafkaError._STATE  # noqa: SLF001
+_ALL_AWAY = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
+# librdkafka reports a truncation as a reset, with the reason in its text.
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
+_DIFFERS_AT = re.compile(r"broker end offset is (\d+)")
+_FATAL_GROUP = (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+class KafkaSource:
+    """A `stage_writer.ports.RecordSource` on a real cluster."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        with_headers: Sequence[Stream] = (),
+        co_partitioned: bool = False,
+        native: Path | None = None,
+        unread: UnreadTopics | None = None,
+    ) -> None:
+        """Contacts nothing before a method is called. Raises ConfigError for properties that librdkafka rejects.
+
+        ``co_partitioned``: one member gets the partitions with the same number, of all topics. ``native`` is the
+        compiled library that reads messages without Python objects, if available. ``unread`` is kept up to date.
+        ``with_headers`` are the streams whose messages' headers are read.
+        """
+        self._unread = unread or UnreadTopics()
+        self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
+        self._is_cooperative = is_cooperative(self._properties)
+        self._log = log
+        self._servers = str(settings.kafka["bootstrap.servers"])
+        self._most = settings.writer.consume_records
+        self._revoke_timeout_s = settings.writer.revoke_timeout_s
+        self._enough_bytes = MemoryShares.of(settings.writer.memory_bytes).poll
+        self._with_headers = with_headers
+        self._clock = clock
+        self._streams: tuple[Stream, ...] = ()
+        self._listener: GroupListener | None = None
+        self._topics: tuple[str, ...] = ()
+        self._topics_at_s = 0.0
+        self._admission = Admission(self._servers, clock, log)
+        self._checks = TruncationChecks()
+        self._were_away = False
+        self._paused: set[TopicPartition] = set()
+        self._looked_at_s = clock.monotonic_s()
+        try:
+            self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
+            self._taker = self._taker_of(native)
+            self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
+        except KafkaException as error:
+            raise refused_property(_reason(error)) from error
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        """Join the group for the streams' topics."""
+        self._streams = tuple(streams)
+        self._listener = listener
+        self._refresh_topics()
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait up to the given time for messages, and serve the group."""
+        if any(stream.pattern for stream in self._streams) and self._due_for_topics():
+            self._look_for_topics()
+        self._admission.require()
+        if self._were_away:
+            self._check_again()
+        polled, polled_bytes = Polled(faults=self._overdue()), 0
+        while True:
+            with self._errors("consume"):
+                portion = self._taken(timeout_s, polled_bytes)
+            moved = {_source(*place) for place in self._taker.moved}  # what was read of these must be dropped
+            before = [batch for batch in polled.batches if batch.source not in moved]
+            fresh = self._sort(portion)
+            batches = (*before, *fresh.batches)
+            polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
+            polled_bytes = sum(batch.memory_bytes for batch in batches)
+            if portion.count < self._most or polled_bytes >= self._enough_bytes:
+                self._checks.read(polled.batches)
+                return polled
+            timeout_s = 0.0
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """The record before the position that each partition is read from next."""
+        self._checks.expect(last)
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        """Continue reading an assigned partition from another position."""
+        self._seek(source, _kafka(source, *self._checks.begin(source, position)))
+
+    def _seek(self, source: TopicPartition, place: KafkaPartition) -> None:
+        with self._errors(f"seek in {source}"):
+            try:
+                self._consumer.seek(place)
+            except KafkaException as error:
+                # After an out-of-range position librdkafka has stopped the partition, and only a restart of it helps.
+                if error.args[0].code() != _STATE or not self._is_cooperative:
+                    raise
+                self._consumer.incremental_unassign([_kafka(source)])
+                self._consumer.incremental_assign([place])
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Stop reading these; their position in the group is kept."""
+        self._paused.update(sources)
+        with self._errors("pause"):
+            self._consumer.pause([_kafka(source) for source in sources])
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        """Read these again."""
+        self._paused.difference_update(sources)
+        with self._errors("resume"):
+            self._consumer.resume([_kafka(source) for source in sources])
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        """The position that a start stands for."""
+        if isinstance(start, FromOffsets):
+            given = start.position(source.topic, source.partition)
+            if given is not None:
+                return given
+            start = StartAt.EARLIEST
+        spec = OffsetSpec.earliest() if start is StartAt.EARLIEST else OffsetSpec.latest()
+        if isinstance(start, FromTimestamp):
+            spec = OffsetSpec.for_timestamp(start.timestamp_ms)
+        position = self._offsets({source: spec})[source]
+        # A time after the last record has no offset: start at the end.
+        return position if position >= 0 else self._offsets({source: OffsetSpec.latest()})[source]
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every partition of the streams' topics."""
+        found = self._metadata()
+        require_apart(streams, found)
+        for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
+            if topic not in found:
+                with self._errors(f"look up the topic {topic}", topic):
+                    require_allowed(self._consumer, topic, TIMEOUT_S)
+        specs = {
+            TopicPartition(Topic(topic), Partition(partition)): OffsetSpec.latest()
+            for topic, partitions in found.items()
+            if any(stream.takes(topic) for stream in streams)
+            for partition in partitions
+        }
+        return self._offsets(specs) if specs else {}
+
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The end of these partitions, open transactions included."""
+        latest = OffsetSpec.latest()
+        return self._offsets(dict.fromkeys(sources, latest), IsolationLevel.READ_UNCOMMITTED)
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
+        with self._errors("describe topics"):
+            return topic_ids(self._admin, topics, TIMEOUT_S)
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """The partitions among these without an owner in the group; None while the group is rebalancing."""
+        group = str(self._properties["group.id"])
+        with self._errors(f"describe the group {group}"):
+            found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
+            try:
+                described = answer_of(found, TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    raise
+                msg = f"kafka: this user may not describe the consumer group {group}, which --until-caught-up needs"
+                raise ConfigError(msg, f"allow it to Describe the group {group}") from error
+        owned = {
+            _source(place.topic, place.partition)
+            for member in described.members
+            for place in (member.assignment.topic_partitions if member.assignment else ())
+        }
+        return None if described.state != ConsumerGroupState.STABLE else set(sources) - owned
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit positions to the group, for lag monitoring tools only; a failure has no consequence."""
+        if positions:
+            with self._errors("report positions"):
+                offsets = [_kafka(source, position) for source, position in positions.items()]
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+
+    def close(self) -> None:
+        """Leave the group; the listener is called with what is revoked, in a thread that this call joins."""
+        with self._errors("leave the group"):
+            self._taker.close()
+            if not close_within(self._consumer, self._revoke_timeout_s + CLOSE_WITHIN_S):
+                self._log.warning("left without a word to the group: Kafka does not answer")
+
+    def _taker_of(self, native: Path | None) -> Fetcher | NativeFetcher:
+        if native is not None:
+            try:
+                taking = NativeFetch(native, self._consumer, self._wants_headers)
+                limits = (self._most, self._enough_bytes)
+                return NativeFetcher(
+                    taking, self._consumer, self._clock, *limits, with_headers=bool(self._with_headers)
+                )
+            except OSError as error:
+                self._log.info("taking messages as Python's objects, at more cost", problem=str(error))
+        return Fetcher(self._consumer, self._clock, self._most, self._enough_bytes)
+
+    def _taken(self, timeout_s: float, taken_bytes: int) -> Fetched:
+        taken = self._taker.take(timeout_s, taken_bytes)
+        return taken if isinstance(taken, Fetched) else portion_of(taken, with_headers=bool(self._with_headers))
+
+    def _wants_headers(self, topic: str) -> bool:
+        return any(stream.takes(topic) for stream in self._with_headers)
+
+    def _sort(self, portion: Fetched) -> Polled:
+        batches: list[MessageBatch] = []
+        ends: dict[TopicPartition, Position] = {}
+        faults: list[PartitionFault] = []
+        stale: set[TopicPartition] = set()
+        """Messages after these, in this portion, must be dropped."""
+        for batch in portion.batches:
+            source = batch.source
+            found = None if source in stale else self._checks.take(batch)
+            match found:
+                case Doubt.ASK:
+                    self._seek(source, _kafka(source, *self._checks.ask(source)))
+                case Doubt.OTHER:
+                    faults.append(truncated(source, self._checks.last(source), None))
+                case MessageBatch() if len(found):
+                    batches.append(found)
+            if isinstance(found, Doubt):
+                stale.add(source)
+        for problem in portion.problems:
+            if problem.topic is not None and problem.error.code() == _END:
+                source = _source(problem.topic, problem.partition)
+                if source not in stale and self._is_end(source, Position(problem.offset), faults):
+                    ends[source] = Position(problem.offset)
+            else:
+                faults += self._fault(problem)
+        self._checks.forget([fault.source for fault in faults])
+        return Polled(tuple(batches), ends, tuple(faults))
+
+    def _is_end(self, source: TopicPartition, position: Position, faults: list[PartitionFault]) -> bool:
+        """Whether a partition was read to its end; one that ends before its start position is a fault."""
+        check = self._checks.open(source)
+        if check is None:
+            return True
+        if position >= check.position:
+            self._checks.passed(source)
+            return True
+        # A new leader may not know its end yet; the end that it returns on request is reliable.
+        try:
+            end = self._offsets({source: OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED)[source]
+        except BrokerError as error:
+            self._log.info("where a partition ends was not looked up, trying again", problem=error.problem)
+            end = check.position
+        if end < check.position:
+            faults.append(ends_before(source, end, check.position))
+        else:
+            self._seek(source, _kafka(source, *self._checks.ask(source)))
+        return False
+
+    def _fault(self, found: ClientEvent) -> list[PartitionFault]:
+        topic, partition, error = found.topic, found.partition, found.error
+        if error.code() == _RESET and topic is not None:
+            source = _source(topic, partition)
+            if _TRUNCATED in error.str():
+                differs = _DIFFERS_AT.search(error.str())
+                return [truncated(source, self._checks.last(source), None if differs is None else int(differs[1]))]
+            return self._out_of_range(source, Position(found.offset))
+        if error.fatal() or error.code() in _FATAL_GROUP:
+            raise member_error(self._servers, str(self._properties["group.id"]), topic, error)
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            # It does not exist yet, or no longer; librdkafka retries.
+            self._log.warning("Kafka does not have the topic; waiting for it", topic=topic, problem=error.str())
+            return []
+        if topic is not None and partition >= 0:
+            problem = f"{topic}/{partition}: {error.str()}"
+            return [PartitionFault(_source(topic, partition), problem, "see the broker's log")]
+        return []
+
+    def _out_of_range(self, source: TopicPartition, position: Position) -> list[PartitionFault]:
+        """The fault of a position that Kafka does not have; None if only the record before it is missing."""
+        check = self._checks.open(source)
+        position = position if check is None else check.position
+        skip = f"{repair('skip', source)} --to"
+        try:
+            low = self._offsets({source: OffsetSpec.earliest()})[source]
+            high = self._offsets({source: OffsetSpec.latest()})[source]
+        except BrokerError:
+            problem = f"Kafka does not have position {position} of {source}"
+            remedy = f"if its records were deleted, give them up with `{skip} OFFSET --yes`"
+            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
+        if position < low:
+            problem = f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}"
+            remedy = f"put them back, or give them up with `{skip} {low} --yes`"
+            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
+        if position <= high and check is not None:
+            self.seek(source, position)  # retention removed the record that was to be compared
+            return []
+        return [ends_before(source, high, position)]
+
+    def _overdue(self) -> tuple[PartitionFault, ...]:
+        """The faults of partitions whose expected first record does not arrive.
+
+        Raises BrokerError where Kafka has it (stage_writer/fetch/truncation.py, rule 4).
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_at_s < OVERDUE_S:
+            return ()
+        self._looked_at_s = now_s
+        overdue = self._checks.overdue(self._paused)
+        try:
+            ends = self._offsets(dict.fromkeys(overdue, OffsetSpec.latest())) if overdue else {}
+        except BrokerError:
+            return ()  # no broker is reachable
+        short = {source: end for source, end in ends.items() if end < overdue[source].position}
+        stuck = min(overdue.keys() - short.keys(), default=None)
+        if stuck is not None:
+            msg = f"Kafka does not send the record at {overdue[stuck].last.offset} of {stuck}, which it has"
+            why = "a cluster that was restored from a copy looks outdated to a client that knew it before"
+            raise BrokerError(msg, f"start the writer again: {why}")
+        self._checks.forget(short)
+        return tuple(ends_before(source, end, overdue[source].position) for source, end in short.items())
+
+    def _hear(self, error: KafkaError) -> None:
+        self._were_away = self._were_away or error.code() == _ALL_AWAY
+        self._admission.hear(error)
+
+    def _check_again(self) -> None:
+        """Check whether brokers that were all unreachable came back with the records that were read."""
+        self._were_away = False
+        for source, position in self._checks.again().items():
+            try:
+                self.seek(source, position)
+            except BrokerError as error:
+                self._log.warning("last record not compared", partition=str(source), problem=error.problem)
+
+    def _due_for_topics(self) -> bool:
+        return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
+
+    def _look_for_topics(self) -> None:
+        try:
+            self._refresh_topics()
+        except BrokerError as error:
+            # Brokers that are unreachable for a while are no reason to drop buffers; topic names survive that as well.
+            self._topics_at_s = self._clock.monotonic_s()
+            self._log.warning("topics not looked up, trying again", problem=error.problem)
+
+    def _refresh_topics(self) -> None:
+        names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}
+        if any(stream.pattern for stream in self._streams):
+            found = self._metadata()
+            names |= {topic for topic in found if any(stream.takes(topic) for stream in self._streams)}
+            names -= self._shared(names)
+        self._topics_at_s = self._clock.monotonic_s()
+        topics = tuple(sorted(names))
+        if topics and topics != self._topics:
+            self._topics = topics
+            with self._errors("subscribe"):
+                self._consumer.subscribe(
+                    list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+                )
+
+    def _shared(self, names: Collection[str]) -> set[str]:
+        """Topics that appeared since startup and that several streams match: none reads them. Raises ConfigError."""
+        if not self._topics:
+            require_apart(self._streams, names)
+        shared = shared_topics(self._streams, names)
+        for topic, error in shared.items():
+            if topic not in self._unread.found:
+                self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
+        self._unread.found = shared
+        return set(shared)
+
+    def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._admission.let_in()
+        self._taker.assigned(partitions)
+        listener = cast("GroupListener", self._listener)
+        sources = [_source(found.topic, found.partition) for found in partitions]
+        positions = listener.assigned(sources)
+        # librdkafka remembers that a partition was paused when it was revoked.
+        self.resume(sources)
+        unread = [source for source in sources if source not in positions]
+        begins = {**self._until_sought(unread), **positions}
+        places = [_kafka(source, *self._checks.begin(source, begins[source])) for source in sources]
+        if self._is_cooperative:
+            consumer.incremental_assign(places)
+        else:
+            consumer.assign(places)
+        if unread:
+            self.pause(unread)
+
+    def _until_sought(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The assignment of partitions that must not be read yet; a seek precedes their resume.
+
+        Always a number. While librdkafka resolves a logical offset such as "end", it forgets a seek, and would then
+        read from the end and skip everything before it. The end's number is always a valid position.
+        """
+        try:
+            return self._offsets({source: OffsetSpec.latest() for source in sources}) if sources else {}
+        except BrokerError as error:
+            self._log.info("where partitions end was not looked up; they wait at 0", problem=error.problem)
+            return dict.fromkeys(sources, Position(0))
+
+    def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        listener = cast("GroupListener", self._listener)
+        listener.revoked([_source(found.topic, found.partition) for found in partitions])
+        self._unassign(consumer, partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        listener = cast("GroupListener", self._listener)
+        listener.lost([_source(found.topic, found.partition) for found in partitions])
+        self._unassign(consumer, partitions)
+
+    def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+        self._taker.unassigned(partitions)
+        self._checks.forget([_source(found.topic, found.partition) for found in partitions])
+        if self._is_cooperative:
+            consumer.incremental_unassign(list(partitions))
+        else:
+            consumer.unassign()
+
+    def _metadata(self) -> dict[str, list[int]]:
+        with self._errors("list topics"):
+            heard = None if self._topics else self._admission.heard
+            topics = topics_of(self._consumer, TIMEOUT_S, heard)
+        return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
+
+    def _offsets(
+        self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel | None = None
+    ) -> dict[TopicPartition, Position]:
+        """End offsets visible to this consumer, or at another isolation level."""
+        if level is None:
+            committed = self._properties.get("isolation.level") == "read_committed"
+            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        until_s = time.monotonic() + TIMEOUT_S
+        positions: dict[TopicPartition, Position] = {}
+        while missing := {_kafka(source): spec for source, spec in specs.items() if source not in positions}:
+            with self._errors("look up offsets"):
+                futures = self._admin.list_offsets(missing, isolation_level=level, request_timeout=TIMEOUT_S)
+            for found, future in futures.items():
+                source = _source(found.topic, found.partition)
+                with self._errors(f"look up offsets of {source}", source.topic):
+                    try:
+                        positions[source] = Position(answer_of(future, TIMEOUT_S).offset)
+                    except KafkaException as error:
+                        if error.args[0].code() not in _ELECTING or time.monotonic() > until_s:
+                            raise
+            if len(positions) < len(specs):
+                time.sleep(_ELECTION_PAUSE_S)
+        return positions
+
+    @contextmanager
+    def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            if not self._topics:  # loses nothing: librdkafka delivers its connection events
+                self._consumer.poll(0)
+            raise broker_error(what, self._servers, error.args[0], self._admission.heard, user_of=user_of) from error
+
+
+def is_cooperative(properties: Mapping[str, Option]) -> bool:
+    """Whether a rebalance revokes only what moves to another member; librdkafka has different calls for each kind."""
+    strategy = str(properties.get("partition.assignment.strategy", ""))
+    return properties.get("group.protocol") == "consumer" or "cooperative" in strategy
+
+
+def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> dict[str, Option]:
+    """The consumer's properties: our defaults, the user's own, and the fixed ones (rules 1, 2 and 7)."""
+    shares = MemoryShares.of(settings.writer.memory_bytes)
+    defaults: dict[str, Option] = {
+        "client.id": "kafka-delta-express",
+        "isolation.level": "read_committed",
+        "partition.assignment.strategy": "cooperative-sticky",
+        # How soon an added topic or partition is seen; librdkafka's default is five minutes.
+        "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
+        # For all partitions together, which share one queue. One response per broker may exceed it.
+        "queued.max.messages.kbytes": shares.prefetch // 1024,
+        "queued.min.messages": shares.queued_messages,
+        "fetch.max.bytes": max(shares.fetch, _LEAST_FETCH_BYTES),
+        # librdkafka's default stops fetching for a second when the queue is full: long enough to run dry.
+        "fetch.queue.backoff.ms": 50,
+    }
+    if settings.kafka.get("group.protocol") == "consumer":
+        del defaults["partition.assignment.strategy"]  # the broker assigns, and librdkafka rejects the property
+    if co_partitioned:
+        defaults |= _co_partitioned(settings.kafka)
+    fixed: dict[str, Option] = {
+        "group.id": settings.writer.group_id,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+    }
+    return {**defaults, **settings.kafka, **fixed}
+
+
+def _co_partitioned(given: Mapping[str, Option]) -> dict[str, Option]:
+    """Makes the group assign partitions with the same number together (rule 7).
+
+    Raises ConfigError for a conflicting setting.
+    """
+    key = "group.remote.assignor" if given.get("group.protocol") == "consumer" else "partition.assignment.strategy"
+    if given.get(key, "range") != "range":
+        msg = f"kafka: {key} is {given[key]!r}, and a topology joins topics: partitions of one number belong together"
+        raise ConfigError(msg, f"leave {key} out, or write range; with group.instance.id members keep what they have")
+    return {key: "range"}
+
+
+def session_s(kafka: Mapping[str, Option]) -> float:
+    """The group's session timeout, in seconds."""
+    return float(str(kafka.get("session.timeout.ms", _SESSION_MS))) / 1000
+
+
+def _reason(error: Exception) -> str:
+    return error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
+
+
+def _source(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(Topic(topic), Partition(partition))
+
+
+def _kafka(source: TopicPartition, position: int | None = None, leader_epoch: int | None = None) -> KafkaPartition:
+    offset = OFFSET_INVALID if position is None else position
+    if leader_epoch is None:
+        return KafkaPartition(source.topic, source.partition, offset)
+    return KafkaPartition(source.topic, source.partition, offset, leader_epoch=leader_epoch)

@@ -1,0 +1,320 @@
+"""A source of records in front of another: co-partitioned topics as one chain (common/stage/merged.py).
+
+Rules:
+
+1. To the writer there is a Kafka partition ``A+B/3`` with messages in one order (stage_writer/fetch/merged/order.py), where
+   the group has assigned ``A/3`` and ``B/3``. A topic without a group passes through unchanged.
+2. A chain is the writer's while all of its inputs are assigned. An incomplete chain waits; where topics now have
+   different numbers of partitions it would wait forever, so that is an error after a while.
+3. Each input is read from the offset in the chain's position (`common.stage.merged.MergedPosition`). After a seek, or
+   for a new chain, nothing read before counts.
+4. The messages that wait for another input are bounded, over all chains: beyond that the inputs that have messages are
+   paused, and those that the chain waits for are read. So memory is bounded, and every chain makes progress.
+5. A fault of an input is a fault of its chain. Positions, ends and topic ids are combined from the inputs'.
+6. Only what is necessary is done inside the group's callbacks; seeking inputs that were assigned earlier, and pausing
+   those that have lost their chain, is done after them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+from common.spans import Position, Topic, TopicPartition
+from common.stage.merged import InputEnd, ids_together, inputs_at, inputs_of, is_merged, merged_position, topics_of
+from stage_writer.fetch.merged.order import MergeInput, next_messages, pass_holes
+from stage_writer.ports import Polled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Start, Stream
+    from common.stage.markers import LastRecord
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.fetch.merged.groups import TopicGroups
+    from stage_writer.ports import GroupListener, PartitionFault, RecordSource
+
+INCOMPLETE_S = 120.0
+"""How long to wait for the other inputs of a chain before their topics' partitions are counted."""
+LOOK_AGAIN_S = 1.0
+"""After a longer pause, the end that an input was read to may be outdated."""
+
+
+@dataclass(slots=True)
+class MergedChain:
+    """One merged chain of ours."""
+
+    source: TopicPartition
+    inputs: tuple[MergeInput, ...]
+    longest_idle_s: float
+    paused: bool = False
+    paused_at_s: float = 0.0
+    told: Position | None = None
+    """The end that was last reported."""
+
+
+class MergingSource:
+    """A `stage_writer.ports.RecordSource`, and the listener of the one behind it."""
+
+    def __init__(
+        self, inner: RecordSource, groups: TopicGroups, clock: Clock, log: FilteringBoundLogger, ahead_bytes: int
+    ) -> None:
+        """``ahead_bytes`` is how much may wait for other inputs before reading pauses (rule 4)."""
+        self._inner = inner
+        self._groups = groups
+        self._clock = clock
+        self._log = log
+        self._ahead_bytes = ahead_bytes
+        self._streams: tuple[Stream, ...] = ()
+        self._listener: GroupListener | None = None
+        self._chains: dict[TopicPartition, MergedChain] = {}
+        self._inputs: dict[TopicPartition, MergeInput] = {}
+        """The inputs of our chains."""
+        self._lonely: dict[TopicPartition, float] = {}
+        """Assigned inputs whose chain is incomplete, and since when."""
+        self._ahead: set[TopicPartition] = set()
+        """Inputs that are paused because their messages wait."""
+        self._starting: dict[TopicPartition, Position] = {}
+        self._stopping: set[TopicPartition] = set()
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        """Join the group for the streams' topics. Raises ConfigError where topics cannot be merged."""
+        self._streams = tuple(streams)
+        self._listener = listener
+        self._groups.require_equal_counts(self._inner.end_positions(self._streams))
+        self._inner.subscribe(self._streams, self)
+
+    def poll(self, timeout_s: float) -> Polled:
+        """Wait up to the given time for messages, and serve the group; returns the messages that can be merged."""
+        ready = any(not chain.paused and all(one.waiting for one in chain.inputs) for chain in self._chains.values())
+        polled = self._inner.poll(0.0 if ready else timeout_s)
+        moved = set(self._starting)  # what was read of these is from another position
+        self._settle()
+        ours: list[MessageBatch] = []
+        for batch in polled.batches:
+            if batch.source in moved:
+                continue
+            if (found := self._inputs.get(batch.source)) is not None:
+                found.take(batch)
+            elif not is_merged(self._groups.chain_of(batch.source).topic):
+                ours.append(batch)
+        ends: dict[TopicPartition, Position] = {}
+        for source, position in polled.ends.items():
+            if source in moved:
+                continue
+            if (found := self._inputs.get(source)) is not None:
+                found.reached_end(position)
+            elif not is_merged(self._groups.chain_of(source).topic):
+                ends[source] = position
+        merged = self._merge()
+        ends |= self._new_ends()
+        self._balance()
+        faults = tuple(one for fault in polled.faults if (one := self._fault(fault)) is not None)
+        return Polled((*ours, *merged), ends, faults)
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """Pass on records of single topics; markers of several have no last record."""
+        self._inner.expect(last)
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        """Continue reading an assigned chain from another position."""
+        chain = self._chains.get(source)
+        if chain is None:
+            self._inner.seek(source, position)
+            return
+        self._begin(chain, position)
+        for one in chain.inputs:
+            self._inner.seek(one.source, one.position)
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        """Stop reading these; waiting messages are kept."""
+        for source in sources:
+            if (chain := self._chains.get(source)) is not None:
+                chain.paused, chain.paused_at_s = True, self._clock.monotonic_s()
+        self._inner.pause(self._spread(sources))
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        """Read these again, except for inputs that are ahead."""
+        for source in sources:
+            if (chain := self._chains.get(source)) is not None:
+                chain.paused, chain.told = False, None
+                if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
+                    for one in chain.inputs:
+                        one.look_again()
+        self._inner.resume([one for one in self._spread(sources) if one not in self._ahead])
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        """The position that a start stands for; for a chain, each input's position."""
+        if not is_merged(source.topic):
+            return self._inner.resolve(source, start)
+        return merged_position(InputEnd(one, self._inner.resolve(one, start)) for one in inputs_of(source))
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        """The end of every chain of the streams. Raises ConfigError where topics cannot be merged."""
+        found = self._inner.end_positions(streams)
+        self._groups.require_equal_counts(found)
+        return self._groups.chains(found)
+
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """The end of these, open transactions included."""
+        return self._groups.chains(self._inner.high_watermarks(self._spread(sources)))
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        """The ids of topics; for a chain's topic, those of all its topics. Safe to call from any thread."""
+        found = self._inner.topic_ids({one for topic in topics for one in topics_of(topic)})
+        there = [topic for topic in topics if all(one in found for one in topics_of(topic))]
+        return {topic: ids_together(topic, found) for topic in there}
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        """The chains with an input without an owner in the group; None while the group is rebalancing."""
+        found = self._inner.ownerless(self._spread(sources))
+        return None if found is None else {source for source in sources if set(found).intersection(inputs_of(source))}
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit the inputs' positions to the group, for lag monitoring tools only."""
+        spread: dict[TopicPartition, Position] = {}
+        for source, position in positions.items():
+            ends = inputs_at(position)
+            spread |= {end.source: end.position for end in ends} if ends else {source: position}
+        self._inner.report(spread)
+
+    def close(self) -> None:
+        """Leave the group; the listener is called with what is revoked."""
+        self._inner.close()
+
+    # The consumer group's callbacks. The underlying source calls these from poll and close.
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """Pass on complete chains (rule 2), and where their inputs start."""
+        now_s = self._clock.monotonic_s()
+        plain = [source for source in sources if not is_merged(self._groups.chain_of(source).topic)]
+        self._lonely |= {source: now_s for source in sources if source not in plain}
+        complete = {self._groups.chain_of(source) for source in self._lonely}
+        complete = {chain for chain in complete if all(one in self._lonely for one in inputs_of(chain))}
+        for source in sorted(complete):
+            self._take_up(source)
+        positions = self._listening.assigned([*plain, *sorted(complete)])
+        begun = {source: positions[source] for source in plain if source in positions}
+        for source in complete & positions.keys():
+            self._begin(self._chains[source], positions[source])
+            begun |= {end.source: end.position for end in inputs_at(positions[source])}
+        fresh = set(sources)
+        self._starting |= {source: position for source, position in begun.items() if source not in fresh}
+        return {source: position for source, position in begun.items() if source in fresh}
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        """Chains that lose an input are revoked as a whole."""
+        self._listening.revoked(self._touched(sources))
+        self._let_go(sources)
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        """Chains that have lost an input are lost as a whole."""
+        self._listening.lost(self._touched(sources))
+        self._let_go(sources)
+
+    @property
+    def _listening(self) -> GroupListener:
+        return cast("GroupListener", self._listener)
+
+    def _touched(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
+        chains = {source: self._groups.chain_of(source) for source in sources}
+        mine = {chain for source, chain in chains.items() if chain == source or chain in self._chains}
+        return sorted(mine)
+
+    def _take_up(self, source: TopicPartition) -> None:
+        inputs = tuple(MergeInput(one, Position(0), Position(0)) for one in inputs_of(source))
+        self._chains[source] = MergedChain(source, inputs, self._groups.longest_idle_s(source))
+        for one in inputs:
+            del self._lonely[one.source]
+            self._stopping.discard(one.source)
+
+    def _begin(self, chain: MergedChain, position: Position) -> None:
+        """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
+        ends = {end.source: end.position for end in inputs_at(position)}
+        chain.told = None
+        for one in chain.inputs:
+            one.begin_at(ends[one.source])
+            self._inputs[one.source] = one
+
+    def _let_go(self, sources: Collection[TopicPartition]) -> None:
+        gone = set(sources)
+        for source in self._touched(sources):
+            chain = self._chains.pop(source, None)
+            for one in () if chain is None else chain.inputs:
+                self._inputs.pop(one.source, None)
+                if one.source not in gone:
+                    self._lonely[one.source] = self._clock.monotonic_s()
+                    self._stopping.add(one.source)
+        for source in gone:
+            self._lonely.pop(source, None)
+            self._starting.pop(source, None)
+            self._stopping.discard(source)
+        self._ahead &= self._inputs.keys()
+
+    def _settle(self) -> None:
+        """Work deferred from the group's callbacks (rule 6), and inputs that have waited for too long (rule 2)."""
+        for source, position in self._starting.items():
+            self._inner.seek(source, position)
+        if self._starting:
+            self._inner.resume(list(self._starting))
+        if self._stopping:
+            self._inner.pause(list(self._stopping))
+        self._starting, self._stopping = {}, set()
+        now_s = self._clock.monotonic_s()
+        if any(now_s - since_s > INCOMPLETE_S for since_s in self._lonely.values()):
+            named = ", ".join(str(source) for source in sorted(self._lonely)[:5])
+            self._log.warning("inputs wait for the others of their chain", partitions=named)
+            self._groups.require_equal_counts(self._inner.end_positions(self._streams))
+            self._lonely = dict.fromkeys(self._lonely, now_s)
+
+    # Merging.
+
+    def _merge(self) -> list[MessageBatch]:
+        now_s = self._clock.monotonic_s()
+        found: list[MessageBatch] = []
+        for chain in self._chains.values():
+            if not chain.paused:
+                batch = next_messages(chain.source, chain.inputs, now_s, chain.longest_idle_s)
+                found += [] if batch is None else [batch]
+        return found
+
+    def _new_ends(self) -> dict[TopicPartition, Position]:
+        """The chains that were passed on up to their ends since these were last reported."""
+        found: dict[TopicPartition, Position] = {}
+        for chain in self._chains.values():
+            if not chain.paused and pass_holes(chain.inputs):
+                position = merged_position(InputEnd(one.source, one.position) for one in chain.inputs)
+                if position != chain.told:
+                    chain.told = found[chain.source] = position
+        return found
+
+    def _balance(self) -> None:
+        """Pause inputs that are ahead, resume those that no longer are (rule 4)."""
+        waiting_bytes = {source: one.waiting_bytes for source, one in self._inputs.items()}
+        total_bytes = sum(waiting_bytes.values())
+        paused = {one.source for chain in self._chains.values() if chain.paused for one in chain.inputs}
+        if total_bytes > self._ahead_bytes:
+            ahead = {source for source, size in waiting_bytes.items() if size} - self._ahead - paused
+            if ahead:
+                self._ahead |= ahead
+                self._inner.pause(sorted(ahead))
+        few = total_bytes <= self._ahead_bytes // 2
+        behind = {source for source in self._ahead if few or not self._inputs[source].waiting}
+        self._ahead -= behind
+        if behind - paused:
+            self._inner.resume(sorted(behind - paused))
+
+    def _fault(self, fault: PartitionFault) -> PartitionFault | None:
+        chain = self._groups.chain_of(fault.source)
+        if chain == fault.source:
+            return fault
+        remedy = (
+            "put the records back, or start the stream over under another app_id: a chain of several topics cannot skip"
+        )
+        return replace(fault, source=chain, remedy=remedy) if chain in self._chains else None
+
+    def _spread(self, sources: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [one for source in sources for one in inputs_of(source)]

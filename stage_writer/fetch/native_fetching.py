@@ -1,0 +1,112 @@
+"""Reads messages from librdkafka's queues in bounded portions, like `taking`, without an object for each.
+
+Rules:
+
+1. Those of `stage_writer.fetch.fetching`. C ends a portion by its bytes; this module ends it by time.
+2. The group is served between two waits, so these are short. Messages of the same portion that were read before a
+   rebalance moved their partition are dropped, and the portion ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError
+
+from stage_writer.fetch.fetched import ClientEvent, Fetched, batches_of_taken, portion_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from confluent_kafka import Consumer, Message
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    from common.ports import Clock
+    from stage_writer.native.fetching import NativeFetch
+
+_LONGEST_WAIT_S = 0.05
+_FORWARD_EVERY_S = 0.1
+_SERVED = 100
+
+
+class NativeFetcher:
+    """Reads portions from one consumer."""
+
+    def __init__(
+        self,
+        taking: NativeFetch,
+        consumer: Consumer,
+        clock: Clock,
+        most: int,
+        most_bytes: int,
+        *,
+        with_headers: bool = False,
+    ) -> None:
+        """Like `Fetcher`; ``with_headers`` is for messages that arrive as Python's objects."""
+        self._with_headers = with_headers
+        self._taking = taking
+        self._consumer = consumer
+        self._clock = clock
+        self._most = most
+        self._most_bytes = most_bytes
+        self._forwarded_at_s = clock.monotonic_s()
+        self._moved_now: set[tuple[str, int]] = set()
+        """Partitions that were assigned or revoked while the group was last served."""
+        self.moved: set[tuple[str, int]] = set()
+        """Topics and partitions that were assigned or revoked while the last portion was read."""
+
+    def take(self, timeout_s: float, taken_bytes: int = 0) -> Fetched:
+        """Like `Fetcher.take`."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        most_bytes = self._most_bytes - taken_bytes
+        strays: list[Message] = []
+        held, self.moved = 0, set()
+        while True:
+            self._moved_now = set()
+            fresh = self._consumer.consume(_SERVED, 0.0)
+            self.moved |= self._moved_now
+            if self._moved_now and (held or strays):
+                return self._portion(strays, self._moved_now, fresh)
+            strays += fresh
+            now_s = self._clock.monotonic_s()
+            if now_s - self._forwarded_at_s >= _FORWARD_EVERY_S:
+                self._forwarded_at_s = now_s
+                self._taking.forward()
+            left_s = max(0.0, deadline_s - now_s)
+            held, held_bytes = self._taking.take(self._most, most_bytes, min(left_s, _LONGEST_WAIT_S))
+            if held >= self._most or held_bytes >= most_bytes or left_s == 0.0:
+                return self._portion(strays)
+
+    def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to be assigned; called while the group is served."""
+        places = [(found.topic, found.partition) for found in partitions]
+        self._moved_now |= set(places)
+        self._taking.take_over(places)
+
+    def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
+        """These are about to be revoked; called while the group is served."""
+        places = [(found.topic, found.partition) for found in partitions]
+        self._moved_now |= set(places)
+        self._taking.let_go(places)
+
+    def close(self) -> None:
+        """Call this before the consumer is closed."""
+        self._taking.close()
+
+    def _portion(
+        self, strays: list[Message], stale: Collection[tuple[str, int]] = (), fresh: Sequence[Message] = ()
+    ) -> Fetched:
+        """What is held, without ``stale`` partitions (rule 2); ``fresh`` ones were assigned at the same time."""
+        # Events of no partition arrive by the consumer's own queue, and so does what was queued before it was
+        # forwarded.
+        taken = self._taking.give()
+        other, after = (portion_of(some, with_headers=self._with_headers) for some in (strays, fresh))
+        problems = [
+            ClientEvent(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
+            for found in taken.errors
+        ]
+        batches = (*other.batches, *batches_of_taken(taken))
+        kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
+        told = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
+        count = other.count + after.count + len(taken.offsets) + len(problems)
+        return Fetched((*kept, *after.batches), (*told, *after.problems), count)

@@ -1,0 +1,179 @@
+"""Whether Kafka still has the records that were read of each partition.
+
+Rules:
+
+1. An unclean leader election, or a broker that is restored from a copy, removes records that were read. New records get
+   their offsets, under the same topic id, and librdkafka continues after them as if nothing had happened.
+2. Reading starts with the last record that was read, which must have the same timestamp and leader epoch, and is then
+   skipped. That is done for every new position, and for all of them after all brokers were unreachable: a cluster that
+   was restored as a whole continues its leader epochs from its copy, so they repeat.
+3. librdkafka compares leader epochs with the broker's: when a partition's leader epoch rises, and for a position that
+   it seeks (observed in 2.16: not for one that a group member is assigned). It also reports the offset from which the
+   records differ. So a seek triggers that comparison where rule 2 finds a different record, or none.
+4. librdkafka treats a leader epoch lower than the one it has seen as stale, and stops reading the partition. If a
+   record exists and does not arrive for a while, the process ends: the next one starts without that epoch.
+5. Where that record itself is gone (retention, compaction), only rule 3 detects a loss. So a cluster that was restored
+   from a copy while no record of a partition is left, or with another record of the same millisecond and epoch in its
+   place, is not detected; neither is one that was replaced so quickly that the client saw at least one broker at all
+   times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from common.remedies import CONFIG, repair
+from common.spans import Position
+from stage_writer.ports import TRUNCATED, PartitionFault
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from common.spans import TopicPartition
+    from common.stage.markers import LastRecord
+    from stage_writer.decode.batch import MessageBatch
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationCheck:
+    """A partition whose next record must be the last one that was read."""
+
+    last: LastRecord
+    position: Position
+    """Where reading continues after it."""
+    asked: bool = False
+    """Whether librdkafka was made to compare its leader epoch with the broker's (rule 3)."""
+
+
+class Doubt(Enum):
+    """Why a batch does not confirm the expected record."""
+
+    ASK = "ask"  # it is missing: librdkafka must compare epochs
+    OTHER = "other"  # a different one is in its place
+
+
+class TruncationChecks:
+    """The known record before each partition's position."""
+
+    def __init__(self) -> None:
+        self._expected: dict[TopicPartition, LastRecord] = {}
+        self._open: dict[TopicPartition, TruncationCheck] = {}
+        self._last: dict[TopicPartition, LastRecord] = {}
+        self._waiting: dict[TopicPartition, TruncationCheck] = {}
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        """The record before the position that each of these starts at next."""
+        self._expected |= last
+
+    def begin(self, source: TopicPartition, position: Position) -> tuple[int, int | None]:
+        """The offset to read from instead of ``position``, and the leader epoch to pass with it."""
+        self.forget([source])
+        last = self._expected.pop(source, None)
+        if last is None or last.offset >= position:
+            return position, None
+        self._open[source] = TruncationCheck(last, position)
+        return last.offset, last.leader_epoch
+
+    def forget(self, sources: Collection[TopicPartition]) -> None:
+        """These are read from elsewhere, or by another member."""
+        for source in sources:
+            self._open.pop(source, None)
+            self._last.pop(source, None)
+
+    def open(self, source: TopicPartition) -> TruncationCheck | None:
+        """The check that waits for a partition's next record."""
+        return self._open.get(source)
+
+    def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, TruncationCheck]:
+        """The checks that have waited since the previous call, except those of paused partitions."""
+        waiting = {source: check for source, check in self._open.items() if source not in paused}
+        overdue = {source: check for source, check in waiting.items() if self._waiting.get(source) is check}
+        self._waiting = waiting
+        return overdue
+
+    def last(self, source: TopicPartition) -> LastRecord | None:
+        """The last known record of a partition."""
+        check = self._open.get(source)
+        return self._last.get(source) if check is None else check.last
+
+    def passed(self, source: TopicPartition) -> None:
+        """The check of the expected record is over."""
+        check = self._open.pop(source, None)
+        if check is not None:
+            self._last[source] = check.last
+
+    def ask(self, source: TopicPartition) -> tuple[int, int | None]:
+        """The offset to read from once more, and the leader epoch to pass with it."""
+        check = self._open[source] = replace(self._open[source], asked=True)
+        return check.last.offset, check.last.leader_epoch
+
+    def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
+        """The messages after the expected record, or why they cannot be used."""
+        check = self._open.get(batch.source)
+        if check is None or len(batch) == 0:
+            return batch
+        index = int(np.searchsorted(batch.offsets, check.last.offset))
+        if index < len(batch) and batch.offsets[index] == check.last.offset:
+            found = batch.record_at(index)
+            if found is not None and not _is_same(found, check.last):
+                return Doubt.OTHER if check.asked else Doubt.ASK
+        elif index == len(batch):
+            return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come
+        elif not check.asked:
+            return Doubt.ASK
+        self.passed(batch.source)
+        return batch.after(check.position)
+
+    def read(self, batches: Iterable[MessageBatch]) -> None:
+        """These were passed on."""
+        for batch in batches:
+            if len(batch) and (last := batch.record_at(-1)) is not None:
+                self._last[batch.source] = last
+
+    def again(self) -> dict[TopicPartition, Position]:
+        """Expect the last record of every partition once more; returns the positions to seek to."""
+        self.expect(self._last)
+        return {source: Position(last.offset + 1) for source, last in self._last.items()}
+
+
+def _is_same(found: LastRecord, last: LastRecord) -> bool:
+    """Whether two records at one offset may be the same; an unknown leader epoch matches any."""
+    known = found.leader_epoch is not None and last.leader_epoch is not None
+    return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)
+
+
+def ends_before(source: TopicPartition, end: Position, position: Position) -> PartitionFault:
+    """The fault of a partition whose end in Kafka is before its position."""
+    problem = (
+        f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
+        "is not the topic that was staged, or a hand-made marker is ahead of it"
+    )
+    remedy = (
+        f"{_restart(source, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by itself "
+        "when Kafka reaches it"
+    )
+    return PartitionFault(source, problem, remedy, TRUNCATED)
+
+
+def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
+    """The fault of different records in Kafka than were read; from which offset on, where that is known."""
+    what = "records" if last is None else f"the record at {last.offset}"
+    since = "" if differs_at is None else f", and has other ones from {differs_at} on"
+    problem = (
+        f"Kafka has lost {what} of {source} which {'were' if last is None else 'was'} staged{since}: an unclean leader "
+        "election, or brokers that were restored from a copy"
+    )
+    return PartitionFault(source, problem, _restart(source, differs_at), TRUNCATED)
+
+
+def _restart(source: TopicPartition, at: int | None) -> str:
+    command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
+    named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if at is None else ""
+    return (
+        f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "
+        f"Kafka has other records than the table{named}: `{command}`"
+    )

@@ -1,0 +1,179 @@
+"""When to flush, and what to stop reading: one pure decision based on the buffers' sizes.
+
+Rules:
+
+1. A partition is flushed for its age, its Parquet bytes or its records, whichever comes first, by the limits of its
+   stream; age counts from the
+   buffer's first record and needs no further record. Ages are staggered: each partition has its own share of
+   ``flush_after``, between 0.8 and 1, so that a thousand partitions that were assigned at once do not flush at once.
+   ``flush_after`` is the maximum.
+2. A partition has at most one flush in progress, so its markers follow one another. If its next buffer is due
+   meanwhile, it is far ahead of the store: it is paused until the flush has finished; the others are still read.
+3. When memory is short, that is above `SHORT_SHARE` of the bound, the largest buffers are flushed, as many as needed
+   until the buffers that are not being flushed have spare room, and are paused meanwhile; the small ones are still
+   read. Above the bound nothing is read.
+4. The decision waits for flushes in progress rather than adding more. A buffer that must be flushed and cannot, because
+   a flush of its partition is in progress, counts as flushed: no small buffer is flushed in its place.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+
+SHORT_SHARE = 0.8
+"""Memory is short above this share of the bound; reading that was stopped at the bound then resumes."""
+SPARE_SHARE = 0.6
+"""The share that buffers may still hold once all due flushes are done."""
+RESUME_SHARE = 0.7
+"""Large partitions with a flush in progress are read again below this share of the bound."""
+LEAST_AGE_SHARE = 0.8
+
+
+class FlushReason(StrEnum):
+    """Why a partition is flushed."""
+
+    AGE = "age"
+    BYTES = "bytes"
+    RECORDS = "records"
+    MEMORY = "memory"
+    REVOKED = "revoked"
+    STOPPING = "stopping"
+    CAUGHT_UP = "caught_up"
+    ASKED = "asked"
+    """Requested by the user's code, in a topology."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLimits:
+    """The bounds of the settings."""
+
+    flush_after_s: float
+    flush_bytes: int
+    flush_records: int
+    memory_bytes: int
+    """For buffers and flushes in progress; other users of memory have their own shares (memory_shares.py)."""
+
+    def of(self, stream: Stream) -> FlushLimits:
+        """The limits of one stream, which may have its own."""
+        return FlushLimits(
+            self.flush_after_s if stream.flush_after_s is None else stream.flush_after_s,
+            self.flush_bytes if stream.flush_bytes is None else stream.flush_bytes,
+            self.flush_records if stream.flush_records is None else stream.flush_records,
+            self.memory_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStats:
+    """How full one partition's buffer is."""
+
+    source: TopicPartition
+    first_record_at_s: float | None
+    records: int
+    parquet_bytes: int
+    memory_bytes: int
+    flushing: bool
+    """Whether a flush of this partition is in progress."""
+    flushing_bytes: int
+    """Memory that the flush in progress holds."""
+    age_share: float = 1.0
+    """The share of ``flush_after`` after which it is due (`age_share_of`)."""
+    is_asked: bool = False
+    """Whether a flush was requested explicitly."""
+    limits: FlushLimits | None = None
+    """Its stream's own limits; None for those of the writer. Memory is always the writer's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """A partition to flush now."""
+
+    source: TopicPartition
+    reason: FlushReason
+
+
+@dataclass(frozen=True, slots=True)
+class BackpressureState:
+    """What must not be read now."""
+
+    paused: frozenset[TopicPartition] = frozenset()
+    is_full: bool = False
+    """Whether that is everything, because the bound is exceeded."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushDecision:
+    """What to do now."""
+
+    flushes: tuple[Flush, ...]
+    pressure: BackpressureState
+
+
+def decide(
+    fillings: Sequence[BufferStats], limits: FlushLimits, now_s: float, before: BackpressureState = BackpressureState()
+) -> FlushDecision:
+    """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
+    due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
+    flushes = {
+        filling.source: Flush(filling.source, due[filling.source])
+        for filling in fillings
+        if filling.source in due and not filling.flushing
+    }
+    used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
+    is_full = used > limits.memory_bytes * (SHORT_SHARE if before.is_full else 1.0)
+    ahead = {
+        filling.source
+        for filling in fillings
+        if filling.flushing and due.get(filling.source) in {FlushReason.BYTES, FlushReason.RECORDS}
+    }
+    if used > limits.memory_bytes * SHORT_SHARE:
+        for filling in _largest(fillings, flushes, limits):
+            ahead.add(filling.source)
+            if not filling.flushing:
+                flushes[filling.source] = Flush(filling.source, FlushReason.MEMORY)
+    if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
+        ahead |= {filling.source for filling in fillings if filling.flushing and filling.source in before.paused}
+    paused = frozenset(filling.source for filling in fillings) if is_full else frozenset(ahead)
+    return FlushDecision(tuple(flushes.values()), BackpressureState(paused, is_full))
+
+
+def age_share_of(source: TopicPartition) -> float:
+    """The partition's own share of ``flush_after``; the same in every process."""
+    return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(source).encode()) / 2**32
+
+
+def _largest(
+    fillings: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
+) -> list[BufferStats]:
+    """The largest buffers, as many as must be flushed until the rest has spare room."""
+    held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
+    found: list[BufferStats] = []
+    for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
+        if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
+            break
+        if filling.source not in flushes:
+            found.append(filling)
+            held -= filling.memory_bytes
+    return found
+
+
+def _own_reason(filling: BufferStats, limits: FlushLimits, now_s: float) -> FlushReason | None:
+    limits = filling.limits or limits
+    if filling.first_record_at_s is None:
+        return None
+    if filling.parquet_bytes >= limits.flush_bytes:
+        return FlushReason.BYTES
+    if filling.records >= limits.flush_records:
+        return FlushReason.RECORDS
+    if now_s - filling.first_record_at_s >= limits.flush_after_s * filling.age_share:
+        return FlushReason.AGE
+    return FlushReason.ASKED if filling.is_asked else None

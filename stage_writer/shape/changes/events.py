@@ -1,0 +1,137 @@
+"""The rows that a stream with `merge` stages: the table's columns and those for merging, with tombstones as deletes.
+
+Rules:
+
+1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one always
+   applies, because a tombstone has only its key.
+2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
+   of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
+3. The column for soft deletes has the value that the table is to show for each row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import SchemaError
+from common.schema import Field, Primitive, to_arrow_schema
+from common.settings.merging import record_names, require_key_type, require_sequence_type
+from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
+from stage_writer.decode.reading import Reading
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.changes.message_keys import MessageKeys
+
+if TYPE_CHECKING:
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.tables.changes import MergeBy
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows
+
+
+class Events:
+    """Makes the staged rows: the last `Step` of such a stream.
+
+    Raises SchemaError for columns that cannot be used to merge.
+    """
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType, stream: Stream, by: MergeBy) -> None:
+        table = table_columns(columns)
+        _check_types(table, by)
+        if by.soft_delete is not None:
+            table = table.with_fields((Field(by.soft_delete, Primitive.BOOLEAN),))
+        self.columns = staged_columns(table, by)
+        self._schema = to_arrow_schema(self.columns)
+        self._by = by
+        self._keys = _message_keys(table, stream, by) if deletes_by_tombstones(stream) else None
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The staged rows, in the order of their messages."""
+        rows = self._without_nulls(rows)
+        made = self._arranged({name: rows.table[name] for name in rows.table.column_names}, rows.index, messages)
+        if self._keys is None:
+            return rows.with_table(made)
+        tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
+        if not len(tombstones):
+            return rows.with_table(made)
+        found = self._keys.read(messages.keys.take(pa.array(tombstones)))
+        places = tombstones[found.index]
+        given = {name: found.rows[name] for name in found.rows.column_names}
+        given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(places))
+        deletes = self._arranged(given, places, messages)
+        index = np.concatenate([rows.index, places])
+        order = np.argsort(index, kind="stable")
+        rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in found.rejects)
+        return replace(
+            rows,
+            table=pa.concat_tables([made, deletes]).take(pa.array(order)),
+            index=index[order],
+            rejects=(*rows.rejects, *rejects),
+        )
+
+    def _without_nulls(self, rows: Rows) -> Rows:
+        """The rows without those refused by rule 1."""
+        for key in self._by.keys:
+            if rows.table[key].null_count:
+                lost = rows.table[key].is_null().to_numpy()
+                why = f"its key column {key} is null"
+                rows = rows.without(lost, (_reject(place, ErrorClass.NULL_KEY, why) for place in rows.index[lost]))
+        sequence = self._by.sequence
+        if sequence is not None and rows.table[sequence].null_count:
+            upsert = pc.invert(rows.table[DELETE_COLUMN])
+            lost = pc.and_(rows.table[sequence].is_null(), upsert).to_numpy()
+            why = f"its sequence {sequence} is null"
+            rows = rows.without(lost, (_reject(place, ErrorClass.NULL_SEQUENCE, why) for place in rows.index[lost]))
+        return rows
+
+    def _arranged(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:
+        """The columns in order; missing ones are computed, or null."""
+        topic, partition, offset = self._by.place
+        makers = {
+            topic: lambda: messages.topics(index),
+            partition: lambda: messages.partitions(index),
+            offset: lambda: pa.array(messages.offsets[index]),
+        }
+        if self._by.soft_delete is not None:
+            makers[self._by.soft_delete] = lambda: given[DELETE_COLUMN]
+        columns = []
+        for field in self._schema:
+            if field.name in given:
+                columns.append(given[field.name])
+            else:
+                columns.append(makers[field.name]() if field.name in makers else pa.nulls(len(index), field.type))
+        return pa.table(columns, names=self._schema.names).cast(self._schema)
+
+
+def deletes_by_tombstones(stream: Stream) -> bool:
+    """Whether messages without a value delete, instead of being counted as tombstones."""
+    return stream.merge is not None and stream.merge.tombstones == "delete"
+
+
+def _reject(place: int, error_class: ErrorClass, why: str) -> Reject:
+    return Reject(int(place), error_class, why)
+
+
+def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys:
+    names = record_names(stream)
+    fields = {field.name: replace(field, name=names.get(field.name, field.name)) for field in table}
+    reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+    return MessageKeys({key: fields[key] for key in by.keys}, reading, framed=stream.framing == "confluent")
+
+
+def _check_types(table: StructType, by: MergeBy) -> None:
+    for name, check in (*((key, require_key_type) for key in by.keys), (by.sequence, require_sequence_type)):
+        field = None if name is None else table.field(name)
+        if field is not None:
+            try:
+                check(field.name, field.type)
+            except ValueError as error:
+                problem, _, remedy = str(error).partition("; ")
+                raise SchemaError(problem, remedy) from None

@@ -1,0 +1,117 @@
+"""Several rows from one record: each element of the stream's `explode` column becomes a row.
+
+Rules:
+
+1. The rows of one record follow one another, in the order of the elements, and share the record's other columns.
+2. A record whose array is null or empty has one row, with null there: as in Spark's ``explode_outer``, no record
+   disappears. So the column may be null, even if its elements are NOT NULL.
+3. Rows are made in blocks, so that no block's columns exceed Arrow's 32-bit offsets.
+4. A record of a thousand bytes may become ten thousand rows of a thousand bytes each. The rows' size is known before
+   they are made (`Exploder.sizes`), so a batch can be processed in slices (see `slicing`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.schema import to_arrow_field
+from common.settings.columns import exploded
+from stage_writer.shape.row_bytes import row_bytes, value_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows
+
+    Index = NDArray[np.int64]
+
+_BLOCK_BYTES = 256 << 20
+
+
+class Exploder:
+    """Makes a row of each element of a column: a `Step`. Raises SchemaError if the column is not an ARRAY."""
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType, name: str, *, block_bytes: int = _BLOCK_BYTES) -> None:
+        self.columns = exploded(columns, name)
+        self._place = columns.names.index(name)
+        self._field = to_arrow_field(self.columns.fields[self._place])
+        self._block_bytes = block_bytes
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - a step is given both
+        """The rows of all elements."""
+        if not len(rows):
+            return rows.with_table(self._with(rows.table, pa.chunked_array([], self._field.type)))
+        column = rows.table.column(self._place).combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        elements = column.flatten()  # without those of null lists
+        others = rows.table.remove_column(self._place)
+        sizes = self.sizes(rows)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        parts = [
+            self._exploded(others.slice(first, last - first), elements, starts[first : last + 1])
+            for first, last in self._blocks(sizes)
+        ]
+        index = np.repeat(rows.index, np.maximum(lengths, 1))
+        return replace(rows, table=pa.concat_tables(parts), index=index)
+
+    def sizes(self, rows: Rows) -> Index:
+        """The size of the rows that each row becomes, in bytes."""
+        column = rows.table.column(self._place)
+        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy().astype(np.int64)
+        others = row_bytes(rows.table.remove_column(self._place))
+        own = [value_bytes(chunk) for chunk in column.chunks]
+        return np.asarray(np.maximum(lengths, 1) * others + (np.concatenate(own) if own else 0), np.int64)
+
+    def pieces(self, rows: Rows, size_bytes: int, most_bytes: int) -> Iterator[Rows]:
+        """One row as several, each with some of its elements and at most ``most_bytes``."""
+        column = rows.table.column(self._place).combine_chunks()
+        elements = column.flatten()
+        step = max(1, len(elements) * most_bytes // size_bytes)
+        for first in range(0, max(1, len(elements)), step):
+            part = elements.slice(first, step)
+            array = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part, type=column.type)
+            field = rows.table.schema.field(self._place)
+            yield rows.with_table(rows.table.set_column(self._place, field, array))
+
+    def _blocks(self, sizes: Index) -> Iterator[tuple[int, int]]:
+        """Runs of rows of at most one block each; a single row may exceed it (rule 3)."""
+        return runs(sizes, self._block_bytes)
+
+    def _exploded(self, others: pa.Table, elements: pa.Array, starts: Index) -> pa.Table:
+        """The rows of some records; ``starts`` gives where the elements of each start, and where the last ones end."""
+        lengths = np.diff(starts)
+        counts = np.maximum(lengths, 1)
+        ends = np.cumsum(counts)
+        within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
+        places = np.repeat(starts[:-1], counts) + within
+        nothing = np.repeat(lengths == 0, counts)
+        column = elements.take(pa.array(places, mask=nothing))
+        repeated = others.take(pa.array(np.repeat(np.arange(len(lengths)), counts)))
+        return self._with(repeated, column, removed=True)
+
+    def _with(self, table: pa.Table, column: pa.Array | pa.ChunkedArray, *, removed: bool = False) -> pa.Table:
+        others = table if removed else table.remove_column(self._place)
+        if not others.num_columns:  # a table without columns does not keep its length
+            return pa.table([column], schema=pa.schema([self._field]))
+        return others.add_column(self._place, self._field, column)
+
+
+def runs(sizes: Index, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Runs of at most the given size; a run of a single row may exceed it."""
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
+        yield first, last
+        first = last

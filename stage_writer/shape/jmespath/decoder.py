@@ -1,0 +1,293 @@
+"""Decoding with `jmespath`: rows whose columns are filled by expressions, like kafka-delta-ingest's transforms.
+
+Rules:
+
+1. `stage_writer.shape.jmespath.rewriting` and the decoder define the result for a message: it is rewritten with its
+   values and decoded. That costs tens of microseconds per message.
+2. Where every expression of a stream is plain (`stage_writer.shape.jmespath.expressions`), the fields that they use are
+   decoded with the others, and the columns are filled in Arrow. A message that this cannot prove good is processed by
+   rule 1, and only that refuses; so both paths give the same result.
+3. Plain expressions are processed by rule 1 as well if the types of their field and of their column differ, or where
+   `formats`, `coerce`, a NOT NULL column or a rescue column would see another record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import SchemaError
+from common.schema import DataType, Field, Primitive, StructType, to_arrow_schema, to_arrow_type
+from common.schema.naming import Naming
+from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.decode.decode import Decoded, Decoder
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.rejects import Refusal, Reject
+from stage_writer.shape.expressions import refused
+from stage_writer.shape.jmespath.expressions import OfMessage, Path, Substring, assignments_of
+from stage_writer.shape.jmespath.rewriting import MessageRewriter
+from stage_writer.shape.names import remade
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.schema.naming import Parts
+    from stage_writer.decode.batch import Messages
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.shape.jmespath.expressions import Assignment, Goal, Plain
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+    Steps = tuple[str, ...]
+
+
+class JmesPathDecoder:
+    """Decodes messages into columns, some of which expressions fill. Not thread-safe.
+
+    Raises ExpressionError for an expression that is incompatible with the columns.
+    """
+
+    def __init__(
+        self,
+        columns: StructType,
+        expressions: Mapping[str, str],
+        reading: Reading = STRICT,
+        *,
+        rescue_column: str | None = None,
+        in_bulk: bool = True,
+        first_pass: MakeFirstPass = no_first_pass,
+    ) -> None:
+        """``expressions`` by the columns that they fill; without ``in_bulk`` all messages are processed by rule 1."""
+        self._assignments = assignments_of(columns, expressions)
+        for assignment in self._assignments:
+            _require_own_form(assignment, reading)
+        self._decoder = Decoder(columns, reading, rescue_column=rescue_column, first_pass=first_pass)
+        sourced = rescue_column is not None or reading.holds_json
+        self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
+        is_plain = in_bulk and rescue_column is None and reading == STRICT
+        self._filler = _filler_of(columns, self._assignments, first_pass) if is_plain else None
+
+    @property
+    def columns(self) -> StructType:
+        """The columns of the rows."""
+        return self._decoder.columns
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether good messages cost no Python object each."""
+        return self._filler is not None
+
+    def decode(self, messages: Messages) -> Decoded:
+        """The result for the messages."""
+        if self._filler is None:
+            return self._one_by_one(messages, np.arange(len(messages)))
+        filled, doubtful = self._filler.decode(messages)
+        return _joined(filled, self._one_by_one(messages, doubtful)) if len(doubtful) else filled
+
+    def _one_by_one(self, messages: Messages, index: Index) -> Decoded:
+        about = _About(messages)
+        rewritten: list[bytes | None] = []
+        places: list[int] = []
+        rejects: list[Reject] = []
+        for place, message in zip(index.tolist(), messages.values.take(pa.array(index)).to_pylist(), strict=True):
+            outcome = None if message is None else self._rewriter.rewritten(message, about.of(place))
+            if isinstance(outcome, Refusal):
+                rejects.append(Reject(place, outcome.error_class, outcome.error))
+            else:
+                rewritten.append(outcome)
+                places.append(place)
+        decoded = self._decoder.decode(pa.array(rewritten, pa.large_binary()))
+        given = np.array(places, np.int64)
+        rejects += (replace(reject, index=int(given[reject.index])) for reject in decoded.rejects)
+        rejects.sort(key=lambda reject: reject.index)
+        return Decoded(decoded.rows, given[decoded.row_index], tuple(rejects), given[decoded.tombstones])
+
+
+def _require_own_form(assignment: Assignment, reading: Reading) -> None:
+    """Kafka's own values have one form, independent of `formats` for the record's values."""
+    for step in assignment.goal.steps:
+        reading = reading.at(step)
+    if isinstance(assignment.plain, OfMessage) and reading.format is not None:
+        problem = f"its column has the format {reading.format.value}"
+        raise refused(assignment.setting, assignment.text, problem, "take the column out of `formats`")
+
+
+class _About:
+    """The message properties available to expressions."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    def of(self, index: int) -> Mapping[str, object]:
+        """The properties of one message (see `OF_MESSAGE`), times in milliseconds."""
+        messages = self._messages
+        batch = messages.batches[int(np.searchsorted(messages.starts, index, side="right")) - 1]
+        stamp = int(messages.timestamps_ms[index])
+        return {
+            "kafka.topic": str(batch.source.topic),
+            "kafka.partition": int(batch.source.partition),
+            "kafka.offset": int(messages.offsets[index]),
+            "kafka.timestamp": None if stamp == NO_TIMESTAMP else stamp,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """A plain assignment."""
+
+    plain: Plain
+    goal: Goal
+
+
+def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pass: MakeFirstPass) -> _Filler | None:
+    """None where an expression is not plain, or is incompatible (rule 3)."""
+    fills = [_Fill(one.plain, one.goal) for one in assignments if one.plain is not None]
+    if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
+        return None
+    wide = columns
+    added: list[Steps] = []
+    for fill in fills:
+        if isinstance(fill.plain, OfMessage):
+            continue
+        if isinstance(fill.plain, Substring) and fill.goal.type is not Primitive.STRING:
+            return None
+        try:
+            found = _with_field(wide, fill.plain.steps, (), fill.goal.type, added)
+        except SchemaError:  # names that differ only in case
+            return None
+        if found is None:
+            return None
+        wide = found
+    plan = Naming(drop=frozenset(added)).of(wide).plan if added else None
+    return _Filler(columns, Decoder(wide, first_pass=first_pass), plan, fills)
+
+
+def _is_required(columns: StructType, steps: Steps) -> bool:
+    found: DataType = columns
+    for step in steps:
+        field = found.field(step) if isinstance(found, StructType) else None
+        if field is None or not field.nullable:
+            return True
+        found = field.type
+    return False
+
+
+def _with_field(
+    struct: StructType, steps: Steps, prefix: Steps, wanted: DataType, added: list[Steps]
+) -> StructType | None:
+    """The struct with a field of some type at a path; None if the path has another type. New parts are ``added``."""
+    name, rest = steps[0], steps[1:]
+    path = (*prefix, name)
+    found = struct.field(name)
+    if found is None:
+        for step in reversed(rest):
+            wanted = StructType((Field(step, wanted),))
+        if not any(path[: len(one)] == one for one in added):
+            added.append(path)
+        return struct.with_fields((Field(name, wanted),))
+    if not rest:
+        return struct if found.type == wanted else None
+    inner = _with_field(found.type, rest, path, wanted, added) if isinstance(found.type, StructType) else None
+    if inner is None:
+        return None
+    return StructType(tuple(replace(one, type=inner) if one is found else one for one in struct))
+
+
+class _Filler:
+    """Fills columns in Arrow (rule 2)."""
+
+    def __init__(self, columns: StructType, decoder: Decoder, plan: Parts | None, fills: Sequence[_Fill]) -> None:
+        """The ``decoder`` reads these and the fields used by expressions, which ``plan`` leaves out again."""
+        self._decoder = decoder
+        self._schema = to_arrow_schema(columns)
+        self._plan = plan
+        self._fills = fills
+
+    def decode(self, messages: Messages) -> tuple[Decoded, Index]:
+        """The rows of messages that are proved good, and the other messages."""
+        decoded = self._decoder.decode(messages.values)
+        wide = {name: decoded.rows.column(name).combine_chunks() for name in decoded.rows.column_names}
+        good = np.ones(len(decoded.row_index), np.bool_)
+        values: list[pa.Array] = []
+        for fill in self._fills:
+            value = _value(fill, wide, decoded.row_index, messages)
+            if isinstance(fill.plain, Substring):
+                good &= value.is_valid().to_numpy(zero_copy_only=False)  # null has no value
+            values.append(value)
+        for fill, value in zip(self._fills, values, strict=True):
+            name = fill.goal.steps[0]
+            wide[name] = _filled(wide[name], fill.goal.steps[1:], value)
+        doubtful = [*(reject.index for reject in decoded.rejects), *decoded.row_index[~good].tolist()]
+        table = self._declared(list(wide.values()))
+        if not good.all():
+            table = table.filter(pa.array(good))
+        rows = Decoded(table, decoded.row_index[good], (), decoded.tombstones)
+        return rows, np.sort(np.array(doubtful, np.int64))
+
+    def _declared(self, wide: Sequence[pa.Array]) -> pa.Table:
+        """The declared columns only."""
+        if self._plan is None:
+            return pa.table(list(wide), schema=self._schema)
+        kept = zip(self._schema, self._plan.kept, strict=True)
+        columns = [remade(wide[place], field.type, inner) for field, (place, inner) in kept]
+        return pa.table(columns, schema=self._schema)
+
+
+def _value(fill: _Fill, columns: Mapping[str, pa.Array], index: Index, messages: Messages) -> pa.Array:
+    match fill.plain:
+        case Path(steps):
+            return _at(columns, steps)
+        case Substring(steps, skip, take):
+            return pc.utf8_slice_codeunits(_at(columns, steps), skip, skip + take)
+        case OfMessage(name):
+            return _of_messages(name, fill.goal.type, index, messages)
+
+
+def _at(columns: Mapping[str, pa.Array], steps: Steps) -> pa.Array:
+    found = columns[steps[0]]
+    for step in steps[1:]:
+        found = pc.struct_field(found, step)
+    return found
+
+
+def _of_messages(name: str, data_type: DataType, index: Index, messages: Messages) -> pa.Array:
+    arrow_type = to_arrow_type(data_type)
+    if name == "kafka.topic":
+        return messages.topics(index)
+    if name == "kafka.partition":
+        return messages.partitions(index).cast(arrow_type)
+    if name == "kafka.offset":
+        return pa.array(messages.offsets[index])
+    stamps = messages.timestamps_ms[index]
+    unit = 1_000_000 if data_type is Primitive.LONG else 1000  # nanoseconds there, as in kafka-delta-ingest
+    return pa.array(stamps * unit, pa.int64(), mask=stamps == NO_TIMESTAMP).view(arrow_type)
+
+
+def _filled(array: pa.Array, steps: Steps, value: pa.Array) -> pa.Array:
+    """An array with a value put in at a path within its structs, where the path exists."""
+    if not steps:
+        return value if value.null_count == 0 else pc.coalesce(value, array)
+    fields = list(array.type)
+    parts = array.flatten()
+    place = next(place for place, field in enumerate(fields) if field.name == steps[0])
+    parts[place] = _filled(parts[place], steps[1:], value)
+    mask = pc.and_(array.is_null(), value.is_null()) if array.null_count else None
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=mask)
+
+
+def _joined(one: Decoded, other: Decoded) -> Decoded:
+    """The results of some messages and of others, merged in order."""
+    index = np.concatenate([one.row_index, other.row_index])
+    order = np.argsort(index, kind="stable")
+    table = pa.concat_tables([one.rows, other.rows])
+    rejects = sorted([*one.rejects, *other.rejects], key=lambda reject: reject.index)
+    tombstones = np.sort(np.concatenate([one.tombstones, other.tombstones]))
+    rows = table if not len(other.row_index) else table.take(pa.array(order))
+    return Decoded(rows, index[order], tuple(rejects), tombstones)

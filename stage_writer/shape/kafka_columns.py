@@ -1,0 +1,62 @@
+"""Adds what Kafka knows of each row's record: `kafka_columns`, and what `include` names.
+
+Rule: a record whose headers are asked for and cannot be represented is refused (headers.py); nothing else is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from common.schema import to_arrow_type
+from common.tables.dead_letters import INCLUDED_FIELDS, kafka_fields_of
+from stage_writer.shape.headers import headers_as, with_readable_headers
+from stage_writer.shape.outcome import kafka_columns_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows
+
+    Index = NDArray[np.int64]
+
+_KEY, _HEADERS = INCLUDED_FIELDS
+_HEADERS_TYPE = to_arrow_type(_HEADERS.type)
+
+
+class KafkaColumns:
+    """Adds the columns: a `Step`."""
+
+    def __init__(self, columns: StructType, stream: Stream) -> None:
+        self._names = tuple(field.name for field in kafka_fields_of(stream))
+        self.columns = columns.with_fields(kafka_fields_of(stream))
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether the rows have their headers."""
+        return _HEADERS.name in self._names
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with the columns."""
+        if self.needs_headers:
+            rows = with_readable_headers(rows, messages)
+        table = rows.table
+        for name, column in zip(self._names, made_of(self._names, messages, rows.index), strict=True):
+            table = table.append_column(name, column)
+        return rows.with_table(table)
+
+
+def made_of(names: tuple[str, ...], messages: Messages, index: Index) -> list[pa.Array]:
+    """The columns with these names (`kafka_fields_of`) of some messages, given by their rising indices."""
+    makers = {
+        _KEY.name: lambda: messages.keys.take(pa.array(index)).cast(pa.binary()),
+        _HEADERS.name: lambda: headers_as(_HEADERS_TYPE, messages, index),
+    }
+    of_place = len([name for name in names if name not in makers])
+    places = kafka_columns_of(messages, index) if of_place else ()
+    return [*places, *(makers[name]() for name in names[of_place:])]

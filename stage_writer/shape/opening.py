@@ -1,0 +1,52 @@
+"""The record in a message, as JSON text: the input of a sample of a stream's fields.
+
+Rules:
+
+1. The frame and the envelope are removed one message at a time, by the decoders' own strict code; a message that they
+   refuse is a dead letter and has no record.
+2. A field that a `jmespath` expression names anywhere counts as used by a column. Which part of an object an expression
+   uses is not analyzed: no part of such a field is reported as dropped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.formats import path_steps
+from stage_writer.decode.envelopes.debezium import open_strictly
+from stage_writer.decode.envelopes.framing import body_of
+from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.unknown.census import FieldCensus, paths_of
+from stage_writer.shape.jmespath.expressions import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.settings import Stream
+
+
+def census_of(stream: Stream) -> FieldCensus | None:
+    """Counts the fields of a stream's records; None where no record is available: a topology makes its own rows."""
+    if stream.topology is not None:
+        return None
+    columns = stream.schema_of_columns
+    filled = [".".join(path_steps(column)) for column in stream.jmespath]
+    made = {path for path in paths_of(columns) if any(_touch(path, other) for other in filled)}
+    return FieldCensus(columns, taken=fields_of(stream.jmespath.values()), seen=made)
+
+
+def _touch(one: str, other: str) -> bool:
+    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
+
+
+def opener_of(stream: Stream) -> Callable[[bytes], bytes | None]:
+    """Returns the record's JSON in a message, or None if it has none."""
+
+    def opened(message: bytes) -> bytes | None:
+        body = message if stream.framing == "none" else body_of(message)
+        if body is None or not stream.has_events:
+            return body
+        found = open_strictly(body)
+        return None if isinstance(found, Refusal) else found[0].encode()
+
+    return opened

@@ -1,0 +1,179 @@
+"""The outcome of a conversion, by batch: rows of each table, dead letters, and counts of the others.
+
+Rules:
+
+1. Each message ends in exactly one of: rows (further rows are counted), a dead letter, the count of tombstones, the
+   count of filtered ones.
+2. A batch's rows keep no other batch's rows in memory while they wait: a small part of many is copied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.shape.route import OWN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from stage_writer.decode.batch import Messages
+    from stage_writer.decode.rejects import Reject
+    from stage_writer.parquet.buffer import TableFormat
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows of one table, and the indices of their messages, rising as in `Rows`."""
+
+    index: Index
+    rows: pa.Table
+
+    def split(self, messages: Messages) -> list[pa.Table]:
+        """The rows of each batch."""
+        bounds = messages.bounds(self.index).tolist()
+        return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
+
+    def filled(self, messages: Messages) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each batch that has any, by its index; copied, because they are from rows in another order."""
+        bounds = messages.bounds(self.index)
+        for place in np.flatnonzero(np.diff(bounds)).tolist():
+            yield place, _copied(self.rows.slice(int(bounds[place]), int(bounds[place + 1] - bounds[place])))
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Joins parts with the same columns, in the order of their messages; for one message in the order of the parts."""
+    if len(parts) == 1:
+        return parts[0]
+    index = np.concatenate([part.index for part in parts])
+    order = np.argsort(index, kind="stable")
+    return Part(index[order], pa.concat_tables([part.rows for part in parts]).take(pa.array(order)))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of messages (rule 1)."""
+
+    index: Index
+    """The message of each row, of any table. Rising."""
+    tables: Mapping[int, Part]
+    """By the number of the table, for those that have rows."""
+    rejects: Sequence[Reject]
+    """By rising index."""
+    tombstones: Index
+    filtered: Index
+
+    @property
+    def again(self) -> Mask:
+        """Which rows are of the same message as the previous row."""
+        again = np.zeros(len(self.index), np.bool_)
+        again[1:] = self.index[1:] == self.index[:-1]
+        return again
+
+
+def staged_of(
+    messages: Messages, outcome: Outcome, formats: Sequence[TableFormat], dead: TableFormat
+) -> list[StagedRows]:
+    """The outcome of each batch's messages; ``formats`` are those of the tables of rows, by their numbers."""
+    again, rejects = outcome.again, outcome.rejects
+    records = len(outcome.index) - int(again.sum())
+    _require_all(messages, records, len(rejects), len(outcome.tombstones), len(outcome.filtered))
+    tables = dict(outcome.tables)
+    own = tables.pop(OWN, None) or Part(_NOTHING, formats[OWN].arrow_schema.empty_table())
+    dead_rows = Part(_places(rejects), dead_letters_of(messages, rejects, dead.arrow_schema))
+    staged = [
+        StagedRows(
+            end=batch.end,
+            records=len(batch),
+            tombstones=len(gone),
+            dead_letters=Counter(str(reject.error_class) for reject in rejects[first:last]),
+            timestamp_bounds_ms=batch.timestamp_bounds_ms(),
+            rows=rows,
+            filtered_offsets=messages.offsets[left_out],
+            exploded=exploded,
+        )
+        for batch, gone, left_out, exploded, (first, last), rows in zip(
+            messages.batches,
+            messages.parted(outcome.tombstones),
+            messages.parted(outcome.filtered),
+            map(len, messages.parted(outcome.index[again])),
+            pairwise(messages.bounds(dead_rows.index).tolist()),
+            zip(own.split(messages), dead_rows.split(messages), strict=True),
+            strict=True,
+        )
+    ]
+    return _with_routed(staged, messages, tables, formats) if tables else staged
+
+
+def kafka_columns_of(messages: Messages, index: Index) -> tuple[pa.Array, ...]:
+    """Kafka's columns (`KAFKA_FIELDS`) of some messages, given by their rising indices."""
+    stamps = messages.timestamps_ms[index]
+    micros = pa.array(stamps * 1000, mask=stamps == NO_TIMESTAMP, type=pa.int64())
+    return (
+        messages.topics(index),
+        messages.partitions(index),
+        pa.array(messages.offsets[index]),
+        micros.cast(pa.timestamp("us", "UTC")),
+    )
+
+
+def dead_letters_of(messages: Messages, rejects: Sequence[Reject], schema: pa.Schema) -> pa.Table:
+    """The rows of the table for dead letters; ``rejects`` by rising index."""
+    if not rejects:
+        return schema.empty_table()
+    index = _places(rejects)
+    columns = [
+        *kafka_columns_of(messages, index),
+        messages.keys.take(pa.array(index)),
+        messages.values.take(pa.array(index)).cast(pa.binary()),
+        pa.array([str(reject.error_class) for reject in rejects]),
+        pa.array([reject.error for reject in rejects]),
+    ]
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _with_routed(
+    staged: Sequence[StagedRows], messages: Messages, parts: Mapping[int, Part], formats: Sequence[TableFormat]
+) -> list[StagedRows]:
+    routed: list[list[tuple[TableFormat, pa.Table]]] = [[] for _ in staged]
+    for number, part in parts.items():
+        for place, rows in part.filled(messages):
+            routed[place].append((formats[number], rows))
+    return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
+
+
+def _require_all(messages: Messages, *parts: int) -> None:
+    """Rule 1, for all messages together."""
+    if sum(parts) != len(messages):
+        msg = f"{len(messages)} messages became {parts} with rows, dead letters, tombstones and filtered ones"
+        raise RuntimeError(msg)
+
+
+def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
+    """Some of the rows (rule 2)."""
+    part = rows.slice(start, end - start)
+    if part.num_rows * 2 >= rows.num_rows or part.num_rows == 0:
+        return part
+    return _copied(part)
+
+
+def _copied(part: pa.Table) -> pa.Table:
+    return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
+
+
+def _places(rejects: Sequence[Reject]) -> Index:
+    return np.fromiter((reject.index for reject in rejects), np.int64, len(rejects))

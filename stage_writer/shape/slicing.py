@@ -1,0 +1,117 @@
+"""A batch whose rows explode, processed in slices, bounded by the bytes of their rows.
+
+Rules:
+
+1. A slice is a run of messages, in their order, whose rows have a bounded size. A single message may exceed it: its
+   rows are then made in several pieces, and only the last one accounts for the message (its record and end); so they
+   belong to one flush.
+2. A message whose rows would come to more than a writer can hold is refused: ``explodes_too_far``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.explode import runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.explode import Exploder
+    from stage_writer.shape.rows import Rows
+
+    Index = NDArray[np.int64]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ExplodeLimits:
+    """How much may be made at a time, in bytes."""
+
+    slice_bytes: int = 16 * _MIB
+    record_bytes: int = 4096 * _MIB
+    """For all rows of one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some messages with their outcome so far."""
+
+    messages: Messages
+    rows: Rows
+    tombstones: Index
+    is_last: bool = True
+    """Whether no more rows of its last message follow."""
+
+
+def sliced(whole: Slice, exploder: Exploder, limits: ExplodeLimits) -> Iterator[Slice]:
+    """The same in slices, to be exploded one by one (rule 1); ``exploder`` is the step that will do it."""
+    rows = _without_bombs(whole.rows, exploder, limits.record_bytes)
+    sizes = exploder.sizes(rows)
+    if int(sizes.sum()) <= limits.slice_bytes:
+        yield replace(whole, rows=rows)
+        return
+    found = list(runs(sizes, limits.slice_bytes))
+    # A slice starts with the first message that has a row in it; messages without rows belong to the previous slice.
+    firsts = [0, *(int(rows.index[first]) for first, _ in found[1:]), len(whole.messages)]
+    for place, (first, last) in enumerate(found):
+        part = _part(replace(whole, rows=rows), firsts[place], firsts[place + 1], (first, last))
+        size = int(sizes[first:last].sum())
+        if last - first > 1 or size <= limits.slice_bytes:
+            yield part
+        else:
+            yield from _pieces(part, exploder, size, limits.slice_bytes)
+
+
+def _pieces(part: Slice, exploder: Exploder, size: int, most_bytes: int) -> Iterator[Slice]:
+    """A slice with one row, in several. Adjacent messages without rows belong to the last piece."""
+    (own,) = part.rows.index.tolist()
+    alone = _part(part, own, own + 1, (0, 1))
+    pieces = list(exploder.pieces(alone.rows, size, most_bytes))
+    for piece in pieces[:-1]:
+        yield replace(alone, rows=piece, is_last=False)
+    yield replace(part, rows=replace(part.rows, table=pieces[-1].table))
+
+
+def _without_bombs(rows: Rows, exploder: Exploder, most_bytes: int) -> Rows:
+    sizes = exploder.sizes(rows)
+    bombs = sizes > most_bytes
+    if not bombs.any():
+        return rows
+    why = f"its rows would come to {{}} bytes, and one record may come to {most_bytes}: four times writer.memory"
+    places = np.flatnonzero(bombs).tolist()
+    return rows.without(
+        bombs,
+        (Reject(int(rows.index[row]), ErrorClass.EXPLODES_TOO_FAR, why.format(int(sizes[row]))) for row in places),
+    )
+
+
+def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice:
+    """The messages ``[start, end)``, and the given rows of theirs."""
+    rows, first, last = whole.rows, *of_rows
+
+    def within(index: Index) -> Index:
+        return index[(index >= start) & (index < end)] - start
+
+    return Slice(
+        whole.messages.part(start, end),
+        replace(
+            rows,
+            table=rows.table.slice(first, last - first),
+            index=rows.index[first:last] - start,
+            rejects=tuple(
+                replace(reject, index=reject.index - start) for reject in rows.rejects if start <= reject.index < end
+            ),
+            filtered=within(np.sort(rows.filtered)),
+            tables=None if rows.tables is None else rows.tables[start:end],
+        ),
+        within(whole.tombstones),
+    )

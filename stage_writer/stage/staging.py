@@ -1,0 +1,474 @@
+"""The stage: the end of a chain, and a flush from buffer to marker.
+
+Rules:
+
+1. Data files first, each under a name of its own, and the state of a topology's task, in the stage or in a Kafka topic;
+   then the marker, by exclusive create. A writer that loses the claim leaves its files in place, for VACUUM: an earlier
+   attempt at the same claim may have succeeded without a response, been loaded and been settled, and then the table has
+   those very files.
+2. A job may be run again after a StoreError or a BrokerError: what is encoded stays encoded, what is uploaded stays
+   uploaded, and the marker's bytes are the same, so a claim whose response was lost is recognized as our own.
+3. A claim is worth continuing from only if the marker before it was still there *after* it, with the bytes that the
+   flush continued from: markers are settled from the low end, so a late writer that takes a freed position finds its
+   predecessor gone, or another late writer's in its place, and stops there. The first claim of a chain has nothing
+   before it, and a settled marker may reappear through a duplicated request: so nothing may be above a claim either,
+   because the last marker is never settled. So no stray is ever continued, and the marker with the highest start is
+   always the chain's end. (model/ shows that anything weaker fails.)
+4. A claim behind a marker that an operator has put aside is withdrawn: the chain was rewound, and reading restarts at
+   its new end. A byte-identical copy below ``stray/`` distinguishes such a marker from a settled one; copies that the
+   loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
+   even if there is a copy: it may be the only record of where reading continues.
+5. Markers of a lower generation than the partition's are ignored: they are of a topic that no longer exists.
+6. Right before a claim a guard is called: after a pause that may have cost the group membership, a job waits; and
+   records that may come from a recreated topic are not staged into the old one's chain.
+7. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
+   marker names, and one that listed them may do so after the claim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from common.errors import StoreError
+from common.ports import AlreadyExists, Clock, ObjectStore
+from common.schema import schema_to_json
+from common.spans import Span
+from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes
+from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
+from common.stage.evolved import latest
+from common.stage.idle import facts_to_bytes, idle_path
+from common.stage.markers import (
+    Manifest,
+    Marker,
+    MarkerName,
+    Origin,
+    StagedFile,
+    StagedTable,
+    digest_of,
+    folder_of,
+    manifest_to_bytes,
+    marker_from_bytes,
+    stray_path,
+)
+from common.stage.notifications import news_path
+from common.stage.outboxes import OutboxName
+from common.stage.state_files import EMPTY_STATE, StateFileName
+from common.stage.stored import beyond_bounds
+from common.storage.pieces import Pieces
+from stage_writer.chain_end import Lineage, Tail
+from stage_writer.changelog.ports import NO_CHANGELOG
+from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.ports import (
+    ClaimGuard,
+    ClaimVerdict,
+    FlushOutcome,
+    Incompatible,
+    LostClaim,
+    OtherTopic,
+    Outdated,
+    Postponed,
+    Sealed,
+)
+from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
+from stage_writer.stage.state_files import StageState, state_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.idle import IdleFact, StreamFact
+    from common.stage.state_files import MarkedState, StateFiles, StateKind
+    from stage_writer.changelog.ports import Changelog
+    from stage_writer.outbox.ports import Outlet
+    from stage_writer.parquet.buffer import Buffer, EncodedFile, TableFormat
+    from stage_writer.ports import StateChange
+    from stage_writer.stage.table_compatibility import TableCompatibility
+
+_READ_AGAIN = 5
+_FIRST = Lineage()
+_NOTHING = Pieces()
+
+
+def _always() -> ClaimVerdict:
+    return ClaimVerdict.CLAIM
+
+
+class ObjectStage:
+    """A `stage_writer.ports.Stage` over object stores."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        tables: Callable[[str], ObjectStore],
+        clock: Clock,
+        unique: Callable[[], str],
+        writer: str,
+        *,
+        compatibility: TableCompatibility | None = None,
+        state_keep_s: float = KEEP_S,
+        changelog: Changelog = NO_CHANGELOG,
+    ) -> None:
+        """``tables`` opens the store at a table's URL, ``unique`` makes a new UUID, ``writer`` names this process.
+
+        Without ``compatibility`` no table is checked before rows for it are staged.
+        """
+        self._compatibility = compatibility
+        self._store = store
+        self._tables = tables
+        self._clock = clock
+        self._unique = unique
+        self._writer = writer
+        self.states = StageState(store, changelog)
+        self.state_cleaning = StateCleaning(store, state_keep_s)
+
+    def tail(self, source: TopicPartition) -> Tail | None:
+        """The end of a partition's chain (rules 3 and 5)."""
+        beginning = self.beginning(source)
+        generation = 0 if beginning is None else beginning.generation
+        for _ in range(_READ_AGAIN):
+            found = [
+                (name, item.size_bytes > 0, item.path)
+                for item in self._store.list(folder_of(source))
+                if (name := MarkerName.parse(item.path))
+            ]
+            # Of two objects for one position (a hand-typed name without padding), the one with content counts.
+            found.sort(reverse=True)
+            for number, (name, _, path) in enumerate(found, 1):
+                data = self._store.read(path)
+                if data is None:
+                    break  # an operator has just put it aside: list again
+                marker = marker_from_bytes(name, data)
+                if not marker.is_older_than(generation):
+                    tail = _tail(marker, path, digest_of(data), generation)
+                    return (
+                        tail if marker.manifest is not None else replace(tail, outboxes=self._outboxes(found[number:]))
+                    )
+            else:
+                return None
+        msg = f"the markers of {source} vanish while they are read"
+        raise StoreError(msg, "wait for the repair that is under way")
+
+    def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
+        """The undelivered outboxes, as the last marker below one that was made by hand, which lists none, has them."""
+        for name, _, path in below:
+            marker = marker_from_bytes(name, self._store.read(path) or b"")  # one that has vanished lists none either
+            if marker.manifest is not None:
+                return marker.manifest.outboxes
+        return ()
+
+    def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
+        """The state of a partition's task at its chain's end."""
+        return state_at(self._store, source, tail)
+
+    def beginning(self, source: TopicPartition) -> ChainOrigin | None:
+        """The origin of a partition's chain while it has no marker."""
+        path = origin_path(source)
+        data = self._store.read(path)
+        return None if data is None else origin_from_bytes(path, data)
+
+    def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
+        """Record where a new chain starts; an existing record wins."""
+        self._store.create(origin_path(source), origin_to_bytes(beginning))
+
+    def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
+        """Record which partitions exist and which had nothing new, replacing the previous record."""
+        self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
+
+    def tell_news(self, app_id: str) -> None:
+        """Signal that a stream has new markers."""
+        self._store.write(news_path(app_id, self._writer), b"")
+
+    def flush_job(
+        self,
+        source: TopicPartition,
+        stream: Stream,
+        buffer: Buffer,
+        tail: Tail | None,
+        *,
+        lineage: Lineage = _FIRST,
+        guard: ClaimGuard = _always,
+        state: StateChange | None = None,
+        outlet: Outlet | None = None,
+    ) -> Job:
+        """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
+        return Job(self, FlushIdentity(source, stream, buffer, tail, lineage, state, outlet), guard)
+
+    def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
+        """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
+        found = None if self._compatibility is None else self._compatibility.find(tables)
+        return None if found is None else Incompatible(start, tuple(tables), found.problem, found.remedy)
+
+    # The stage as the jobs need it; jobs run in threads, and nothing here has state.
+
+    def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
+        """Name an encoded file."""
+        mixed = file.values is None
+        values = () if file.values is None else tuple(zip(table.partition_by, file.values, strict=True))
+        name = DataFileName(source, buffer.start, self._unique(), values, file.codec)
+        path = waiting_path(table.url, name) if mixed else name.path
+        staged = StagedFile(path, None if mixed else dict(values), file.data.size_bytes, file.rows, file.statistics)
+        return NewFile(table, staged, file.data)
+
+    def upload(self, file: NewFile) -> None:
+        """Write a data file below its table's root, or where files wait for Spark."""
+        store = self._store if file.staged.is_mixed else self._tables(file.table.url)
+        store.upload(file.staged.path, file.data)
+
+    def write_state(self, flush: FlushIdentity, change: StateChange) -> MarkedState:
+        """Write a flush's changes to its task's state."""
+
+        def name(kind: StateKind) -> StateFileName:
+            return StateFileName(flush.source, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
+
+        return change.write(self.states.of(flush.stream), name)
+
+    def write_outbox(self, flush: FlushIdentity) -> tuple[str, ...]:
+        """Write a flush's records for Kafka topics. Returns the outboxes its marker must name. Raises BrokerError."""
+        buffer, outlet = flush.buffer, flush.outlet
+        if outlet is None:
+            return () if flush.tail is None else flush.tail.outboxes
+        pending = outlet.pending()
+        if not buffer.outgoing:
+            return pending
+        name = OutboxName(flush.source, buffer.start, flush.lineage.generation, self._unique())
+        ends = ends_at(flush.source, buffer.end)
+        outgoing = Outgoing(flush.source, flush.lineage.generation, ends, pa.concat_tables(buffer.outgoing))
+        self._store.upload(name.path, outgoing_to_pieces(outgoing))
+        return (*pending, name.path)
+
+    def manifest(
+        self,
+        flush: FlushIdentity,
+        tables: tuple[StagedTable, ...],
+        state: MarkedState | None = None,
+        outboxes: tuple[str, ...] = (),
+    ) -> Manifest:
+        """The marker's content."""
+        buffer = flush.buffer
+        return Manifest(
+            span=Span(buffer.start, buffer.end),
+            previous=None if flush.tail is None else flush.tail.marker,
+            app_id=flush.stream.app_id,
+            origin=Origin.FLUSH,
+            writer=self._writer,
+            created_ms=self._clock.wall_ms(),
+            records=buffer.records,
+            tombstones=buffer.tombstones,
+            filtered=buffer.filtered,
+            exploded=buffer.exploded,
+            dead_letters=dict(buffer.dead_letters),
+            lowest_timestamp_ms=buffer.lowest_timestamp_ms,
+            highest_timestamp_ms=buffer.highest_timestamp_ms,
+            tables=tables,
+            topic_id=flush.lineage.topic_id,
+            generation=flush.lineage.generation,
+            offered=schema_to_json(buffer.offered) if buffer.offered.fields else None,
+            state=state,
+            outboxes=outboxes,
+            last_record=buffer.last_record,
+            undeclared=None if buffer.sample is None else buffer.sample.undeclared_fields(),
+        )
+
+    def gained(self, app_id: str) -> StructType | None:
+        """The columns that a stream has gained, as last published by the loader; None if there are none."""
+        found = latest(self._store, app_id)
+        return None if found is None else found.columns
+
+    def now_s(self) -> float:
+        """The monotonic clock's time."""
+        return self._clock.monotonic_s()
+
+    def claim(self, name: MarkerName, data: bytes) -> bool:
+        """Create the marker; whether it is ours."""
+        return not isinstance(self._store.create(name.path, data), AlreadyExists)
+
+    def is_there(self, tail: Tail) -> bool:
+        """Whether a marker still exists with the same bytes."""
+        data = self._store.read(tail.path)
+        return data is not None and digest_of(data) == tail.digest
+
+    def is_last(self, name: MarkerName, generation: int) -> bool:
+        """Whether no marker of this or a later generation is above this one."""
+        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        above = [other for other in found if other is not None and other > name]
+        return not above or (generation > 0 and all(self._is_older(other, generation) for other in above))
+
+    def _is_older(self, name: MarkerName, generation: int) -> bool:
+        data = self._store.read(name.path)
+        return data is None or marker_from_bytes(name, data).is_older_than(generation)
+
+    def is_alone(self, name: MarkerName) -> bool:
+        """Whether the partition has no other marker."""
+        found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
+        return all(other in {None, name} for other in found)
+
+    def withdraw_if_rewound(self, name: MarkerName, data: bytes, tail: Tail) -> bool:
+        """Delete our claim if ``tail``, now gone, was put aside (rule 4); returns whether it was."""
+        if not self._was_put_aside(tail):
+            return False
+        if self.is_alone(name) and self.beginning(name.topic_partition) is None:
+            return False
+        if self._store.read(name.path) == data:  # otherwise it is already gone, and the name may be another's
+            self._store.delete([name.path])
+        return True
+
+    def _was_put_aside(self, tail: Tail) -> bool:
+        number = 1
+        while (copy := self._store.read(stray_path(tail.path, number))) is not None:
+            if digest_of(copy) == tail.digest:
+                return True
+            number += 1
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class FlushIdentity:
+    """The identity of one flush."""
+
+    source: TopicPartition
+    stream: Stream
+    buffer: Buffer
+    tail: Tail | None
+    lineage: Lineage
+    state: StateChange | None
+    """What its messages have changed in their task's state."""
+    outlet: Outlet | None
+    """Where its records for Kafka topics are delivered from, once it is sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A Parquet file that has a name."""
+
+    table: TableFormat
+    staged: StagedFile
+    data: Pieces
+    """Empty once it is uploaded."""
+
+
+class Job:
+    """A `stage_writer.ports.FlushJob`."""
+
+    def __init__(self, stage: ObjectStage, flush: FlushIdentity, guard: ClaimGuard) -> None:
+        self._stage = stage
+        self._flush = flush
+        self._guard = guard
+        self._memory_bytes = flush.buffer.memory_bytes
+        self._files: list[NewFile] | None = None
+        self._uploaded = 0
+        self._began_s: float | None = None
+        """When the first request for a file was made, by the monotonic clock."""
+        self._state: MarkedState | None = None
+        self._outboxes: tuple[str, ...] | None = None
+        self._marker: tuple[Marker, bytes] | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        """The buffer's memory when the flush started; after encoding, what is left to upload. Includes the state."""
+        files, state = self._files, self._flush.state
+        held = self._memory_bytes if files is None else sum(file.data.size_bytes for file in files)
+        return held if state is None else held + state.memory_bytes
+
+    def run(self) -> FlushOutcome:
+        """Encode, upload, call the guard, claim; the first two once, even if this is called again (rule 2)."""
+        buffer = self._flush.buffer
+        refused = self._stage.incompatible(buffer.start, [rows.table for rows in buffer.tables if rows.arrow_bytes])
+        if refused is not None and self._files is None:
+            return refused
+        files = self._encode()
+        if self._began_s is None:
+            self._began_s = self._stage.now_s()
+        for index in range(self._uploaded, len(files)):
+            self._stage.upload(files[index])
+            files[index] = replace(files[index], data=_NOTHING)
+            self._uploaded += 1
+        self._write_state()
+        if self._outboxes is None:
+            self._outboxes = self._stage.write_outbox(self._flush)
+        marker, data = self._seal(files)
+        match self._guard():
+            case ClaimVerdict.CLAIM:
+                is_old = self._stage.now_s() - self._began_s > LONGEST_FLUSH_S
+                return Outdated() if is_old else self._claim(marker, data, files)
+            case ClaimVerdict.WAIT:
+                return Postponed()
+            case OtherTopic() as other:
+                return other
+
+    def _claim(self, marker: Marker, data: bytes, files: list[NewFile]) -> FlushOutcome:
+        if not self._stage.claim(marker.name, data):
+            return LostClaim()
+        tail = self._flush.tail
+        is_there = tail is None or self._stage.is_there(tail)
+        moved = not is_there or not self._stage.is_last(marker.name, self._flush.lineage.generation)
+        if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
+            return LostClaim()
+        if not moved and self._state is not None and self._state.files.snapshot != self._state.before.snapshot:
+            self._stage.state_cleaning.clean(marker.name.topic_partition)
+        return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
+
+    def _encode(self) -> list[NewFile]:
+        if self._files is None:
+            flush = self._flush
+            self._files = [
+                self._stage.new_file(flush.source, flush.buffer, rows.table, file)
+                for rows in flush.buffer.tables
+                for file in rows.finish()
+            ]
+        return self._files
+
+    def _write_state(self) -> None:
+        change = self._flush.state
+        if change is not None and self._state is None:
+            self._state = self._stage.write_state(self._flush, change)
+
+    def _seal(self, files: list[NewFile]) -> tuple[Marker, bytes]:
+        if self._marker is None:
+            flush = self._flush
+            tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
+            manifest = self._stage.manifest(flush, tables, self._state, self._outboxes or ())
+            name = MarkerName(flush.source, flush.buffer.start)
+            self._marker = sealed(name, manifest)
+        return self._marker
+
+
+def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
+    """A marker and its bytes, without its files' statistics where it would be too large to read back.
+
+    Raises StoreError where that does not help: an unreadable marker is never written.
+    """
+    data = manifest_to_bytes(name.topic_partition, manifest)
+    if beyond_bounds(data) is not None:
+        manifest = replace(manifest, tables=tuple(map(_without_statistics, manifest.tables)))
+        data = manifest_to_bytes(name.topic_partition, manifest)
+        problem = beyond_bounds(data)
+        if problem is not None:
+            msg = f"the marker {name.path} is not written, because it {problem}"
+            raise StoreError(msg, "give a flush less: writer.flush_records, or fewer tables in streams[].routes")
+    return Marker(name, manifest), data
+
+
+def _without_statistics(table: StagedTable) -> StagedTable:
+    files = tuple(replace(file, statistics=f'{{"numRecords":{file.rows}}}') for file in table.files)
+    return replace(table, files=files)
+
+
+def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
+    manifest = marker.manifest
+    # The manifest's generation is newer than the recorded origin's if the origin was lost.
+    lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
+    state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
+    outboxes = () if manifest is None else manifest.outboxes
+    last = None if manifest is None else manifest.last_record
+    is_bare = manifest is None
+    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes, is_bare, last)
+
+
+def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:
+    staged = tuple(file.staged for file in files if file.table is table)
+    return StagedTable(table.url, table.kind, table.schema, table.partition_by, staged, table.merge, table.place)

@@ -1,0 +1,55 @@
+"""Deletes a task's superseded state files; their owner does, after it has sealed a snapshot.
+
+Rules: see stage/superseded.py for which. It runs right after a marker was claimed, in the flush's own thread: the writer
+that claims is the owner, and the newest file is as new as the flush, so ages come from the store's clock. Failures are
+left for the next time.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from common.errors import MarkerError, StoreError
+from common.stage.markers import MarkerName, folder_of, marker_from_bytes
+from common.stage.state_files import state_folder
+from stage_writer.stage.superseded import superseded
+
+if TYPE_CHECKING:
+    from common.ports import ObjectStore
+    from common.spans import TopicPartition
+
+KEEP_S = 86_400.0
+
+
+class StateCleaning:
+    """Cleans one stage."""
+
+    def __init__(self, store: ObjectStore, keep_s: float) -> None:
+        """``keep_s`` is how long a superseded file stays, in seconds."""
+        self._store = store
+        self._keep_ms = int(keep_s * 1000)
+
+    def clean(self, source: TopicPartition) -> int:
+        """Delete a partition's superseded files. Returns how many."""
+        with suppress(StoreError, MarkerError):
+            found = self._superseded(source)
+            self._store.delete(found)
+            return len(found)
+        return 0
+
+    def _superseded(self, source: TopicPartition) -> list[str]:
+        # List the files first: a marker that is settled during the check raises the lowest one, and names no file that
+        # was written after the list was made.
+        files = list(self._store.list(state_folder(source)))
+        markers = sorted(
+            (name, item.path) for item in self._store.list(folder_of(source)) if (name := MarkerName.parse(item.path))
+        )
+        if not markers:
+            return []
+        name, path = markers[0]
+        data = self._store.read(path)
+        if data is None:
+            return []  # just settled
+        newest_ms = max((item.modified_ms for item in files), default=0)
+        return superseded(files, marker_from_bytes(name, data), newest_ms - self._keep_ms)

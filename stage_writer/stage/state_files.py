@@ -1,0 +1,187 @@
+"""A task's state files: reading and writing them, and finding those of a chain's end.
+
+Rules:
+
+1. The state at a chain's end is what its last flush's marker names. Markers right above it that were made by hand (an
+   empty one, a skip, a bootstrap) do not change the state: it does not cover their positions. Above a gap it is
+   unknown.
+2. A chain without any marker starts with an empty state, and so does one whose flushes never had any. Where there was a
+   state and it is no longer known, the partition is held.
+3. Changes in a Kafka topic are read only if needed: a renewed copy of the state in the stage is used instead where
+   there is one.
+4. An unsuitable topic gets no changes, and blocks nothing: they go to the stage. The periodic topic check
+   (stage_writer/changelog/watch.py) reports it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO
+
+from common.errors import ConfigError, StateError
+from common.spans import Topic
+from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
+from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind, state_folder, stood_in
+from stage_writer.changelog.ports import NO_CHANGELOG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
+    from common.stage.markers import Marker
+    from common.stage.state_files import Change
+    from common.storage.pieces import Pieces
+    from stage_writer.chain_end import Tail
+    from stage_writer.changelog.ports import Changelog
+
+
+class StageState:
+    """A `stage_writer.ports.StateStore` over the stage's store, and a stream's changelog topic where it has one."""
+
+    def __init__(
+        self, store: ObjectStore, changelog: Changelog = NO_CHANGELOG, topic: Topic | None = None, app_id: str = ""
+    ) -> None:
+        """Writes changes to ``topic``, or to the stage without one; reads them from either."""
+        self._store = store
+        self._changelog = changelog
+        self._topic = topic
+        self._app_id = app_id
+
+    def of(self, stream: Stream) -> StageState:
+        """The destination of a stream's flushes."""
+        topic = stream.state_changelog
+        return self if topic is None else StageState(self._store, self._changelog, Topic(topic), stream.app_id)
+
+    def write(self, name: StateFileName, data: Pieces) -> Change:
+        """Write a file under a unique name. Returns its path."""
+        if self._topic is not None and name.kind is StateKind.CHANGES:
+            with suppress(ConfigError):  # rule 4
+                return self._changelog.write(self._topic, self._app_id, name, data)
+        self._store.upload(name.path, data)
+        return name.path
+
+    def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+        """The changes to a state since its snapshot. Raises StateError for missing ones."""
+        if not state.in_topics:
+            paths = [path for path in state.changes if isinstance(path, str)]
+            for path, data in zip(paths, self._store.read_each(paths), strict=True):
+                yield path, _required(path, data)
+            return
+        with self._changelog.reading() as reading:
+            for change in state.changes:
+                if isinstance(change, str):
+                    yield change, _required(change, self._store.read(change))
+                    continue
+                try:
+                    yield f"at {change.place}, offset {change.spans[0].start}", reading.read(change)
+                except StateError as error:
+                    raise self._gone(source, error) from error
+
+    def _gone(self, source: TopicPartition, error: StateError) -> StateError:
+        """The error for changes that a topic no longer has, with the position to rewind to."""
+        place = last_in_stage(self._store, source)
+        where = "position 0 (`--to 0 --below-table`)"
+        if place:
+            where = f"{place}, the last place whose state is all in the stage (`--to {place} --below-table`)"
+        remedy = f"rewind the chain to {where}: writers read on from there, as far as Kafka has the records"
+        return StateError(error.problem, remedy)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file that is read on demand. Raises StateError when it does not exist."""
+        if self._store.stat(path) is None:
+            raise _missing(path)
+        return self._store.open(path)
+
+
+def _required(path: str, data: bytes | None) -> bytes:
+    if data is None:
+        raise _missing(path)
+    return data
+
+
+def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None:
+    """The highest position of the chain whose state needs no topic; None if no marker knows one."""
+    there = {item.path for item in store.list(state_folder(source))}
+    found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    for name, path in sorted(found, reverse=True):
+        data = store.read(path)
+        manifest = None if data is None else marker_from_bytes(name, data).manifest
+        if manifest is None or manifest.state is None:
+            continue
+        state = manifest.state
+        for place, marked in ((manifest.span.end, state.files), (manifest.span.start, state.before)):
+            files = stood_in(marked, there)
+            if not files.in_topics and there.issuperset(files.paths):
+                return place
+    return None
+
+
+def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> StateFiles:
+    """The state at a chain's end (rules 1 and 2). Raises StateError."""
+    if tail is None:
+        return EMPTY_STATE
+    generation = tail.lineage.generation
+    chain = list(_downwards(store, source, tail, generation))
+    there = {item.path for item in store.list(state_folder(source))}
+    last = chain[-1] if chain else None
+    if last is None or last.manifest is None or last.manifest.state is None:
+        lowest = tail.marker if last is None else last.name.start
+        _require_none_lost(source, there, lowest, generation, flushed=last is not None and _is_flush(last))
+        return EMPTY_STATE
+    files = stood_in(last.manifest.state.files, there)
+    for path in files.paths:
+        if path not in there:
+            raise _missing(path)
+    return files
+
+
+def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
+    """The markers from the end down to the first one that was flushed or records the state; none below a gap."""
+    found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    above: Position | None = None
+    for name, path in sorted(found, reverse=True):
+        if name.start > tail.marker:
+            continue
+        data = store.read(path)
+        if data is None:
+            continue  # settled, with all below it; or put aside, and then the end is not the end
+        marker = marker_from_bytes(name, data)
+        if marker.is_older_than(generation) or (above is not None and marker.span.end < above):
+            return
+        if above is not None and marker.span.end > above:
+            continue  # a stray: another marker already covers its range
+        above = marker.span.start
+        yield marker
+        if _is_flush(marker) or (marker.manifest is not None and marker.manifest.state is not None):
+            return
+
+
+def _is_flush(marker: Marker) -> bool:
+    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
+
+
+def _require_none_lost(
+    source: TopicPartition, there: set[str], lowest: Position, generation: int, *, flushed: bool
+) -> None:
+    """Raises StateError if a state was written for a flush below the whole remaining chain."""
+    names = [name for path in there if (name := StateFileName.parse(path))]
+    if not any(name.start < lowest and name.generation == generation for name in names):
+        return
+    if flushed:
+        msg = f"the records of {source} from {lowest} on were staged without its topology, so that its state lacks them"
+        remedy = f"rewind the chain to {lowest} or below"
+    else:
+        msg = f"the state of {source} at {lowest} is not known: the markers that named it are gone"
+        remedy = "rewind the chain to a marker that is still there, or to position 0 (`--to 0 --below-table`)"
+    folder = state_folder(source)
+    raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to go on from here with an empty state")
+
+
+def _missing(path: str) -> StateError:
+    return StateError(
+        f"the state file {path}, which the chain's last marker names, is not there",
+        "bring it back from a version or a backup of the bucket; or rewind the chain to a marker whose state is there, "
+        "or to position 0 (`--to 0 --below-table`)",
+    )

@@ -1,0 +1,95 @@
+"""Whether rows of a stream can ever be loaded into the existing tables: checked before they are staged.
+
+Rules:
+
+1. A table's log is read before the first flush that has rows for it, without a JVM. This process does not check a
+   compatible table again: from then on the loader, which checks at each load, reports what has changed.
+2. What is unknown blocks nothing: a table that does not exist yet, or whose log cannot be read. Staging loses nothing,
+   and the loader does not load incompatible rows. The table is checked again after a while.
+3. Only rows that no change to the table could make loadable are refused (common/tables/schema_compatibility.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from common.remedies import CONFIG, quoted
+from common.schema.spark_json import schema_from_json
+from common.tables.delta_log import read_table_state
+from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.table_features import appended_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+    from common.tables.state import TableState
+    from stage_writer.parquet.buffer import TableFormat
+
+LOOK_AGAIN_S = 600.0
+"""After the check was inconclusive."""
+LOOK_AT_REFUSED_S = 20.0
+"""For a table that can never accept what is staged, independent of how many partitions wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatibility:
+    """Why rows can never be loaded into a table, and the remedy."""
+
+    problem: str
+    remedy: str
+
+
+def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | None:
+    """What the table, as it is, can never accept of its rows (rule 3). Raises SchemaError for an unknown type."""
+    found, settings = list[str](), list[str]()
+    is_added = not table.waits and appended_for(state) is None
+    problem = partitioning_problem(state.partition_by, table.partition_by) if is_added else None
+    if problem is not None:
+        found.append(problem)
+        settings.append(f"partition_by: [{', '.join(state.partition_by)}]")
+    columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
+    if columns:
+        found += [what for what, _ in columns]
+        settings.append(f"columns: {', '.join(column for _, column in columns)}")
+    if not found:
+        return None
+    return Incompatibility(
+        f"the Delta table {table.url} can never accept these rows, so none are staged: {'; '.join(found)}",
+        f"write {' and '.join(settings)} in the stream, as the table has it, and start the writer again; or give it a "
+        f"new table. The table is looked at again every half minute; `stage-writer check {CONFIG}` does it now",
+    )
+
+
+class TableCompatibility:
+    """Checks tables, each once if it accepts what is staged. Safe to use from several threads."""
+
+    def __init__(self, open_table: Callable[[str], ObjectStore], clock: Clock, log: FilteringBoundLogger) -> None:
+        self._open_table = open_table
+        self._clock = clock
+        self._log = log
+        self._known: dict[tuple[str, str, tuple[str, ...]], tuple[float, Incompatibility | None]] = {}
+        """By what is staged: the result, and until when it is valid."""
+
+    def find(self, tables: Iterable[TableFormat]) -> Incompatibility | None:
+        """Why rows for some of these tables can never be loaded; None where they can be, or where it is unknown."""
+        return next((found for table in tables if (found := self._find(table)) is not None), None)
+
+    def _find(self, table: TableFormat) -> Incompatibility | None:
+        key = (table.url, table.schema, table.partition_by)
+        until_s, known = self._known.get(key, (0.0, None))
+        if self._clock.monotonic_s() < until_s:
+            return known
+        try:
+            state = read_table_state(self._open_table(table.url))
+            found = None if state is None else incompatibility(table, state)
+        except Exception as error:  # noqa: BLE001 - rule 2: a broken log costs staging nothing
+            self._log.warning("table not inspected", table=quoted(table.url), problem=str(error))
+            state, found = None, None
+        holds_s = LOOK_AT_REFUSED_S if found is not None else LOOK_AGAIN_S if state is None else inf
+        self._known[key] = (self._clock.monotonic_s() + holds_s, found)
+        return found
