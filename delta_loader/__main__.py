@@ -289,7 +289,7 @@ def _lease(
 def _run(loader: Loader, stopped: Event) -> None:
     """Load now, and whenever it is due again, until stopped; streams that another loader loads are only inspected.
 
-    Does no I/O: streams are loaded and inspected in their own threads, all else is done by jobs (delta_loader/scheduling/jobs.py).
+    Does no I/O: streams are loaded and inspected in their own threads, all else is done by jobs (scheduling/jobs.py).
     Raises TableError when Spark is gone.
     """
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from common.ports import ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import StoredObject
     from common.schema.evolution import Addition
+    from common.settings import Stream
+    from common.spans import Position, TopicPartition
     from common.tables.history import LoggedCommit
     from common.tables.state import TableState
     from delta_loader.plan.plan import TableShape
@@ -160,3 +162,13 @@ class NewId(Protocol):
 
     def __call__(self) -> str:
         """A new name at each call."""
+
+
+class EndsOf(Protocol):
+    """The ends of Kafka partitions."""
+
+    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
+        """By partition, the position that the next record will have; None when Kafka does not answer in time.
+
+        Empty when Kafka has none of the stream's topics.
+        """

@@ -6,7 +6,7 @@ Rules:
    (delta_loader/load/stream_load.py).
 2. A stream that fails, or a Kafka partition that is held, never stops the others. A failure is never silent: it is
    logged and counted, and after `FAILURES_TO_RED` passes in a row the service's health reports it.
-3. Streams take turns, several at a time (delta_loader/scheduling/stream_scheduler.py). A stream still running when a pass ends,
+3. Streams take turns, several at a time (scheduling/stream_scheduler.py). A stream still running when a pass ends,
    as when a commit hangs, is reported with the pass in which it ends; without progress for `STUCK_S` it makes health
    red.
 4. Time, names and parallel work come from ports. Nothing here starts a thread or reads a clock.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from delta_loader.checks.requirements import Check
+    from delta_loader.check_result import Check
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap
 
 

@@ -1,4 +1,4 @@
-"""Starts the flushes that are due, and pauses the partitions that must not be read now (partitions/flush_decision.py decides)."""
+"""Starts the flushes that are due, and pauses the partitions that must not be read now (flush_decision.py decides)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 Rules:
 
 1. Each message ends in exactly one of: a row, a dead letter, the count of tombstones, the count of filtered ones.
-2. Everything after decoding is a step (`stage_writer.core.steps`), each made for the columns of the previous step. A
+2. Everything after decoding is a step (`stage_writer.shape`), each made for the columns of the previous step. A
    stream without a feature has no step for it. Errors in columns are found at construction.
 3. The batches of all Kafka partitions of a stream are converted together, and their rows split again: the cost per call
    of the JSON reader and the SQL engine is paid once per poll, not per partition.

@@ -35,7 +35,7 @@ from stage_writer.partitions.pauses import Pauses
 from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.runtime import POLL_S, Attachments
 from stage_writer.schemas import Schemas
-from stage_writer.web.view import FAILING_REMEDY, LoopSnapshot
+from stage_writer.snapshot import FAILING_REMEDY, LoopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

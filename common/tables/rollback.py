@@ -23,7 +23,7 @@ Rules:
 2. The table was rolled back when an own commit off the lineage loaded positions that no own commit on the lineage
    loaded again. A RESTORE to a version after the last load is therefore harmless, and so is one that undoes another.
 3. An own commit that moves positions saw everything up to its ``read_version``: below the read version of a commit on
-   the lineage nothing is checked. A commit that replaces a range (delta_loader/load/replace_ranges.py) moves no positions
+   the lineage nothing is checked. A commit that replaces a range (load/replace_ranges.py) moves no positions
    and saw nothing. It did not see the commits between its read version and itself: rows may have been loaded *over* a
    RESTORE by a transaction that had started before it. An own commit that ``answers`` has seen the event that it
    resolves.

@@ -17,7 +17,7 @@ from common.errors import ConfigError, KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
 from common.tables.urls import comparable
 from delta_loader.catalog.ports import UnknownCatalogError
-from delta_loader.checks.requirements import Check, Level
+from delta_loader.check_result import Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

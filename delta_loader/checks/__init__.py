@@ -1,1 +1,1 @@
-"""Checks before the loader starts, and the proof afterwards that each record is in the tables once."""
+"""What must be true before the loader starts, checked by ``check`` and on each start."""

@@ -24,7 +24,7 @@ from common.tables.deferred_ranges import DeferredRanges
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
-from delta_loader.checks.requirements import Check, Level
+from delta_loader.check_result import Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -24,10 +24,9 @@ from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.rollback import described
 from common.tables.stream_history import StreamHistory, read_stream_history
+from delta_loader.check_result import Check, Level
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import (
-    Check,
-    Level,
     property_checks,
     shared_tables,
     shared_topic_checks,
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.tables.state import TableState
-    from delta_loader.ports import OpenStore
+    from delta_loader.ports import EndsOf, OpenStore
     from delta_loader.stage.reading import Stage
-    from delta_loader.status.collecting import EndsOf
 
 
 @dataclass(frozen=True, slots=True)

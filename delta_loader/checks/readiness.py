@@ -21,7 +21,7 @@ from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import ConfigError, StoreError, StoreRefusedError
 from common.http.pages import with_remedy
-from delta_loader.checks.requirements import Level, fatal
+from delta_loader.check_result import Level, fatal
 from delta_loader.checks.side_by_side import SideBySide
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
-    from delta_loader.checks.requirements import Check
+    from delta_loader.check_result import Check
 
 
 class ReadinessCheck:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.background import in_background
 from common.remedies import CONFIG
-from delta_loader.checks.requirements import Check, Level
+from delta_loader.check_result import Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,8 +11,8 @@ import typer
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
+from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.checks.preflight import failed
-from delta_loader.checks.requirements import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
 from delta_loader.scheduling.schedule import require_schedules
 

@@ -21,7 +21,7 @@ from delta_loader.status.kafka import BrokerEnds
 from delta_loader.status.values import exit_code, to_json, to_text
 
 if TYPE_CHECKING:
-    from delta_loader.checks.requirements import Check
+    from delta_loader.check_result import Check
 
 
 def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config: PrintConfigOption = False) -> None:

@@ -1,0 +1,1 @@
+"""Read-only proofs and answers: ``delta-loader verify`` and ``delta-loader explain``."""

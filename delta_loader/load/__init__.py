@@ -1,1 +1,1 @@
-"""Decisions of the loader: values in, values out. No I/O, clock, randomness or threads."""
+"""One pass over a stream: observe, fence, catch up, plan, prepare, commit, settle."""

@@ -3,7 +3,7 @@
 Rules:
 
 1. A deferred range is loaded in order, from the higher of its start and the table's own position, over an unbroken run
-   of markers, as any load is (core/plan.py). Where the run breaks (an operator's rewind that writers have not staged
+   of markers, as any load is (plan/plan.py). Where the run breaks (an operator's rewind that writers have not staged
    again yet, a deleted marker), the table waits and reports it; no other table waits.
 2. Once the table has the whole range, the main table's log records it, in a separate commit: until then nothing of the
    range is settled.

@@ -1,6 +1,6 @@
 """Creates a stream's tables for rows with the configured properties and clustering, or modeled on another table.
 
-The rules are those of `delta_loader.tables.load_modes.layout`. A stream without these settings gets tables with defaults.
+The rules are those of tables/load_modes/layout.py. A stream without these settings gets tables with defaults.
 """
 
 from __future__ import annotations

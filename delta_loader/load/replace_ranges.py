@@ -222,7 +222,7 @@ class Replacements:
         return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)
 
     def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
-        """Make the missing commits in order (load/replace_steps.py, rules 2 and 5); returns why, if that is not possible."""
+        """Make the missing commits in order (replace_steps.py, rules 2 and 5); returns why, if that is not possible."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
         for side in () if done else sides:
             staged = request.content.of(side.url)

@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A marker may be deleted when the stream's main table covers it (tables/commits.py, rule 3: then all its tables do), it
+1. A marker may be deleted when the stream's main table covers it (tables/commits.py, rule 3: all its tables do), it
    is not the last marker of its Kafka partition, and it has existed for the retention. Writers continue from the last
    one. Of a chain of several topics, the last covered marker stays too, no matter how many wait above it: nothing else
    records how far each topic was at the table's position, the only position that an operator can rewind to

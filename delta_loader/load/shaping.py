@@ -2,7 +2,7 @@
 
 Rules:
 
-1. The staged schema decides, the oldest one first (core/plan.py, rule 4): columns that the table lacks are added, at
+1. The staged schema decides, the oldest one first (plan/plan.py, rule 4): columns that the table lacks are added, at
    any depth, and with `widen` types are widened as far as Delta's type widening allows (tables/load_modes/casting.py).
    Each change is a separate commit. A crash in between is harmless: the next pass sees the table as it is then.
 2. The table is never narrowed and no column is ever dropped. Loaders and writers of different configs therefore

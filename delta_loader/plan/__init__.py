@@ -1,0 +1,1 @@
+"""Which markers a commit loads, and why a Kafka partition is held. Pure."""

@@ -9,7 +9,7 @@ Rules:
    they name are loaded, each at its pace (delta_loader/scheduling/pacing.py). A full scan once per minute finds markers
    without a notification.
 3. A notification that arrives during a turn does not wait for the turn's slowest stream (`hurries`), and neither does
-   another schedule's time. A stream in its own turn is loaded once more after that (delta_loader/scheduling/stream_scheduler.py,
+   another schedule's time. A stream in its own turn is loaded once more after that (stream_scheduler.py,
    rule 4).
 4. While the loader is paused there is no turn; notifications stay in the stage until it resumes.
 """

@@ -1,1 +1,1 @@
-"""Checkpoints of tables, written in the background."""
+"""Everything that needs Spark's JVM: the session, Delta's tables and transactions, and rows that Spark writes."""

@@ -177,7 +177,7 @@ def s3_options(storage_options: Mapping[str, object], environ: Mapping[str, str]
 
 
 def _log_configuration() -> str:
-    return str(resources.files("delta_loader.shell") / "log4j2.properties")
+    return str(resources.files("delta_loader.spark") / "log4j2.properties")
 
 
 def _given(settings: Settings) -> dict[str, str]:

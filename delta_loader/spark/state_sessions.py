@@ -4,7 +4,7 @@ Rules:
 
 1. Delta reads the last checkpoint and the commits after it, shuffles them by path, and has each part's files as objects
    in the heap at once. The memory is therefore bounded by the size of a part, and not by the size of the table.
-2. A local session has few parts (delta_loader/spark/session.py), because each costs some hundredths of a second; a table
+2. A local session has few parts (spark/session.py), because each costs some hundredths of a second; a table
    with many files gets more, in a second session with another setting. Delta uses the thread's active session.
 3. A setting in the user's ``loader.spark`` is left as it is.
 """

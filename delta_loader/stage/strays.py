@@ -1,4 +1,4 @@
-"""Moves strays aside: reads the markers that the recognition needs (stage/stray_rules.py), and moves those that it names.
+"""Moves strays aside: reads the markers that the recognition needs (stray_rules.py), and moves those that it names.
 
 Rules:
 

@@ -1,0 +1,1 @@
+"""How far each Kafka partition is: for ``delta-loader status`` and the pages."""

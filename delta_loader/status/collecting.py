@@ -21,7 +21,8 @@ from common.tables.identity import NO_IDENTITY
 from common.tables.stream_history import StreamHistory, read_stream_history
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.checks.requirements import Check, Level, table_checks
+from delta_loader.check_result import Check, Level
+from delta_loader.checks.requirements import table_checks
 from delta_loader.load.merged import repair_of
 from delta_loader.load.rollback import held_by
 from delta_loader.load.settle import unknown_partitions
@@ -51,21 +52,11 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Found, NextRun
-    from delta_loader.ports import OpenStore
+    from delta_loader.ports import EndsOf, OpenStore
     from delta_loader.stage.listed import Listed
     from delta_loader.stage.reading import Stage
 
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
-
-
-class EndsOf(Protocol):
-    """The ends of Kafka partitions."""
-
-    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
-        """By partition, the position that the next record will have; None when Kafka does not answer in time.
-
-        Empty when Kafka has none of the stream's topics.
-        """
 
 
 class TopicIds(Protocol):

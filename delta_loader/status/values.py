@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.stage.paused import Pause
     from common.stage.undeclared import UndeclaredFields
     from common.tables.deferred_ranges import DeferredRange
-    from delta_loader.checks.requirements import Check
+    from delta_loader.check_result import Check
     from delta_loader.plan.held import Held
     from delta_loader.tables.load_modes.load_mode import LoadMode
 

@@ -1,0 +1,1 @@
+"""The model of a table and of a commit: load modes, compatibility, and how schemas change. Pure."""

@@ -29,7 +29,7 @@ from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
-from delta_loader.checks.requirements import Level as CheckLevel
+from delta_loader.check_result import Level as CheckLevel
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.service import FAILURES_TO_RED, STUCK_REMEDY

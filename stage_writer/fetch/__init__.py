@@ -1,1 +1,1 @@
-"""Everything with side effects: Kafka and the store."""
+"""Reads messages from Kafka, as a member of the consumer group."""

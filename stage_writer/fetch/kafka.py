@@ -14,7 +14,7 @@ Rules:
    processing of a poll has a fixed cost. A batch that was taken before a rebalance moved its partition, in the same
    poll, is dropped: its next owner reads from the chain's end.
 6. Records that Kafka has lost after they were read are detected (stage_writer/fetch/truncation.py).
-7. Where topics are read together (stage_writer/merging), partitions with the same number must go to one member, which
+7. Where topics are read together (fetch/merged), partitions with the same number must go to one member, which
    the range assignor guarantees. It revokes everything from every member at each rebalance; static members keep what
    they have.
 """

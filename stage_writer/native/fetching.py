@@ -82,7 +82,7 @@ class TakenMessages:
     values: pa.BinaryArray
     keys: pa.BinaryArray
     headers: pa.ListArray | None
-    """`stage_writer.decode.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
+    """`decode.batch.HEADERS`; None where no topic's headers are read, null for messages of other topics."""
     runs: tuple[MessageRun, ...]
     errors: tuple[TakenError, ...]
 

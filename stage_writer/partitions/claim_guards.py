@@ -4,7 +4,7 @@ Rules:
 
 1. No record of a topic that was deleted and recreated gets into the old one's chain, although Kafka's client keeps
    reading: nothing is claimed without a check of the topic's id *after* its records were read.
-2. Nothing is claimed by a process that the group may have given up (partitions/freshness.py), or for a partition that was
+2. Nothing is claimed by a process that the group may have given up (freshness.py), or for a partition that was
    revoked.
 """
 

@@ -1,1 +1,1 @@
-"""Pure computation: messages to rows, rows to Parquet in memory, and when to flush."""
+"""The steps between a decoded record and the rows of its tables. Pure."""

@@ -1,6 +1,6 @@
 """Deletes a task's superseded state files; their owner does, after it has sealed a snapshot.
 
-Rules: see stage/superseded.py for which. It runs right after a marker was claimed, in the flush's own thread: the writer
+Rules: see superseded.py for which. It runs right after a marker was claimed, in the flush's own thread: the writer
 that claims is the owner, and the newest file is as new as the flush, so ages come from the store's clock. Failures are
 left for the next time.
 """

@@ -31,12 +31,12 @@ from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
+from stage_writer.snapshot import FAILING_REMEDY
 from stage_writer.telemetry import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from common.errors import KafkaDeltaExpressError
     from common.http.pausing import Pausing
     from common.lagging.history import EndHistory
     from common.metrics import Metrics
@@ -44,41 +44,11 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from common.stage.paused_streams import PausedStreams
     from stage_writer.partitions.flush_decision import BackpressureState
-    from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
-    from stage_writer.telemetry import WriterTelemetry
+    from stage_writer.partitions.partition import AssignedPartition
+    from stage_writer.snapshot import LoopSnapshot
 
-FAILING_REMEDY = (
-    f"`stage-writer check {CONFIG}` says which of them does not answer, and why; its log names each failure"
-)
 _BEHIND_S = 60.0
 STOPS = ("Staged", "Read", "In Kafka")
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSnapshot:
-    """The loop's state at one time."""
-
-    owned: Sequence[AssignedPartition]
-    unread: Mapping[TopicPartition, StartingPartition]
-    held: Mapping[TopicPartition, HeldPartition]
-    pressure: BackpressureState
-    joined: bool
-    is_failing: bool
-    """Whether the store, or Kafka, is failing now."""
-    memory_bytes: int
-    """The bound for all buffers."""
-    teller: WriterTelemetry
-    notes: tuple[str, ...] = ()
-    """Why the control topic accepts no notifications."""
-    changelogs: tuple[str, ...] = ()
-    """Which changelog topics are no longer suitable."""
-    undelivered: tuple[KafkaDeltaExpressError, ...] = ()
-    """Which outboxes' deliveries fail."""
-
-    @property
-    def sources(self) -> set[TopicPartition]:
-        """All partitions of this writer."""
-        return {*(one.source for one in self.owned), *self.unread, *self.held}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ WORDS = {
     r"whatever": "any, every, regardless of",
     r"however long": "no matter how long",
     r"went_back|WentBack|LookBack": "rollback",
-    r"way_of_loading|core/ways": "load mode",
+    r"way_of_loading": "load mode",
 }
 
 

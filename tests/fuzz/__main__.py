@@ -30,7 +30,7 @@ def main() -> int:
     except ImportError:
         sys.stderr.write("atheris is not installed: pip install 'kafka-delta-express[fuzz]' (Linux on x86-64)\n")
         return 2
-    with atheris.instrument_imports(include=["stage_writer.core"]):
+    with atheris.instrument_imports(include=["stage_writer.decode", "stage_writer.shape"]):
         from tests.fuzz import decoder
     FOUND.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.clock import SystemClock
-from delta_loader.checks.requirements import Level, table_checks
+from delta_loader.check_result import Level
+from delta_loader.checks.requirements import table_checks
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.changes import ChangeStream
 

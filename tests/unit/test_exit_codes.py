@@ -37,8 +37,8 @@ from common.errors import (
 from common.spans import Position
 from common.stage.failures import LastFailure, failure_path, last_failure
 from delta_loader.catalog.ports import UnknownCatalogError
+from delta_loader.check_result import Check, Level
 from delta_loader.checks.preflight import failed
-from delta_loader.checks.requirements import Check, Level
 from delta_loader.commands import check, clean, services, status, verify
 from delta_loader.inspect.verify.findings import Finding, Verdict, VerifiedStream
 from delta_loader.load.failures import FailureNotes

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.spans import TopicPartition
+    from delta_loader.check_result import Check
     from delta_loader.checks.readiness import ReadinessCheck
-    from delta_loader.checks.requirements import Check
     from delta_loader.lease.holder import LoaderLease
     from delta_loader.scheduling.listening import Listener
     from delta_loader.tables.commits import CommitOutcome, TableCommit

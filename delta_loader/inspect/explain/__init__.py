@@ -1,1 +1,1 @@
-"""The content of ``delta-loader explain``, as values: of a table's version, and of a Kafka offset."""
+"""``delta-loader explain``: what a table's version loaded, and where a Kafka offset is."""

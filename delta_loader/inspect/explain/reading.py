@@ -1,4 +1,4 @@
-"""Collects the facts for `delta_loader.core.explain` from the tables' logs and files, the stage, and Kafka.
+"""Collects the facts for `delta_loader.inspect.explain` from the tables' logs and files, the stage, and Kafka.
 
 Rules:
 
@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from common.spans import Offset, TopicPartition
     from common.tables.history import CommitLines
     from common.tables.state import TableState
-    from delta_loader.ports import OpenStore, ParallelMap
+    from delta_loader.ports import EndsOf, OpenStore, ParallelMap
     from delta_loader.stage.listed import Listed
     from delta_loader.stage.reading import Stage
-    from delta_loader.status.collecting import EndsOf
     from delta_loader.tables.history import TableVersion
     from delta_loader.tables.live_files import LiveFile
 

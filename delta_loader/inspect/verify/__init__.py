@@ -1,0 +1,1 @@
+"""``delta-loader verify``: the tables against their history, the stage and Kafka."""

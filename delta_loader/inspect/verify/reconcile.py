@@ -7,7 +7,7 @@ Rules:
    of these explanations never exceeds the number that these commits removed. Otherwise they are a fault, which names
    the commit that removed them or, if no commit did, the one that loaded them.
 3. Each offset is in the tables once: rows against bits in every bucket, and no offset is both a row and a dead letter.
-   For a stream that leaves records out, or makes several rows of one, see delta_loader/inspect/verify/shaped.py. For whether the
+   For a stream that leaves records out, or makes several rows of one, see shaped.py. For whether the
    record that Kafka has at an offset is the one that was loaded, see delta_loader/inspect/verify/same_records.py.
 4. What no commit counted is not proved, and never a fault. Nor is it a fault if no row names a record which another
    program loaded, as long as none of its rows there names any: kafka-delta-ingest has no columns for that.

@@ -1,4 +1,4 @@
-"""What is known of a stream's tables and of a Kafka partition that is being reconciled (inspect/verify/reconcile.py)."""
+"""What is known of a stream's tables and of a Kafka partition that is being reconciled (reconcile.py)."""
 
 from __future__ import annotations
 

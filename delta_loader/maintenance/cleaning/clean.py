@@ -5,10 +5,10 @@ Rules:
 1. First the files are listed, then the markers and staged replacements, then the tables' logs. A file only ever moves
    in that direction: a file that gets its marker, or is loaded, during the clean-up is found in a later step.
 2. A file is removed only if it is older than the safe age, and not referenced by any marker in the chain (of any stream
-   of this stage), any staged replacement, or any version of the table that can still be read (maintenance/cleaning/rules.py).
+   of this stage), any staged replacement, or any version of the table that can still be read (rules.py).
 3. Anything unreadable counts as referring to everything: a marker keeps its Kafka partition's files, a log its table's.
    So does a stream of another config that loads the same topics into the table: its stage is not read.
-4. Copies of late claims are removed too once they are old, and outboxes that no marker names (maintenance/cleaning/settled_outboxes.py).
+4. Copies of late claims are removed too once they are old, and outboxes that no marker names (settled_outboxes.py).
    Copies of a rewind stay: writers recognize it by them.
 5. Ages are by the store's own clock: the time of an object that was just written.
 """

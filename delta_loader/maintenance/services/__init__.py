@@ -1,1 +1,1 @@
-"""The pure part of the table services: a table's facts, what is due for it, and how it is shown."""
+"""The table services: a table's facts, what is due for it, its runs, and how they are shown."""

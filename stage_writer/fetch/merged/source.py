@@ -2,7 +2,7 @@
 
 Rules:
 
-1. To the writer there is a Kafka partition ``A+B/3`` with messages in one order (stage_writer/fetch/merged/order.py), where
+1. To the writer there is a Kafka partition ``A+B/3`` with messages in one order (order.py), where
    the group has assigned ``A/3`` and ``B/3``. A topic without a group passes through unchanged.
 2. A chain is the writer's while all of its inputs are assigned. An incomplete chain waits; where topics now have
    different numbers of partitions it would wait forever, so that is an error after a while.

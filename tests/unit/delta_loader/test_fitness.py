@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from common.errors import ConfigError, StoreError, StoreRefusedError, StoreUnfitError
 from common.metrics import Metrics
 from common.storage.store import FsspecStore
+from delta_loader.check_result import Check, Level
 from delta_loader.checks.readiness import ReadinessCheck
-from delta_loader.checks.requirements import Check, Level
 
 FINE = Check("stage", Level.OK, "works")
 AWAY = Check("stage", Level.ERROR, "the stage does not answer", "start it", away=True)

@@ -7,8 +7,8 @@ import pytest
 
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
+from delta_loader.check_result import Check, Level
 from delta_loader.checks.left_behind import left_behind
-from delta_loader.checks.requirements import Check, Level
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from tests.fakes.loading import settings_for

@@ -17,17 +17,9 @@ from common.settings.stream import Included
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.dead_letters import KAFKA_FIELDS
 from common.tables.state import TableState
+from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
-from delta_loader.checks.requirements import (
-    Check,
-    Level,
-    checks_as_text,
-    exit_code,
-    fatal,
-    shared_tables,
-    table_checks,
-    vacuum_check,
-)
+from delta_loader.checks.requirements import shared_tables, table_checks, vacuum_check
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import to_json, to_text

@@ -5,7 +5,7 @@ from threading import Event
 import pytest
 
 from common.errors import StoreError
-from delta_loader.checks.requirements import Check, Level
+from delta_loader.check_result import Check, Level
 from delta_loader.checks.side_by_side import MOST, SideBySide
 
 

@@ -1,0 +1,97 @@
+"""The result of one check, and how results are shown.
+
+Rules:
+
+1. A check is ``ok``, a ``warning`` (it loads, and something will go wrong some day), or an ``error`` (it cannot load).
+   A warning or error has a remedy.
+2. An error of a stream concerns that stream alone, and keeps no loader from starting: files staged before may still be
+   compatible, and each pass judges by the files. An error without a stream concerns all of them.
+3. An error that may resolve by itself, because a dependency is unavailable, is marked as such: a running loader waits
+   for it, and only errors that a person has to fix keep it from starting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from common.errors import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from common.json_value import Json
+
+
+class Level(StrEnum):
+    """The severity."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of one check."""
+
+    name: str
+    level: Level
+    message: str
+    remedy: str = ""
+    app_id: str | None = None
+    """The stream that it concerns; None for all."""
+    away: bool = False
+    """Whether it is an error that may resolve by itself (rule 3)."""
+    code: ExitCode = ExitCode.HELD
+    """The exit code of a command for an error that does not resolve by itself."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The exit code of a command."""
+        if self.level is not Level.ERROR:
+            return ExitCode.DONE
+        return ExitCode.FAILED if self.away else self.code
+
+
+def fatal(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """The errors of all streams, which keep a loader from starting until an operator fixes them (rule 2)."""
+    return tuple(check for check in checks if check.level is Level.ERROR and not check.away and check.app_id is None)
+
+
+def exit_code(checks: Iterable[Check]) -> ExitCode:
+    """Exit code of `delta-loader check`: 1 dependency unavailable, 2 bad setting or right, 3 incompatible table."""
+    return ExitCode.of(check.exit_code for check in checks)
+
+
+def checks_as_text(checks: Sequence[Check]) -> str:
+    """A line for each check, and its remedy."""
+    lines: list[str] = []
+    for check in checks:
+        lines.append(f"{check.name:<8} {check.level.value}: {check.message}")
+        if check.remedy:
+            lines.append(f"         → {check.remedy}")
+    fit = "ready to load, with warnings" if any(check.level is Level.WARNING for check in checks) else "all well"
+    errors = [check for check in checks if check.level is Level.ERROR]
+    unfit = "not ready to load while something is away" if all(check.away for check in errors) else "not ready to load"
+    lines.append(unfit if errors else fit)
+    return "\n".join(lines)
+
+
+def checks_as_json(checks: Sequence[Check]) -> Json:
+    """The checks as JSON. Keys are only ever added."""
+    return {
+        "fit": all(check.level is not Level.ERROR for check in checks),
+        "checks": [
+            {
+                "name": check.name,
+                "level": check.level.value,
+                "away": check.away,
+                "app_id": check.app_id,
+                "message": check.message,
+                "remedy": check.remedy,
+            }
+            for check in checks
+        ],
+    }
