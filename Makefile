@@ -163,7 +163,7 @@ lock: setup ## resolve requirements.lock anew (the jars: python -m devservices.l
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --generate-hashes --no-emit-index-url --no-header \
 		--python-version 3.11 --upgrade --quiet --output-file requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --extra stage-writer --extra schema-registry --extra avro --extra protobuf \
+	$(BIN)/uv pip compile pyproject.toml --extra stage-writer --extra schema-registry --extra avro --extra json-schema --extra protobuf \
 		$(IMAGE_LOCK) deploy/images/stage-writer.lock
 	$(BIN)/uv pip compile pyproject.toml --extra delta-loader $(IMAGE_LOCK) deploy/images/delta-loader.lock
 	echo hatchling | $(BIN)/uv pip compile - $(IMAGE_LOCK) deploy/images/build.lock

@@ -1,7 +1,8 @@
 """A schema registry's protocol over HTTP, for tests: ``with running_registry() as registry: registry.url``.
 
-What Confluent's client asks of one, and no more: schemas are registered and given by their ids. Compatibility is not
-checked and nothing is kept. It can be stopped, and started again at the same address with the same schemas.
+What Confluent's client asks of one, and no more: schemas are registered and given by their ids, and by their subjects
+and versions. Compatibility is not checked and nothing is kept. It can be stopped, and started again at the same address
+with the same schemas.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, cast
+from urllib.parse import unquote
 
 from devservices.ports import HOST, free_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    Json = Mapping[str, str | int] | list[str]
+    Json = Mapping[str, object] | list[str]
 _ID_PARTS = 3
+_VERSION_PARTS = 4
 _NO_SCHEMA = 40403
 _STOP_WITHIN_S = 0.02
 
@@ -31,7 +34,9 @@ class Registry:
 
     port: int
     user_info: str | None
-    schemas: list[dict[str, str]] = field(default_factory=list)
+    schemas: list[dict[str, object]] = field(default_factory=list)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+    """The ids of each subject's versions, which count from 1."""
     asked: list[str] = field(default_factory=list)
     """Method and path of each request."""
     server: ThreadingHTTPServer | None = None
@@ -41,12 +46,28 @@ class Registry:
         """Where it is."""
         return f"http://{HOST}:{self.port}"
 
-    def register(self, schema: str, kind: str = "JSON") -> int:
-        """The id of a schema: counted from 1, the same for the same schema."""
-        entry = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
+    def register(
+        self, schema: str, kind: str = "JSON", subject: str = "", references: Sequence[Mapping[str, object]] = ()
+    ) -> int:
+        """The id of a schema: counted from 1, the same for the same schema. It becomes a version of the subject."""
+        entry: dict[str, object] = {"schema": schema} if kind == "AVRO" else {"schema": schema, "schemaType": kind}
+        if references:
+            entry["references"] = list(references)
         if entry not in self.schemas:
             self.schemas.append(entry)
-        return self.schemas.index(entry) + 1
+        number = self.schemas.index(entry) + 1
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return number
+
+    def version(self, subject: str, version: int) -> Mapping[str, object] | None:
+        """A version of a subject; None if there is none."""
+        versions = self.subjects.get(subject, [])
+        if not 1 <= version <= len(versions):
+            return None
+        number = versions[version - 1]
+        return {"subject": subject, "version": version, "id": number, **self.schemas[number - 1]}
 
     def start(self) -> None:
         """Answer from now on."""
@@ -76,13 +97,26 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, self.registry.schemas[number - 1])
             else:
                 self._answer(404, {"error_code": _NO_SCHEMA, "message": f"Schema {number} not found"})
+        elif parts[:1] == ["subjects"] and len(parts) == _VERSION_PARTS:
+            self._answer_found(self.registry.version(unquote(parts[1]), int(parts[3])))
         else:
-            self._answer(404, {"error_code": 404, "message": "HTTP 404 Not Found"})
+            self._answer_found(None)
 
     def do_POST(self) -> None:
+        """Registers a version of a subject, or finds one by its schema."""
         body = cast("dict[str, str]", json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        if self._asked() is not None:
-            self._answer(200, {"id": self.registry.register(body["schema"], body.get("schemaType", "AVRO"))})
+        parts = self._asked()
+        if parts is None:
+            return
+        subject = unquote(parts[1])
+        references = cast("list[dict[str, object]]", body.get("references", []))
+        number = self.registry.register(body["schema"], body.get("schemaType", "AVRO"), subject, references)
+        versions = self.registry.subjects[subject]
+        self._answer_found(self.registry.version(subject, versions.index(number) + 1))
+
+    def _answer_found(self, found: Json | None) -> None:
+        missing = {"error_code": 404, "message": "HTTP 404 Not Found"}
+        self._answer(404 if found is None else 200, missing if found is None else found)
 
     def _asked(self) -> list[str] | None:
         """The parts of the path; None after a refusal."""

@@ -39,11 +39,13 @@ from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.convert import StreamConverter
 from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.fetch.kafka import session_s
 from stage_writer.fetch.merged.wiring import groups_of, source_of
+from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.rights import require_rights
-from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.loop import StageWriter
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.library import REMEDY, find_reader, library_path
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
+    from stage_writer.decode.binary.avro import MakeAvroPass
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.fetch.merged.groups import TopicGroups
     from stage_writer.replay.records import Records, Replayed
@@ -512,13 +515,6 @@ def _look_ups() -> LookUps:
     return LookUps()
 
 
-def schemas_of(settings: Settings) -> SchemaRegistry | None:
-    """The schema registry; None where no stream has frames."""
-    if all(stream.framing == "none" for stream in settings.streams):
-        return None
-    return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger())
-
-
 def converters_of(
     settings: Settings,
     first_pass: MakeFirstPass = no_first_pass,
@@ -526,6 +522,7 @@ def converters_of(
     look_ups: LookUps | None = None,
     unfit_topics: Collection[str] = frozenset(),
     *,
+    avro_pass: MakeAvroPass = no_avro_pass,
     stopping: Stopping = NEVER_STOPPING,
 ) -> list[StreamConverter | ConvertsTopology]:
     """The streams' converters. Raises the ConfigError of the first stream that cannot work.
@@ -539,7 +536,8 @@ def converters_of(
     for index, stream in enumerate(settings.streams):
         try:
             if stream.topology is None:
-                converters.append(StreamConverter(stream, schemas, first_pass=first_pass, limits=limits))
+                inputs = record_inputs(stream, avro_pass)
+                converters.append(StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits))
             else:
                 from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
 

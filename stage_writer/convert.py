@@ -33,7 +33,7 @@ from stage_writer.decode.envelopes.framing import FramedDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
-from stage_writer.layers import decoder_of
+from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
 from stage_writer.parquet.buffer import TableFormat
 from stage_writer.parquet.partitioning import can_partition
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
@@ -82,6 +82,7 @@ class StreamConverter:
         gained: Way = (),
         taken: frozenset[str] = frozenset(),
         first_pass: MakeFirstPass = no_first_pass,
+        inputs: RecordInputs = NO_INPUTS,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames.
@@ -92,8 +93,9 @@ class StreamConverter:
         self._stream = stream
         self._schemas = schemas
         self._first_pass = first_pass
+        self._inputs = inputs
         self._limits = limits
-        self._decoder = decoder_of(stream, schemas, gained, first_pass)
+        self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._steps = tuple(_steps(stream, self._decoder.columns))
         self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
@@ -120,6 +122,7 @@ class StreamConverter:
             gained=way,
             taken=self._taken,
             first_pass=self._first_pass,
+            inputs=self._inputs,
             limits=self._limits,
         )
 

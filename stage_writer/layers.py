@@ -1,25 +1,34 @@
-"""The layers of a stream's messages, from the outside: frame, envelope, and the decoder of the record.
+"""The layers of a stream's messages, from the outside: frame, binary record, envelope, and the decoder of the record.
 
 Each is a decoder around the next one, so a stream without one of them pays nothing for it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from common.errors import SchemaError
+from common.schema import Field, StructType
+from common.settings.formats import Forms, path_steps
+from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avro_pass, parsed
+from stage_writer.decode.binary.json_schema import JsonSchemaReader
+from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
-from stage_writer.decode.envelopes.framing import FramedDecoder
+from stage_writer.decode.envelopes.framing import FramedDecoder, UnframedDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 
 if TYPE_CHECKING:
-    from common.schema import StructType
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
+    from stage_writer.decode.binary.avro import MakeAvroPass
+    from stage_writer.decode.binary.protobuf import Compile
+    from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.first_pass import MakeFirstPass
@@ -42,8 +51,25 @@ class PlainRecords:
         return self._decoder.decode(messages.values)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordInputs:
+    """What reading a stream's records needs of the outside, except for the registry."""
+
+    schema_file: bytes | None = None
+    """The content of the stream's ``schema_file``."""
+    avro_pass: MakeAvroPass = no_avro_pass
+    compile_protobuf: Compile | None = None
+
+
+NO_INPUTS = RecordInputs()
+
+
 def decoder_of(
-    stream: Stream, schemas: SchemaTypes | None, gained: Way = (), first_pass: MakeFirstPass = no_first_pass
+    stream: Stream,
+    schemas: SchemaTypes | None,
+    gained: Way = (),
+    first_pass: MakeFirstPass = no_first_pass,
+    inputs: RecordInputs = NO_INPUTS,
 ) -> Decodes:
     """The decoder of a stream's messages, including columns that it has ``gained``.
 
@@ -51,7 +77,7 @@ def decoder_of(
     """
     columns = stream.schema_of_columns
     rescue_column = stream.rescue_column if stream.rescues else None
-    reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+    reading = Reading(stream.forms, lenient=stream.coerce == "lenient", non_finite=stream.format != "json")
     decoder: Decodes
     if stream.jmespath:
         decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column, first_pass=first_pass)
@@ -61,8 +87,65 @@ def decoder_of(
     if stream.has_events:
         decoder = EventDecoder(decoder, first_pass)
     if stream.framing == "none":
-        return decoder
+        return decoder if stream.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
     if schemas is None:
         msg = "a stream with frames needs a schema registry"
         raise TypeError(msg)
-    return FramedDecoder(decoder, schemas)
+    return FramedDecoder(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs))
+
+
+def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
+    """The reader of messages that have the schema of the stream's file. Raises SchemaError for an invalid one."""
+    if inputs.schema_file is None:
+        msg = "a stream with a schema_file needs its content"
+        raise TypeError(msg)
+    columns, reading = _hints(stream)
+    match stream.format:
+        case "protobuf":
+            files = _compiler(inputs)(inputs.schema_file, {})
+            return ProtobufReader(files, columns, reading, message=stream.message)
+        case "avro":
+            return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
+        case _:
+            return JsonSchemaReader(_text(inputs.schema_file))
+
+
+def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | None:
+    """Makes the readers of a stream's framed messages; None where no schema decides how one is read."""
+    columns, reading = _hints(stream)
+    match stream.format:
+        case "protobuf":
+            return make_protobuf_reader(columns, reading, _compiler(inputs))
+        case "avro":
+            resolved = None if inputs.schema_file is None else parsed(_text(inputs.schema_file))
+            return make_avro_reader(columns, reading, resolved, inputs.avro_pass)
+        case _:
+            return JsonSchemaReader if stream.validates else None
+
+
+def _hints(stream: Stream) -> tuple[StructType, Reading]:
+    """The columns that decide a value's text, by where it is in the message, and how they are read."""
+    columns, forms = stream.schema_of_columns, stream.forms
+    if stream.jmespath:
+        filled = {path_steps(column)[0] for column in stream.jmespath}
+        columns = StructType(tuple(field for field in columns if field.name not in filled))
+    if stream.has_events:
+        images = ("before", "after")
+        columns = StructType(tuple(Field(image, columns) for image in images))
+        forms = Forms(None, dict.fromkeys(images, forms))
+    return columns, Reading(forms, lenient=stream.coerce == "lenient")
+
+
+def _compiler(inputs: RecordInputs) -> Compile:
+    if inputs.compile_protobuf is None:
+        msg = "a stream of Protobuf needs its compiler"
+        raise TypeError(msg)
+    return inputs.compile_protobuf
+
+
+def _text(file: bytes) -> str:
+    try:
+        return file.decode()
+    except UnicodeDecodeError:
+        msg = "the schema_file is not text in UTF-8"
+        raise SchemaError(msg, "give the schema as it is in the registry") from None

@@ -107,11 +107,38 @@ class Stream(Section):
         "producers. Available records are joined in the order of their times.",
         examples=["5s"],
     )
+    format: str = Field(
+        default="json",
+        pattern="^(json|avro|protobuf)$",
+        description="How records are written. `avro` and `protobuf` need the schema that a record was written with "
+        "(`framing: confluent`, or a `schema_file`), and the extra of that name. See [formats.md](formats.md).",
+    )
+    schema_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Path of the schema of messages without a frame: an Avro schema, a .proto file, a descriptor set; "
+        "or with `validate` a JSON Schema. With `format: avro` and `framing: confluent` it is the reader's schema, to "
+        "which records are resolved: its defaults and aliases apply.",
+        examples=["/etc/kafka-delta-express/order.avsc"],
+    )
+    message: str | None = Field(
+        default=None,
+        min_length=1,
+        description="With `format: protobuf` and a `schema_file`: the records' message, where that is not the first.",
+        examples=["shop.Order"],
+    )
+    validates: bool = Field(
+        default=False,
+        alias="validate",
+        description="With `format: json`: a record that its JSON Schema (`framing: confluent`, or `schema_file`) does "
+        "not allow is a dead letter, `against_schema`. Each record is parsed once more for it. Needs the extra "
+        "`[json-schema]`.",
+    )
     framing: str = Field(
         default="none",
         pattern="^(none|confluent)$",
-        description="`confluent`: each message begins with a zero byte and the id of its JSON Schema in "
-        "`schema_registry`, as Confluent's serializers write it. See [envelopes.md](envelopes.md).",
+        description="`confluent`: each message begins with a zero byte and the id of its schema in `schema_registry`, "
+        "as Confluent's serializers write it. See [envelopes.md](envelopes.md).",
     )
     envelope: str = Field(
         default="plain",

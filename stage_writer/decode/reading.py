@@ -12,14 +12,18 @@ from common.settings.formats import EPOCH_DECIMALS, NO_FORMS, Forms, ValueFormat
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """``lenient`` is the stream's ``coerce``."""
+    """``lenient`` is the stream's ``coerce``.
+
+    With ``non_finite`` DOUBLE and FLOAT take the strings NaN, Infinity and -Infinity: the JSON of binary formats.
+    """
 
     forms: Forms = NO_FORMS
     lenient: bool = False
+    non_finite: bool = False
 
     def at(self, step: str) -> Reading:
         """The reading of a field, of an ARRAY's ``element`` or a MAP's ``value``."""
-        return Reading(self.forms.at(step), self.lenient)
+        return Reading(self.forms.at(step), self.lenient, self.non_finite)
 
     @property
     def format(self) -> ValueFormat | None:

@@ -49,7 +49,13 @@ class ErrorClass(StrEnum):
     """The message names a schema that the registry does not have."""
 
     WRONG_SCHEMA = "wrong_schema"
-    """The message names a schema that is not a JSON Schema: it is Avro or Protobuf."""
+    """The message names a schema that is not of the stream's `format`, or that cannot be read."""
+
+    INVALID_RECORD = "invalid_record"
+    """The message's bytes are not exactly one record of its Avro or Protobuf schema."""
+
+    AGAINST_SCHEMA = "against_schema"
+    """A message of a stream with `validate` does not satisfy its JSON Schema."""
 
     NOT_AN_EVENT = "not_an_event"
     """A message of a stream with `envelope: debezium` is not a row change: it lacks its `op` or its image."""

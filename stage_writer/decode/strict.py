@@ -30,7 +30,7 @@ import json
 import math
 import re
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, NoReturn, assert_never
 
@@ -214,9 +214,19 @@ def _primitive(data_type: Primitive, reading: Reading) -> Converter:
         return _binary_in_hex
     if reading.format is ValueFormat.JSON:
         return _json
+    if reading.non_finite and data_type in {Primitive.DOUBLE, Primitive.FLOAT}:
+        return _non_finite(_primitive(data_type, replace(reading, non_finite=False)))
     if reading.lenient and data_type in _LENIENTLY:
         return _leniently(_LENIENTLY[data_type], _PRIMITIVES[data_type])
     return _PRIMITIVES[data_type]
+
+
+def _non_finite(convert: Converter) -> Converter:
+    def converted(value: Json, path: str) -> object:
+        number = _NON_FINITE.get(value) if isinstance(value, str) and not isinstance(value, Number) else None
+        return convert(value, path) if number is None else number
+
+    return converted
 
 
 def _leniently(understand: Callable[[Json], Json], convert: Converter) -> Converter:
@@ -246,6 +256,7 @@ def _as_text(value: Json) -> Json:
     return value if isinstance(value, str) and not isinstance(value, Number) else json_text(value)
 
 
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TRUTHS: dict[str, bool] = {"true": True, "false": False}
 _LENIENTLY: dict[Primitive, Callable[[Json], Json]] = {
     Primitive.DOUBLE: _number,

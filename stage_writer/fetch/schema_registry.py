@@ -1,4 +1,4 @@
-"""Types of schemas, from a schema registry over HTTP by confluent-kafka's client.
+"""Schemas, from a schema registry over HTTP by confluent-kafka's client.
 
 Rules:
 
@@ -7,24 +7,31 @@ Rules:
 2. Requests run in a background thread, one at a time, and are retried with growing pauses while the registry does not
    answer, as long as `knows` is called. The messages wait meanwhile. A healthy registry answers within the short time
    that the first request for an id may block; an unhealthy one blocks no caller.
-3. The client's package pulls in libraries that other streams do not need: it is imported when a stream uses a registry.
+3. A schema of a type whose text is used comes with those that it refers to, at any depth.
+4. The client's package pulls in libraries that other streams do not need: it is imported when a stream uses a registry.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from structlog import get_logger
+
 from common.backoff import Backoff
+from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError
 from common.settings.masking import mask
+from stage_writer.decode.envelopes.framing import RegisteredSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
+    from common.settings import Settings
     from common.settings.section import Option
 
 GIVE_UP_AFTER_S = 240.0
@@ -36,12 +43,26 @@ _NOT_FOUND = 404
 _EXTRA = "pip install 'kafka-delta-express[stage-writer,schema-registry]'"
 
 
+class _Reference(Protocol):
+    name: str
+    subject: str
+    version: int
+
+
 class _Schema(Protocol):
+    schema_str: str | None
     schema_type: str | None
+    references: Sequence[_Reference] | None
+
+
+class _Version(Protocol):
+    schema: _Schema
 
 
 class _Client(Protocol):
     def get_schema(self, schema_id: int) -> _Schema: ...
+
+    def get_version(self, subject_name: str, version: int) -> _Version: ...
 
     def get_schema_types(self) -> list[str]: ...
 
@@ -55,13 +76,17 @@ class SchemaRegistry:
         clock: Clock,
         log: FilteringBoundLogger,
         give_up_after_s: float = GIVE_UP_AFTER_S,
+        *,
+        resolves: Collection[str] = (),
     ) -> None:
+        """``resolves`` are the types whose schemas are wanted with their references (rule 3)."""
         self._url = mask("url", settings.get("url"))
         self._clock = clock
         self._log = log
         self._give_up_after_s = give_up_after_s
         self._client = _client(settings)
-        self._types: dict[int, str | None] = {}
+        self._resolves = resolves
+        self._schemas: dict[int, RegisteredSchema | None] = {}
         self._absent_until_s: dict[int, float] = {}
         self._asking: threading.Thread | None = None
         self._ask_at_s = 0.0
@@ -94,7 +119,7 @@ class SchemaRegistry:
     def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
         """The type of each schema; see the port."""
         began_s = self._clock.monotonic_s()
-        while any(schema not in self._types for schema in ids):
+        while any(schema not in self._schemas for schema in ids):
             self._ask(ids)
             if self._asking is not None and self._asking.is_alive():
                 self._asking.join()
@@ -102,7 +127,16 @@ class SchemaRegistry:
                 raise self._away
             else:
                 self._clock.sleep_s(max(0.0, self._ask_at_s - self._clock.monotonic_s()))
-        return {schema: self._types[schema] for schema in ids}
+        found = {schema: self._schemas[schema] for schema in ids}
+        return {schema: None if known is None else known.type for schema, known in found.items()}
+
+    def schema_of(self, schema: int) -> RegisteredSchema:
+        """A schema whose type is known; see the port."""
+        found = self._schemas[schema]
+        if found is None:
+            msg = f"the schema {schema} is known to be missing"
+            raise LookupError(msg)
+        return found
 
     def _unknown(self, ids: Sequence[int]) -> list[int]:
         """The ids to request, repeated requests included (rule 1)."""
@@ -110,7 +144,7 @@ class SchemaRegistry:
         return [
             schema
             for schema in ids
-            if schema not in self._types or (self._types[schema] is None and now_s >= self._absent_until_s[schema])
+            if schema not in self._schemas or (self._schemas[schema] is None and now_s >= self._absent_until_s[schema])
         ]
 
     def _ask(self, ids: Sequence[int]) -> threading.Thread | None:
@@ -128,7 +162,7 @@ class SchemaRegistry:
             for schema in ids:
                 found = self._found(schema)
                 self._absent_until_s[schema] = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
-                self._types[schema] = found
+                self._schemas[schema] = found
         except RegistryError as error:
             pause_s = self._backoff.next_s()
             self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
@@ -138,7 +172,7 @@ class SchemaRegistry:
             self._away = None
             self._backoff.reset()
 
-    def _found(self, schema: int) -> str | None:
+    def _found(self, schema: int) -> RegisteredSchema | None:
         for again in range(_TIMES_ASKED):
             if again:
                 self._clock.sleep_s(_ASKED_AGAIN_S)
@@ -147,12 +181,37 @@ class SchemaRegistry:
                 return found
         return None
 
-    def _asked(self, schema: int) -> str | None:
+    def _asked(self, schema: int) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
-        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
+        found = self._answer(lambda: self._client.get_schema(schema))
+        if found is None:
+            return None
+        kind = found.schema_type or "AVRO"  # the registry may omit the default
+        references: dict[str, str] = {}
+        if kind in self._resolves and not self._add_references(found, references):
+            return None
+        return RegisteredSchema(kind, found.schema_str or "", tuple(references.items()))
+
+    def _add_references(self, schema: _Schema, known: dict[str, str]) -> bool:
+        """Adds what a schema refers to, in the order that readers need; whether the registry has all of it."""
+        for each in schema.references or ():
+            if each.name in known:
+                continue
+            found = self._answer(partial(self._version, each))
+            if found is None or not self._add_references(found, known):
+                return False
+            known[each.name] = found.schema_str or ""
+        return True
+
+    def _version(self, reference: _Reference) -> _Schema:
+        return self._client.get_version(reference.subject, reference.version).schema
+
+    def _answer(self, ask: Callable[[], _Schema]) -> _Schema | None:
+        """The registry's answer; None where it does not have what is asked for. Raises RegistryError."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415 - only where it is used
 
         try:
-            return self._client.get_schema(schema).schema_type or "AVRO"  # the registry may omit the default
+            return ask()
         except SchemaRegistryError as error:
             if error.http_status_code == _NOT_FOUND:
                 return None
@@ -177,3 +236,11 @@ def _client(settings: Mapping[str, Option]) -> _Client:
         msg = f"schema_registry is refused by confluent-kafka's client: {error}"
         raise ConfigError(msg, "give what confluent_kafka.schema_registry.SchemaRegistryClient takes") from None
     return client
+
+
+def schemas_of(settings: Settings) -> SchemaRegistry | None:
+    """The schema registry; None where no stream has frames. Raises ConfigError for settings that the client rejects."""
+    if all(stream.framing == "none" for stream in settings.streams):
+        return None
+    read = {stream.format.upper() for stream in settings.streams if stream.format != "json" or stream.validates}
+    return SchemaRegistry(settings.schema_registry, SystemClock(), get_logger(), resolves=read)

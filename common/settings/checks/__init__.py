@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
 from common.settings.checks.merge import check_merge
+from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.routes import check_routes
 from common.settings.checks.topology import check_topology
@@ -19,6 +20,7 @@ def checked(stream: Stream) -> Stream:
     """The stream unchanged; raises ValueError for settings that contradict each other."""
     check_columns(stream)
     check_topology(stream)
+    check_format(stream)
     check_catalog_tables(stream)
     check_routes(stream)
     check_merge(stream)

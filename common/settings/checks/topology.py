@@ -84,6 +84,8 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
         "formats": (bool(stream.formats), columns),
         "unknown_fields": (stream.rescues, f"{columns}, or leave these out to have the whole JSON"),
         "envelope": (stream.has_events, "let a processor read the event"),
+        "format": (stream.format != "json", "give this topic a stream of its own"),
+        "validate": (stream.validates, "let a processor check the record"),
         "framing": (stream.framing != "none", "give this topic a stream of its own"),
         "include: [headers]": (
             "headers" in stream.include,

@@ -13,7 +13,7 @@ from common.errors import ConfigError, RegistryError
 from common.schema import parse_ddl
 from devservices.schema_registry import running_registry
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.envelopes.framing import FramedDecoder
+from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import PlainRecords
@@ -40,6 +40,9 @@ class Types:
 
     def knows(self, ids: Sequence[int]) -> bool:
         return 666 not in ids
+
+    def schema_of(self, schema: int) -> RegisteredSchema:
+        raise NotImplementedError
 
     def missing(self, ids: Sequence[int]) -> RegistryError:
         return RegistryError(f"nobody says what {ids} are", "")

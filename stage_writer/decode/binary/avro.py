@@ -1,0 +1,250 @@
+"""Records in Avro's binary form as JSON text, by fastavro.
+
+Rules:
+
+1. A record is read with the schema that it was written with. With a reader's schema, fastavro resolves the two first:
+   defaults, aliases and promotions are then the reader's.
+2. The bytes are exactly one record: what is behind it, what ends early and what is no UTF-8 is refused.
+3. fastavro gives the bare values, without logical types, and each member of a choice in a record of its own: so nothing
+   is rounded and no choice is guessed. A plan of the record (`avro_plan`) says what the JSON of each value is.
+4. A schema that contains itself is read by fastavro's part in Python, which limits the depth of a message's records.
+5. The ordinary records of a block may be taken by a reader in C (`MakeAvroPass`); the result is the same without.
+"""
+
+from __future__ import annotations
+
+import struct
+from io import BytesIO
+from typing import TYPE_CHECKING, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import ConfigError, SchemaError
+from common.schema.avro import AvroSchema, Schema, fields_of, member_names, parse_avro, part_of, promoted, type_name
+from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode, Planner, plain_name
+from stage_writer.decode.binary.texts import RefusedBody, Texts
+from stage_writer.decode.rejects import ErrorClass, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from stage_writer.decode.binary.texts import MakeRecordReader
+    from stage_writer.decode.reading import Reading
+
+_EXTRA = "pip install 'kafka-delta-express[avro]'"
+
+
+class AvroPass(Protocol):
+    """Reads the ordinary records of a block."""
+
+    def read(self, bodies: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, NDArray[np.bool_]]:
+        """The JSON of those that it takes, one after the other; and for each body whether it is taken."""
+
+
+class MakeAvroPass(Protocol):
+    """Makes such readers."""
+
+    def __call__(self, node: AvroNode) -> AvroPass | None:
+        """One for records of a plan; None where there is none."""
+
+
+def no_avro_pass(node: AvroNode) -> AvroPass | None:  # noqa: ARG001 - a port's arguments
+    """A `MakeAvroPass` that makes none."""
+    return None
+
+
+class AvroReader:
+    """A `RecordReader` of one schema. Raises SchemaError for one that cannot be read."""
+
+    def __init__(
+        self,
+        writer: AvroSchema,
+        columns: StructType,
+        reading: Reading,
+        *,
+        reader: AvroSchema | None = None,
+        make_pass: MakeAvroPass = no_avro_pass,
+    ) -> None:
+        """``columns`` and ``reading`` are the stream's, as far as they decide a value's text.
+
+        ``reader`` is the schema that records are resolved to.
+        """
+        read_as = reader or writer
+        node = Planner(read_as).plan(read_as.schema, "", columns, reading)
+        if node.kind is not AvroKind.RECORD:
+            msg = f"its records are of the Avro type {type_name(read_as.resolved(read_as.schema))}, not records"
+            raise SchemaError(msg, "send records")
+        recursive = _contains_itself(writer) or _contains_itself(read_as)
+        self._node = node
+        self._read = _reader_of(writer, reader, in_python=recursive)
+        self._pass = None if reader is not None or recursive else make_pass(node)
+
+    def read(self, bodies: pa.LargeBinaryArray) -> Texts:
+        """The records' JSON."""
+        if self._pass is None:
+            found, refused = self._one_by_one(bodies, range(len(bodies)))
+            return Texts(pa.array(found, pa.large_binary()), refused)
+        taken, is_taken = self._pass.read(bodies)
+        if len(taken) == len(bodies):
+            return Texts(taken, ())
+        left = np.flatnonzero(~is_taken)
+        found, refused = self._one_by_one(bodies, left.tolist())
+        place = np.empty(len(bodies), np.int64)
+        place[is_taken] = np.arange(len(taken))
+        place[left] = len(taken) + np.arange(len(left))
+        return Texts(pa.concat_arrays([taken, pa.array(found, pa.large_binary())]).take(pa.array(place)), refused)
+
+    def _one_by_one(
+        self, bodies: pa.LargeBinaryArray, places: Sequence[int]
+    ) -> tuple[list[bytes | None], list[tuple[int, Refusal]]]:
+        found: list[bytes | None] = []
+        refused: list[tuple[int, Refusal]] = []
+        for place in places:
+            outcome = self._one(bodies[place].as_py())
+            if isinstance(outcome, Refusal):
+                refused.append((place, outcome))
+                found.append(None)
+            else:
+                found.append(outcome)
+        return found, refused
+
+    def _one(self, body: bytes) -> bytes | Refusal:
+        file = BytesIO(body)
+        try:
+            text = self._node.text(self._read(file)).encode()
+            left = len(body) - file.tell()
+        except RefusedBody as refused:
+            return refused.refusal
+        except _MALFORMED as error:
+            return _not_a_record(str(error) or type(error).__name__)
+        return _not_a_record(f"{left} bytes are left behind the record") if left else text
+
+
+def _not_a_record(problem: str) -> Refusal:
+    return Refusal(ErrorClass.INVALID_RECORD, f"the message is not one record of its Avro schema: {problem}")
+
+
+# What fastavro lets through where bytes are not what the schema says.
+_MALFORMED = (
+    EOFError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    AssertionError,
+    struct.error,
+    StopIteration,
+)
+
+
+def make_avro_reader(
+    columns: StructType, reading: Reading, reader: AvroSchema | None, make_pass: MakeAvroPass
+) -> MakeRecordReader:
+    """Readers of records for the same columns."""
+
+    def make(schema: str, references: Sequence[tuple[str, str]]) -> AvroReader:
+        writer = parsed(schema, [text for _, text in references])
+        return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass)
+
+    return make
+
+
+def parsed(schema: str, references: Sequence[str] = ()) -> AvroSchema:
+    """A schema. Raises SchemaError for an invalid one, ConfigError without the package."""
+    try:
+        return parse_avro(schema, references)
+    except ImportError as error:
+        msg = f"format: avro needs a package that is not installed ({error.name})"
+        raise ConfigError(msg, _EXTRA) from error
+
+
+def _reader_of(writer: AvroSchema, reader: AvroSchema | None, *, in_python: bool) -> Callable[[BytesIO], object]:
+    """What reads one record, with the schemas of rule 3."""
+    import fastavro  # noqa: PLC0415 - only with Avro
+    from fastavro import _read_py  # noqa: PLC0415 - only with Avro
+
+    plain = fastavro.parse_schema(_plain(writer))
+    resolved = None if reader is None else fastavro.parse_schema(_plain(reader))
+    read = _read_py.schemaless_reader if in_python else fastavro.schemaless_reader
+    return lambda file: read(file, plain, resolved)
+
+
+def _plain(avro: AvroSchema) -> Schema:
+    """The schema of the same bytes, of bare values and with the members of a choice as records (rule 3)."""
+    return _Plain(avro).schema(avro.schema)
+
+
+class _Plain:
+    """Rewrites a schema; a name is defined where it is first used."""
+
+    def __init__(self, avro: AvroSchema) -> None:
+        self._avro = avro
+        self._defined: set[str] = set()
+        self._choices = 0
+
+    def schema(self, schema: Schema) -> Schema:
+        if isinstance(schema, list):
+            return self._union(cast("list[Schema]", schema))
+        if isinstance(schema, dict):
+            return self._complex(schema)
+        return schema if schema in self._defined else self.schema(self._avro.names.get(schema, {"type": schema}))
+
+    def _complex(self, schema: dict[str, object]) -> Schema:
+        if isinstance(schema["type"], dict | list):
+            return self.schema(cast("Schema", schema["type"]))
+        found = {key: value for key, value in schema.items() if key in _KEPT}
+        if "name" in found:
+            self._defined.add(str(found["name"]))
+        if "fields" in found:
+            fields = cast("list[dict[str, object]]", found["fields"])
+            found["fields"] = [{**each, "type": self.schema(cast("Schema", each["type"]))} for each in fields]
+        for key in ("items", "values"):
+            if key in found:
+                found[key] = self.schema(cast("Schema", found[key]))
+        return found
+
+    def _union(self, members: list[Schema]) -> Schema:
+        if promoted(self._avro, members) is not None:
+            return [self.schema(each) for each in members]
+        self._choices += 1
+        names = member_names(self._avro, members)
+        choices = [
+            (f"choice{self._choices}.{plain_name(name)}", name, each) for name, each in zip(names, members, strict=True)
+        ]
+        return [
+            "null" if name == "null" else _record_of(full_name, plain_name(name), self.schema(each))
+            for full_name, name, each in choices
+        ]
+
+
+def _record_of(name: str, field: str, schema: Schema) -> Schema:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": schema}]}
+
+
+_KEPT = ("type", "name", "aliases", "fields", "symbols", "size", "items", "values")
+
+
+def _contains_itself(avro: AvroSchema) -> bool:
+    def inside(schema: Schema, names: tuple[str, ...]) -> bool:
+        schema = avro.resolved(schema)
+        match type_name(schema):
+            case "record" | "error":
+                name = str(cast("dict[str, object]", schema)["name"])
+                return name in names or any(inside(each, (*names, name)) for _, each in fields_of(schema))
+            case "array":
+                return inside(part_of(schema, "items"), names)
+            case "map":
+                return inside(part_of(schema, "values"), names)
+            case "union":
+                return any(inside(each, names) for each in cast("list[Schema]", schema))
+            case _:
+                return False
+
+    return inside(avro.schema, ())

@@ -1,0 +1,222 @@
+"""Protobuf messages as JSON text, by Google's library.
+
+Rules:
+
+1. Fields have the names of the .proto file. A field without presence that is not sent has its default, as Protobuf
+   defines it; one with presence (a message, a oneof, `optional`) is absent, and so null.
+2. An enum is the name of its value; a number without a name is that number, which no STRING column takes. A map's keys
+   are strings. A Timestamp is a time, a wrapper its value, and Struct, Value and ListValue are JSON: for a STRING
+   column its text.
+3. In Confluent's frame, the indexes of the message's type come before the message.
+4. Fields that the schema does not have carry no name: they cannot be kept.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from common.errors import SchemaError
+from common.schema import ArrayType, MapType, Primitive, StructType
+from common.schema.protobuf import JSON_TYPES, TIMESTAMP, WRAPPERS, find_message, is_map
+from common.settings.formats import ValueFormat
+from stage_writer.decode.binary import texts
+from stage_writer.decode.binary.texts import RefusedBody, Texts, quoted
+from stage_writer.decode.rejects import ErrorClass, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+    from common.schema import DataType
+    from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
+    from stage_writer.decode.reading import Reading
+
+    Text = Callable[[Any], str]
+    Compile = Callable[[str | bytes, Mapping[str, str]], bytes]
+    """`common.protoc.compile_protobuf`."""
+
+_FLOATS, _BOOLEAN, _STRING, _BYTES, _ENUM = (1, 2), 8, 9, 12, 14
+_MOST_INDEXES = 100
+_LONGEST_VARINT = 5
+_NANOS = 9
+
+
+class ProtobufReader:
+    """A `RecordReader` of one schema's messages. Raises SchemaError for one without its message."""
+
+    def __init__(
+        self, files: bytes, columns: StructType, reading: Reading, *, message: str | None = None, framed: bool = False
+    ) -> None:
+        """``files`` is a descriptor set, whose last file has the message.
+
+        ``message`` is the records' type, where messages do not name it themselves (rule 3); None for the only one.
+        """
+        self._files = files
+        self._columns = columns
+        self._reading = reading
+        self._types: dict[tuple[int, ...], Callable[[bytes], str]] = {}
+        self._only = None if framed else self._type_of(message or (0,))
+
+    def read(self, bodies: pa.LargeBinaryArray) -> Texts:
+        """The records' JSON."""
+        found: list[bytes | None] = []
+        refused: list[tuple[int, Refusal]] = []
+        for place, body in enumerate(bodies.to_pylist()):
+            try:
+                found.append(self._one(body).encode())
+            except RefusedBody as why:
+                found.append(None)
+                refused.append((place, why.refusal))
+        return Texts(pa.array(found, pa.large_binary()), refused)
+
+    def _one(self, body: bytes) -> str:
+        if self._only is not None:
+            return self._only(body)
+        indexes, start = _indexes(body)
+        if indexes not in self._types:
+            try:
+                self._types[indexes] = self._type_of(indexes)
+            except SchemaError as error:
+                raise RefusedBody(ErrorClass.WRONG_SCHEMA, error.problem) from None
+        return self._types[indexes](body[start:])
+
+    def _type_of(self, message: str | tuple[int, ...]) -> Callable[[bytes], str]:
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
+        from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415 - only with Protobuf
+
+        descriptor = find_message(self._files, message)
+        make = GetMessageClass(descriptor)
+        text = _Texts().message(descriptor, "", self._columns, self._reading)
+
+        def read(body: bytes) -> str:
+            try:
+                return text(make.FromString(body))
+            except (DecodeError, ValueError, RecursionError) as error:
+                problem = f"the message is not a Protobuf {descriptor.full_name}: {error}"
+                raise RefusedBody(ErrorClass.INVALID_RECORD, problem) from None
+
+        return read
+
+
+def make_protobuf_reader(columns: StructType, reading: Reading, compile_: Compile) -> MakeRecordReader:
+    """Readers of framed messages for the same columns."""
+
+    def make(schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
+        return ProtobufReader(compile_(schema, dict(references)), columns, reading, framed=True)
+
+    return make
+
+
+def _indexes(body: bytes) -> tuple[tuple[int, ...], int]:
+    """The indexes in a frame, and where the message starts."""
+    count, at = _varint(body, 0)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= _MOST_INDEXES:
+        raise RefusedBody(ErrorClass.NOT_FRAMED, f"the message has no indexes of its type: it has {count} of them")
+    indexes = []
+    for _ in range(count):
+        index, at = _varint(body, at)
+        indexes.append(index)
+    return tuple(indexes), at
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """A number in zigzag form, and where it ends."""
+    found = 0
+    for place, byte in enumerate(body[at : at + _LONGEST_VARINT]):
+        found |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:  # noqa: PLR2004 - the bit for more
+            return (found >> 1) ^ -(found & 1), at + place + 1
+    raise RefusedBody(ErrorClass.NOT_FRAMED, "the message has no indexes of its type")
+
+
+class _Texts:
+    """Plans the JSON of messages."""
+
+    def __init__(self) -> None:
+        self._natural: dict[str, Text] = {}
+        """Of messages that no column is for, by name: each is planned once, so those that contain themselves end."""
+
+    def message(self, message: Descriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+        """The JSON of a message for a column; without one for a field that is not declared."""
+        name: str = message.full_name
+        declared = column if isinstance(column, StructType) else None
+        if declared is None and name in self._natural:
+            return self._natural[name]
+        parts: list[tuple[str, str, bool, Text]] = []
+
+        def text(value: Any) -> str:  # noqa: ANN401 - a message of any type
+            found = [
+                begin + part(getattr(value, name))
+                for name, begin, has, part in parts
+                if not has or value.HasField(name)
+            ]
+            return f"{{{','.join(found)}}}"
+
+        if declared is None:
+            self._natural[name] = text
+        for field in message.fields:
+            of_field = None if declared is None else declared.field(field.name)
+            here = f"{path}.{field.name}" if path else field.name
+            part = self._field(field, here, None if of_field is None else of_field.type, reading.at(field.name))
+            parts.append((field.name, f"{quoted(field.name)}:", bool(field.has_presence), part))
+        return text
+
+    def _field(self, field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+        if is_map(field):
+            inner = column.value if isinstance(column, MapType) else None
+            part = self._value(field.message_type.fields_by_name["value"], f"{path}[]", inner, reading.at("value"))
+            return lambda value: f"{{{','.join([f'{_key(key)}:{part(each)}' for key, each in value.items()])}}}"
+        if field.is_repeated:
+            inner = column.element if isinstance(column, ArrayType) else None
+            part = self._value(field, f"{path}[]", inner, reading.at("element"))
+            return lambda value: f"[{','.join([part(each) for each in value])}]"
+        return self._value(field, path, column, reading)
+
+    def _value(self, field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+        if field.message_type is None:
+            return _leaf(field, path, column, reading)
+        name = field.message_type.full_name
+        if name == TIMESTAMP:
+            time = texts.time_text(path, None if texts.is_number(column) else column, reading, _NANOS, "Z")
+            return lambda value: time(value.seconds * 10**_NANOS + value.nanos)
+        if name in JSON_TYPES:
+            return _json(as_text=column is Primitive.STRING and reading.format is not ValueFormat.JSON)
+        if name in WRAPPERS:
+            wrapped = _leaf(field.message_type.fields_by_name["value"], path, column, reading)
+            return lambda value: wrapped(value.value)
+        return self.message(field.message_type, path, column, reading)
+
+
+def _leaf(field: FieldDescriptor, path: str, column: DataType | None, reading: Reading) -> Text:
+    if field.type in _FLOATS:
+        return texts.number
+    if field.type == _BOOLEAN:
+        return texts.boolean
+    if field.type == _STRING:
+        return quoted
+    if field.type == _BYTES:
+        return texts.bytes_text(path, column, reading)
+    if field.type == _ENUM and not texts.is_number(column):
+        names = {value.number: quoted(value.name) for value in field.enum_type.values}
+        return lambda value: names.get(value) or texts.integer(value)
+    return texts.integer
+
+
+def _json(*, as_text: bool) -> Text:
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - only with Protobuf
+
+    def text(value: object) -> str:
+        found = json.dumps(MessageToDict(value), ensure_ascii=False, allow_nan=False)
+        return quoted(found) if as_text else found
+
+    return text
+
+
+def _key(key: object) -> str:
+    return quoted(key) if isinstance(key, str) else f'"{texts.boolean(key) if isinstance(key, bool) else key}"'

@@ -1,0 +1,674 @@
+"""Streams of Avro, Protobuf and validated JSON, from what real serializers write to rows and rejects."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.message_factory import GetMessageClass
+from structlog import get_logger
+
+from common.errors import ConfigError, SchemaError
+from common.protoc import compile_protobuf
+from common.schema.protobuf import find_message
+from devservices.schema_registry import running_registry
+from stage_writer.decode.rejects import ErrorClass
+from stage_writer.fetch.record_inputs import record_inputs
+from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.layers import RecordInputs, decoder_of
+from tests.builders import settings_of
+from tests.fakes.clock import IdleClock
+from tests.unit.stage_writer.test_debezium import messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from common.settings import Stream
+    from devservices.schema_registry import Registry
+    from stage_writer.decode.decode import Decoded
+
+UTC = dt.UTC
+CONTEXT = SerializationContext("orders", MessageField.VALUE)
+Values = list[bytes | None]
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with running_registry() as server:
+        yield server
+
+
+def stream_of(columns: str, **keys: object) -> Stream:
+    of = {"app_id": "orders", "topics": ["orders"], "table": "/orders", "columns": columns, **keys}
+    return settings_of(of, schema_registry={"url": "http://localhost:1"}).streams[0]
+
+
+def decoded(stream: Stream, values: Values, registry: Registry | None = None, file: bytes | None = None) -> Decoded:
+    schemas = None
+    if registry is not None:
+        resolves = {stream.format.upper()}
+        schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves=resolves)
+    inputs = RecordInputs(file, compile_protobuf=compile_protobuf)
+    return decoder_of(stream, schemas, inputs=inputs).decode(messages_of(pa.array(values, pa.binary())))
+
+
+def outcomes(found: Decoded) -> list[object]:
+    """For each message its row, its error class, or None for a tombstone."""
+    rows = dict(zip(found.row_index.tolist(), found.rows.to_pylist(), strict=True))
+    refused = {reject.index: reject.error_class for reject in found.rejects}
+    count = len(rows) + len(refused) + len(found.tombstones)
+    return [rows.get(index, refused.get(index)) for index in range(count)]
+
+
+def schema(*fields: tuple[str, object], name: str = "shop.Order") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+def avro(of: dict[str, Any], record: object) -> bytes:
+    file = io.BytesIO()
+    fastavro.schemaless_writer(file, fastavro.parse_schema(of), record)
+    return file.getvalue()
+
+
+def one_value(kind: object, value: object, column: str, **keys: object) -> object:
+    """What becomes of a value of an Avro type in a column, or its error class."""
+    of = schema(("v", kind))
+    stream = stream_of(f"v {column}", format="avro", schema_file="order.avsc", **keys)
+    (found,) = outcomes(decoded(stream, [avro(of, {"v": value})], file=json.dumps(of).encode()))
+    return found["v"] if isinstance(found, dict) else found
+
+
+def logical(kind: str, name: str, **more: object) -> dict[str, object]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+NOON = dt.datetime(2024, 2, 29, 12, 30, 45, 123000, tzinfo=UTC)
+NOON_US = int(NOON.timestamp() * 1000) * 1000
+IN = {"type": "record", "name": "In", "fields": [{"name": "q", "type": "int"}]}
+VALUES: dict[str, tuple[object, object, str, object]] = {
+    "boolean": ("boolean", True, "BOOLEAN", True),
+    "int": ("int", -(2**31), "INT", -(2**31)),
+    "int to BIGINT": ("int", 7, "BIGINT", 7),
+    "long": ("long", 2**63 - 1, "BIGINT", 2**63 - 1),
+    "long to INT": ("long", 7, "INT", 7),
+    "long beyond INT": ("long", 2**31, "INT", ErrorClass.OUT_OF_RANGE),
+    "float": ("float", 1.5, "FLOAT", 1.5),
+    "float to DOUBLE": ("float", 0.5, "DOUBLE", 0.5),
+    "double": ("double", 0.1, "DOUBLE", 0.1),
+    "infinity": ("double", float("-inf"), "DOUBLE", float("-inf")),
+    "infinity as a float": ("float", float("inf"), "FLOAT", float("inf")),
+    "double to BIGINT": ("double", 1.0, "BIGINT", ErrorClass.NOT_EXACT),
+    "string": ("string", 'é"\\\n\u2028😀', "STRING", 'é"\\\n\u2028😀'),
+    "string to INT": ("string", "7", "INT", ErrorClass.WRONG_TYPE),
+    "bytes": ("bytes", b"\x00\xff", "BINARY", b"\x00\xff"),
+    "bytes to STRING": ("bytes", b"text", "STRING", ErrorClass.WRONG_TYPE),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"\x00\xff", "BINARY", b"\x00\xff"),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "STRING", "B"),
+    "decimal": (
+        logical("bytes", "decimal", precision=10, scale=2),
+        Decimal("-12.34"),
+        "DECIMAL(10,2)",
+        Decimal("-12.34"),
+    ),
+    "small decimal": (
+        logical("bytes", "decimal", precision=4, scale=4),
+        Decimal("0.0001"),
+        "DECIMAL(4,4)",
+        Decimal("0.0001"),
+    ),
+    "decimal to fewer digits": (
+        logical("bytes", "decimal", precision=10, scale=2),
+        Decimal("1.25"),
+        "DECIMAL(10,1)",
+        ErrorClass.NOT_EXACT,
+    ),
+    "fixed decimal": (
+        {**logical("fixed", "decimal", precision=18, scale=3), "name": "D", "size": 8},
+        Decimal("1.125"),
+        "DECIMAL(18,3)",
+        Decimal("1.125"),
+    ),
+    "date": (logical("int", "date"), dt.date(2024, 2, 29), "DATE", dt.date(2024, 2, 29)),
+    "date before 1970": (logical("int", "date"), dt.date(1, 1, 1), "DATE", dt.date(1, 1, 1)),
+    "date to INT": (logical("int", "date"), dt.date(1970, 1, 2), "INT", 1),
+    "date beyond any year": (logical("int", "date"), 2**31 - 1, "DATE", ErrorClass.OUT_OF_RANGE),
+    "time-millis": (logical("int", "time-millis"), dt.time(0, 0, 1, 5000), "INT", 1005),
+    "time-micros": (logical("long", "time-micros"), dt.time(0, 0, 1, 5), "BIGINT", 1_000_005),
+    "timestamp-millis": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", NOON),
+    "timestamp-micros": (logical("long", "timestamp-micros"), NOON, "TIMESTAMP", NOON),
+    "timestamp-micros before 1970": (
+        logical("long", "timestamp-micros"),
+        -1,
+        "TIMESTAMP",
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+    ),
+    "timestamp-nanos": (logical("long", "timestamp-nanos"), NOON_US * 1000, "TIMESTAMP", NOON),
+    "timestamp-nanos below microseconds": (
+        logical("long", "timestamp-nanos"),
+        NOON_US * 1000 + 1,
+        "TIMESTAMP",
+        ErrorClass.NOT_EXACT,
+    ),
+    "timestamp-nanos to BIGINT": (logical("long", "timestamp-nanos"), NOON_US * 1000 + 1, "BIGINT", NOON_US * 1000 + 1),
+    "timestamp-millis to BIGINT": (logical("long", "timestamp-millis"), NOON, "BIGINT", NOON_US // 1000),
+    "timestamp-millis beyond any year": (
+        logical("long", "timestamp-millis"),
+        2**62,
+        "TIMESTAMP",
+        ErrorClass.OUT_OF_RANGE,
+    ),
+    "timestamp-millis to TIMESTAMP_NTZ": (
+        logical("long", "timestamp-millis"),
+        NOON,
+        "TIMESTAMP_NTZ",
+        ErrorClass.MALFORMED,
+    ),
+    "local-timestamp-millis": (
+        logical("long", "local-timestamp-millis"),
+        NOON_US // 1000,
+        "TIMESTAMP_NTZ",
+        NOON.replace(tzinfo=None),
+    ),
+    "local-timestamp-micros": (
+        logical("long", "local-timestamp-micros"),
+        NOON_US,
+        "TIMESTAMP_NTZ",
+        NOON.replace(tzinfo=None),
+    ),
+    "uuid": (logical("string", "uuid"), UUID(int=7), "STRING", str(UUID(int=7))),
+    "fixed uuid": (
+        {**logical("fixed", "uuid"), "name": "U", "size": 16},
+        UUID(int=2**100 + 7).bytes,
+        "STRING",
+        str(UUID(int=2**100 + 7)),
+    ),
+    "duration": (
+        {**logical("fixed", "duration"), "name": "L", "size": 12},
+        b"123456789012",
+        "BINARY",
+        b"123456789012",
+    ),
+    "null": ("null", None, "STRING", None),
+    "nullable, null": (["null", "long"], None, "BIGINT", None),
+    "nullable": (["null", "long"], 7, "BIGINT", 7),
+    "null where NOT NULL is declared": (["null", "long"], None, "BIGINT NOT NULL", ErrorClass.MISSING_FIELD),
+    "int or long": (["null", "int", "long"], 2**40, "BIGINT", 2**40),
+    "float or double": (["float", "double"], 0.1, "DOUBLE", 0.1),
+    "a choice": (
+        ["null", "string", "long", IN],
+        "x",
+        "STRUCT<string: STRING, long: BIGINT>",
+        {"string": "x", "long": None},
+    ),
+    "a choice of a record": (
+        ["string", IN],
+        ("shop.In", {"q": 7}),
+        "STRUCT<string: STRING, `In`: STRUCT<q: INT>>",
+        {"string": None, "In": {"q": 7}},
+    ),
+    "a choice of look-alikes": (
+        ["string", {"type": "enum", "name": "E", "symbols": ["A"]}],
+        ("shop.E", "A"),
+        "STRUCT<string: STRING, E: STRING>",
+        {"string": None, "E": "A"},
+    ),
+    "a choice that is null": (["null", "string", "long"], None, "STRUCT<string: STRING>", None),
+    "array": ({"type": "array", "items": ["null", "int"]}, [1, None], "ARRAY<INT>", [1, None]),
+    "array of times": (
+        {"type": "array", "items": logical("int", "date")},
+        [dt.date(2024, 1, 1)],
+        "ARRAY<DATE>",
+        [dt.date(2024, 1, 1)],
+    ),
+    "map": ({"type": "map", "values": "double"}, {"a": 1.5, "": 2.5}, "MAP<STRING, DOUBLE>", [("a", 1.5), ("", 2.5)]),
+    "record": (IN, {"q": 7}, "STRUCT<q: INT, other: STRING>", {"q": 7, "other": None}),
+}
+
+
+@pytest.mark.parametrize(("kind", "value", "column", "expected"), VALUES.values(), ids=VALUES)
+def test_an_avro_value_is_in_its_column_exactly_or_refused(
+    kind: object, value: object, column: str, expected: object
+) -> None:
+    assert one_value(kind, value, column) == expected
+
+
+@pytest.mark.parametrize("column", ["DOUBLE", "FLOAT"])
+def test_nan_is_kept(column: str) -> None:
+    assert str(one_value("double", float("nan"), column)) == "nan"
+
+
+FORMATTED: dict[str, tuple[object, object, str, str, object]] = {
+    "bytes in hex": ("bytes", b"\xff", "BINARY", "hex", b"\xff"),
+    "milliseconds": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", "epoch_ms", NOON),
+    "milliseconds asked for as seconds": (logical("long", "timestamp-millis"), NOON, "TIMESTAMP", "epoch_s", NOON),
+    "microseconds asked for as milliseconds": (
+        logical("long", "timestamp-micros"),
+        NOON,
+        "TIMESTAMP",
+        "epoch_ms",
+        NOON,
+    ),
+    "a plain number of milliseconds": ("long", NOON_US // 1000, "TIMESTAMP", "epoch_ms", NOON),
+    "a record as JSON": (IN, {"q": 7}, "STRING", "json", '{"q":7}'),
+    "bytes as JSON": ("bytes", b"\xff", "STRING", "json", '"/w=="'),
+}
+
+
+@pytest.mark.parametrize(("kind", "value", "column", "form", "expected"), FORMATTED.values(), ids=FORMATTED)
+def test_formats_apply_to_avro(kind: object, value: object, column: str, form: str, expected: object) -> None:
+    assert one_value(kind, value, column, formats={"v": form}) == expected
+
+
+def test_lenient_reading_applies_to_avro() -> None:
+    assert one_value("string", "7", "INT", coerce="lenient") == 7
+    assert one_value("double", 1.0, "BIGINT", coerce="lenient") == 1
+    assert one_value("bytes", b"\xff", "STRING", coerce="lenient") == "/w=="
+
+
+TREE = {
+    "type": "record",
+    "name": "Tree",
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "left", "type": ["null", "Tree"], "default": None},
+        {"name": "all", "type": {"type": "array", "items": "Tree"}},
+    ],
+}
+
+
+def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_json() -> None:
+    leaf: dict[str, object] = {"name": "leaf", "left": None, "all": []}
+    tree = {"name": "root", "left": {**leaf, "left": leaf}, "all": [leaf]}
+    assert one_value(TREE, tree, "STRUCT<name: STRING, left: STRUCT<name: STRING>>") == {
+        "name": "root",
+        "left": {"name": "leaf"},
+    }
+    assert json.loads(str(one_value(TREE, tree, "STRING", formats={"v": "json"}))) == tree
+
+
+def test_a_record_deeper_than_anything_is_refused_and_harms_nothing() -> None:
+    of = schema(("v", TREE))
+    deep = b"\x02a\x02" * 200_000 + b"\x02a\x00" + b"\x00" * 200_001
+    shallow = avro(of, {"v": {"name": "x", "left": None, "all": []}})
+    stream = stream_of("v STRUCT<name: STRING>", format="avro", schema_file="x")
+    found = outcomes(decoded(stream, [deep, shallow], file=json.dumps(of).encode()))
+    assert found == [ErrorClass.INVALID_RECORD, {"v": {"name": "x"}}]
+
+
+ORDER = schema(("id", "long"), ("city", ["null", "string"]))
+ORDER_2 = schema(
+    ("city", ["null", "string"]), ("amount", logical("bytes", "decimal", precision=8, scale=2)), ("id", "int")
+)
+COLUMNS = "id BIGINT NOT NULL, city STRING, amount DECIMAL(10,2)"
+
+
+def serialize(registry: Registry, of: object, record: object) -> bytes:
+    client = SchemaRegistryClient({"url": registry.url})
+    made: bytes = AvroSerializer(client, json.dumps(of))(record, CONTEXT)
+    return made
+
+
+def test_each_message_is_read_with_the_schema_that_it_names(registry: Registry) -> None:
+    first = serialize(registry, ORDER, {"id": 1, "city": "Oslo"})
+    second = serialize(registry, ORDER_2, {"id": 2, "city": None, "amount": Decimal("1.50")})
+    registry.register('{"type": "object"}')
+    registry.register(json.dumps(schema(("v", {"type": "array", "items": "null"}))), "AVRO")
+    values: Values = [
+        first,
+        second,
+        None,
+        b"\0\0\0\0\x03{}",
+        b"\0\0\0\0\x63" + first[5:],
+        b"\1" + first[1:],
+        first[:-1],
+        first + b"\0",
+        b"\0\0\0\0\x04\0",
+        first,
+        second[:5],
+    ]
+    found = decoded(stream_of(COLUMNS, format="avro", framing="confluent"), values, registry)
+    assert outcomes(found) == [
+        {"id": 1, "city": "Oslo", "amount": None},
+        {"id": 2, "city": None, "amount": Decimal("1.50")},
+        None,
+        ErrorClass.WRONG_SCHEMA,
+        ErrorClass.UNKNOWN_SCHEMA,
+        ErrorClass.NOT_FRAMED,
+        ErrorClass.INVALID_RECORD,
+        ErrorClass.INVALID_RECORD,
+        ErrorClass.WRONG_SCHEMA,
+        {"id": 1, "city": "Oslo", "amount": None},
+        ErrorClass.INVALID_RECORD,
+    ]
+    errors = {reject.index: reject.error for reject in found.rejects}
+    assert "the schema 3 is JSON, and only AVRO can be read" in errors[3]
+    assert "1 bytes are left behind the record" in errors[7]
+    assert "`v` is an array of values of no bytes" in errors[8]
+    assert registry.asked.count("GET /schemas/ids/1") == 1
+
+
+def test_avro_s_references_are_fetched_once(registry: Registry) -> None:
+    inner = registry.register(json.dumps({**IN, "name": "shop.In"}), "AVRO", "in")
+    outer = json.dumps(schema(("in", "shop.In"), name="shop.Outer"))
+    reference = {"name": "shop.In", "subject": "in", "version": 1}
+    registry.register(outer, "AVRO", "outer", [reference])
+    top = schema(("a", "shop.Outer"), ("b", "shop.In"))
+    number = registry.register(
+        json.dumps(top), "AVRO", "top", [{"name": "shop.Outer", "subject": "outer", "version": 1}, reference]
+    )
+    body = b"\x02\x04"
+    stream = stream_of("a STRUCT<in: STRUCT<q: INT>>, b STRUCT<q: INT>", format="avro", framing="confluent")
+    found = decoded(stream, [b"\0" + number.to_bytes(4) + body] * 3, registry)
+    assert outcomes(found) == [{"a": {"in": {"q": 1}}, "b": {"q": 2}}] * 3
+    assert (inner, sorted(registry.asked)) == (
+        1,
+        ["GET /schemas/ids/3", "GET /subjects/in/versions/1", "GET /subjects/outer/versions/1"],
+    )
+
+
+def test_records_are_resolved_to_a_reader_s_schema(registry: Registry) -> None:
+    reader = schema(("id", "long"))
+    reader["fields"] += [
+        {"name": "place", "aliases": ["city"], "type": ["null", "string"], "default": None},
+        {"name": "amount", "type": "double", "default": 2.5},
+    ]
+    values: Values = [serialize(registry, ORDER, {"id": 1, "city": "Oslo"})]
+    stream = stream_of(
+        "id BIGINT, place STRING, amount DOUBLE", format="avro", framing="confluent", schema_file="reader.avsc"
+    )
+    found = decoded(stream, values, registry, json.dumps(reader).encode())
+    assert outcomes(found) == [{"id": 1, "place": "Oslo", "amount": 2.5}]
+
+
+def test_unknown_fields_of_avro_are_rescued(registry: Registry) -> None:
+    extra = schema(("id", "long"), ("when", logical("long", "timestamp-millis")), ("raw", "bytes"), ("n", "double"))
+    values: Values = [
+        serialize(registry, extra, {"id": 1, "when": NOON, "raw": b"\xff", "n": float("nan")}),
+        serialize(registry, ORDER, {"id": 2, "city": None}),
+    ]
+    stream = stream_of("id BIGINT, city STRING", format="avro", framing="confluent", unknown_fields="rescue")
+    rescued = '{"when":"2024-02-29T12:30:45.123Z","raw":"/w==","n":"NaN"}'
+    assert outcomes(decoded(stream, values, registry)) == [
+        {"id": 1, "city": None, "_rescued": rescued},
+        {"id": 2, "city": None, "_rescued": None},
+    ]
+
+
+def test_change_events_in_avro_are_read(registry: Registry) -> None:
+    value = schema(("id", "long"), ("at", ["null", logical("long", "timestamp-micros")]), name="shop.Value")
+    source = schema(("db", "string"), ("table", "string"), ("ts_ms", "long"), name="shop.Source")
+    event = schema(
+        ("before", ["null", value]),
+        ("after", ["null", "shop.Value"]),
+        ("source", source),
+        ("op", "string"),
+        ("ts_ms", ["null", "long"]),
+        name="shop.Envelope",
+    )
+    row = {"id": 1, "at": NOON}
+    about = {"source": {"db": "shop", "table": "orders", "ts_ms": NOON_US // 1000}, "ts_ms": NOON_US // 1000}
+    values: Values = [
+        serialize(registry, event, {"before": None, "after": row, "op": "c", **about}),
+        serialize(registry, event, {"before": row, "after": None, "op": "d", **about}),
+        None,
+        serialize(registry, event, {"before": None, "after": None, "op": "t", **about}),
+    ]
+    stream = stream_of("id BIGINT NOT NULL, at TIMESTAMP", format="avro", framing="confluent", envelope="debezium")
+    cdc = {"ts": NOON, "source": "shop.orders", "source_ts": NOON}
+    assert outcomes(decoded(stream, values, registry)) == [
+        {**row, "_cdc": {"op": "c", **cdc}},
+        {**row, "_cdc": {"op": "d", **cdc}},
+        None,
+        ErrorClass.NOT_AN_EVENT,
+    ]
+
+
+def test_jmespath_reads_avro(registry: Registry) -> None:
+    of = schema(("meta", schema(("day", "string"), name="Meta")), ("id", "long"))
+    values: Values = [serialize(registry, of, {"meta": {"day": "2024-02-29"}, "id": 7})]
+    stream = stream_of(
+        "id BIGINT, year STRING", format="avro", framing="confluent", jmespath={"year": "substr(meta.day, `0`, `4`)"}
+    )
+    assert outcomes(decoded(stream, values, registry)) == [{"id": 7, "year": "2024"}]
+
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+import "google/protobuf/struct.proto";
+message First { string nothing = 1; }
+message Order {
+  enum Kind { NEW = 0; OLD = 1; }
+  message Line { string sku = 1; optional int32 count = 2; }
+  int32 id = 1; uint64 big = 2; double price = 3; bytes raw = 4; Kind kind = 5; repeated Line lines = 6;
+  map<int32, Line> by_number = 7; google.protobuf.Timestamp at = 8; google.protobuf.StringValue note = 9;
+  google.protobuf.Struct extra = 10; oneof choice { string text = 11; Line line = 12; } optional bool flag = 13;
+  repeated double many = 14; float small = 15; map<string, bool> flags = 16;
+}
+message Tree { string name = 1; Tree left = 2; }
+"""
+PROTO_COLUMNS = (
+    "id INT, big DECIMAL(20,0), price DOUBLE, raw BINARY, kind STRING, lines ARRAY<STRUCT<sku: STRING, count: INT>>, "
+    "by_number MAP<STRING, STRUCT<sku: STRING>>, at TIMESTAMP, note STRING, extra STRING, text STRING, "
+    "line STRUCT<sku: STRING>, flag BOOLEAN, many ARRAY<DOUBLE>, small FLOAT, flags MAP<STRING, BOOLEAN>"
+)
+
+
+@pytest.fixture(scope="module")
+def files() -> bytes:
+    return compile_protobuf(PROTO)
+
+
+def message(files: bytes, of: str, **fields: object) -> Any:  # noqa: ANN401 - of Google's library
+    return GetMessageClass(find_message(files, of))(**fields)
+
+
+def full(files: bytes) -> Any:  # noqa: ANN401 - of Google's library
+    found = message(files, "Order", id=-1, big=2**64 - 1, price=float("nan"), raw=b"\xff", kind=1, text="t", many=[1.5])
+    found.lines.add(sku="a")
+    found.lines.add(sku='"', count=0)
+    found.by_number[-7].sku = "m"
+    found.at.FromDatetime(NOON)
+    found.note.value = "n"
+    found.extra.update({"a": [1, None, "é"]})
+    found.flags["f"] = True
+    return found
+
+
+FULL = {
+    "id": -1,
+    "big": Decimal(2**64 - 1),
+    "raw": b"\xff",
+    "kind": "OLD",
+    "lines": [{"sku": "a", "count": None}, {"sku": '"', "count": 0}],
+    "by_number": [("-7", {"sku": "m"})],
+    "at": NOON,
+    "note": "n",
+    "text": "t",
+    "line": None,
+    "flag": None,
+    "many": [1.5],
+    "small": 0.0,
+    "flags": [("f", True)],
+}
+EMPTY = {
+    "id": 0,
+    "big": Decimal(0),
+    "price": 0.0,
+    "raw": b"",
+    "kind": "NEW",
+    "lines": [],
+    "by_number": [],
+    "at": None,
+    "note": None,
+    "extra": None,
+    "text": None,
+    "line": None,
+    "flag": None,
+    "many": [],
+    "small": 0.0,
+    "flags": [],
+}
+
+
+def test_a_protobuf_message_is_in_its_columns(files: bytes) -> None:
+    stream = stream_of(PROTO_COLUMNS, format="protobuf", schema_file="order.proto", message="shop.Order")
+    values: Values = [
+        full(files).SerializeToString(),
+        b"",
+        None,
+        b"\xff\xff",
+        message(files, "Order", kind=7).SerializeToString(),
+    ]
+    found, empty, tombstone, broken, unnamed = outcomes(decoded(stream, values, file=PROTO.encode()))
+    assert isinstance(found, dict)
+    assert str(found.pop("price")) == "nan"
+    assert json.loads(str(found.pop("extra"))) == {"a": [1, None, "é"]}
+    assert found == FULL
+    assert (empty, tombstone, broken, unnamed) == (EMPTY, None, ErrorClass.INVALID_RECORD, ErrorClass.WRONG_TYPE)
+
+
+def test_protobuf_s_frame_names_the_message(files: bytes, registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    order, line = message(files, "Order", id=7), message(files, "Line", sku="x")
+
+    def framed(value: Any) -> bytes:  # noqa: ANN401 - of Google's library
+        made: bytes = ProtobufSerializer(type(value), client)(value, CONTEXT)
+        return made
+
+    values: Values = [
+        framed(order),
+        framed(line),
+        framed(order)[:5],
+        framed(order)[:5] + b"\x02\x0e",
+        b"\0\0\0\0\x63\0",
+    ]
+    # A registry gives text, where a client has not registered descriptors.
+    number = registry.register(PROTO, "PROTOBUF")
+    values.append(b"\0" + number.to_bytes(4) + framed(order)[5:])
+    stream = stream_of("id INT, sku STRING", format="protobuf", framing="confluent")
+    assert outcomes(decoded(stream, values, registry)) == [
+        {"id": 7, "sku": None},
+        {"id": None, "sku": "x"},
+        ErrorClass.NOT_FRAMED,
+        ErrorClass.WRONG_SCHEMA,
+        ErrorClass.UNKNOWN_SCHEMA,
+        {"id": 7, "sku": None},
+    ]
+
+
+def test_protobuf_s_references_are_fetched(registry: Registry) -> None:
+    registry.register('syntax = "proto3"; package p; message Line { int64 n = 1; }', "PROTOBUF", "line")
+    text = 'syntax = "proto3"; import "line.proto"; message Order { p.Line line = 1; }'
+    reference = {"name": "line.proto", "subject": "line", "version": 1}
+    number = registry.register(text, "PROTOBUF", "order", [reference])
+    values: Values = [b"\0" + number.to_bytes(4) + b"\0" + b"\x0a\x02\x08\x05"]
+    stream = stream_of("line STRUCT<n: BIGINT>", format="protobuf", framing="confluent")
+    assert outcomes(decoded(stream, values, registry)) == [{"line": {"n": 5}}]
+
+
+def test_a_protobuf_message_that_contains_itself_is_read_as_deep_as_it_is_declared(files: bytes) -> None:
+    tree = message(files, "Tree", name="a")
+    tree.left.left.name = "c"
+    stream = stream_of(
+        "name STRING, left STRING", format="protobuf", schema_file="x", message="Tree", formats={"left": "json"}
+    )
+    deep = b""
+    for _ in range(2_000):
+        deep = b"\x12" + _varint(len(deep)) + deep
+    found = outcomes(decoded(stream, [tree.SerializeToString(), deep], file=PROTO.encode()))
+    assert found == [{"name": "a", "left": '{"name":"","left":{"name":"c"}}'}, ErrorClass.INVALID_RECORD]
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 0x7F:
+        found += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return found + bytes([number])
+
+
+JSON_SCHEMA = {"type": "object", "properties": {"id": {"type": "integer", "minimum": 1}}, "required": ["id"]}
+
+
+def test_json_that_its_schema_does_not_allow_is_refused(registry: Registry) -> None:
+    number = registry.register(json.dumps(JSON_SCHEMA))
+    line = registry.register(json.dumps({"type": "object", "required": ["n"]}), "JSON", "line")
+    other = registry.register(
+        json.dumps({"properties": {"line": {"$ref": "line.json"}}}),
+        "JSON",
+        "order",
+        [{"name": "line.json", "subject": "line", "version": 1}],
+    )
+    broken = registry.register('{"type": "nonsense"}')
+    frame, frame_2, frame_3 = (b"\0" + each.to_bytes(4) for each in (number, other, broken))
+    values: Values = [
+        frame + b'{"id": 1}',
+        frame + b'{"id": 0}',
+        frame + b"{",
+        None,
+        frame_2 + b'{"line": {"n": 1}}',
+        frame_2 + b'{"line": {}}',
+        frame_3 + b"{}",
+    ]
+    assert line == 2
+    found = decoded(stream_of("id INT", framing="confluent", validate=True), values, registry)
+    assert outcomes(found) == [
+        {"id": 1},
+        ErrorClass.AGAINST_SCHEMA,
+        ErrorClass.INVALID_JSON,
+        None,
+        {"id": None},
+        ErrorClass.AGAINST_SCHEMA,
+        ErrorClass.WRONG_SCHEMA,
+    ]
+    assert found.rejects[0].error == "$.id: 0 is less than the minimum of 1"
+    plain = decoded(stream_of("id INT", framing="confluent"), values, registry)
+    assert [reject.error_class for reject in plain.rejects] == [ErrorClass.INVALID_JSON]
+
+
+def test_json_without_frames_is_checked_by_a_file() -> None:
+    stream = stream_of("id INT", validate=True, schema_file="order.json")
+    found = outcomes(decoded(stream, [b'{"id": 1}', b"{}", None], file=json.dumps(JSON_SCHEMA).encode()))
+    assert found == [{"id": 1}, ErrorClass.AGAINST_SCHEMA, None]
+
+
+@pytest.mark.parametrize(
+    ("keys", "file", "problem"),
+    [
+        ({"format": "avro"}, b"{", "Avro schema is invalid"),
+        ({"format": "avro"}, b"\xff", "not text in UTF-8"),
+        ({"format": "avro"}, b'"string"', "not records"),
+        ({"format": "protobuf"}, b"hello", "Protobuf schema is invalid"),
+        ({"format": "protobuf", "message": "Nope"}, PROTO.encode(), "no messages 'Nope'"),
+        ({"validate": True}, b"[", "JSON Schema is invalid"),
+    ],
+)
+def test_a_schema_file_that_cannot_be_used_is_refused_at_the_start(
+    keys: dict[str, object], file: bytes, problem: str
+) -> None:
+    with pytest.raises(SchemaError, match=problem):
+        decoded(stream_of("id INT", schema_file="x", **keys), [], file=file)
+
+
+def test_a_schema_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "order.avsc"
+    stream = stream_of("id INT", format="avro", schema_file=str(path))
+    with pytest.raises(ConfigError, match=f"schema_file {path} cannot be read"):
+        record_inputs(stream, None)  # type: ignore[arg-type]
+    path.write_bytes(b"content")
+    assert record_inputs(stream, None).schema_file == b"content"  # type: ignore[arg-type]
