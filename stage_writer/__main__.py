@@ -148,7 +148,9 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     look_ups = _look_ups() if settings.writer.state_queries else None
     unfit_topics: set[str] = set()
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
-    converters = converters_of(settings, reader.make, metrics, look_ups, unfit_topics, stopping=stopping)
+    converters = converters_of(
+        settings, reader.make, metrics, look_ups, unfit_topics, avro_pass=reader.make_avro, stopping=stopping
+    )
     stage_store = open_stage(settings)
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
@@ -387,7 +389,8 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
 
 def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
     """A stream's converter, including the columns that the stream has gained."""
-    converters = converters_of(settings, find_reader(settings.writer.native).make)
+    reader = find_reader(settings.writer.native)
+    converters = converters_of(settings, reader.make, avro_pass=reader.make_avro)
     plain = (found for found in converters if isinstance(found, StreamConverter))  # others are not replayable
     converter = next(found for found in plain if found.stream is stream)
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)

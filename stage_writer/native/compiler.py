@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 FOLDER = Path(__file__).parent
-SOURCES = (FOLDER / "json_reader.c", FOLDER / "taker.c")
+SOURCES = tuple(FOLDER / name for name in ("json_reader.c", "avro_reader.c", "taker.c"))
 HEADERS = tuple(FOLDER / name for name in ("text.h", "values.h", "columns.h"))
 ZIG_LOCK = FOLDER / "zig.lock"
 NAME = "json_reader.dylib" if sys.platform == "darwin" else "json_reader.so"

@@ -20,8 +20,12 @@ from common.downloads import cache_folder
 from common.errors import ConfigError
 from common.schema import parse_ddl
 from common.settings import Native
+from stage_writer.decode.binary.avro import no_avro_pass
+from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
+from stage_writer.decode.binary.texts import quoted
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.reading import STRICT
+from stage_writer.native.avro import AvroLibrary
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
 
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from stage_writer.decode.binary.avro import MakeAvroPass
     from stage_writer.decode.first_pass import MakeFirstPass
 
 REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
@@ -40,6 +45,7 @@ class FoundReader:
     """The first pass of a writer."""
 
     make: MakeFirstPass
+    make_avro: MakeAvroPass
     problem: str | None
     """Why there is none, if one is wanted."""
     library: Path | None = None
@@ -60,17 +66,17 @@ def cached_path(environ: Mapping[str, str] = os.environ) -> Path:
 def find_reader(wanted: Native, environ: Mapping[str, str] = os.environ) -> FoundReader:
     """The reader for a value of `writer.native`. Raises ConfigError when it is required and missing."""
     if wanted is Native.OFF:
-        return FoundReader(no_first_pass, None)
+        return FoundReader(no_first_pass, no_avro_pass, None)
     problem = None
     try:
         path = library_path(environ)
-        return FoundReader(load(path).first_pass, None, path)
+        return FoundReader(load(path).first_pass, load_avro(path).avro_pass, None, path)
     except OSError as error:
         problem = f"the native JSON reader is not there: {error}"
     if wanted is Native.ON:
         msg = f"writer.native is on, and {problem}"
         raise ConfigError(msg, REMEDY)
-    return FoundReader(no_first_pass, problem)
+    return FoundReader(no_first_pass, no_avro_pass, problem)
 
 
 def load(path: Path) -> Library:
@@ -80,5 +86,19 @@ def load(path: Path) -> Library:
     taken = None if reader is None else reader.read(pa.array([_RECORD], pa.binary()))
     if taken is None or taken.rows.to_pylist() != [{"a": [1.5, None], "b": "é"}]:
         msg = f"{path} does not read as it should"
+        raise OSError(msg)
+    return library
+
+
+def load_avro(path: Path) -> AvroLibrary:
+    """Load its reader of Avro. Raises OSError if it is missing, or does not work (rule 3)."""
+    library = AvroLibrary(path)
+    texts = (AvroNode(kind, quoted, bits=64) for kind in (AvroKind.INTEGER, AvroKind.STRING))
+    record = AvroNode(AvroKind.RECORD, quoted, names=("a", "b"), parts=list(texts))
+    reader = library.avro_pass(record)
+    body = pa.array([b"\x03\x04\xc3\xa9", b"\x03\x04\xc3"], pa.large_binary())
+    taken = None if reader is None else reader.read(body)
+    if taken is None or taken[0].to_pylist() != ['{"a":-2,"b":"é"}'.encode()] or taken[1].tolist() != [True, False]:
+        msg = f"{path} does not read Avro as it should"
         raise OSError(msg)
     return library

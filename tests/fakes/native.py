@@ -4,9 +4,10 @@ from functools import cache
 
 import pytest
 
+from stage_writer.decode.binary.avro import MakeAvroPass
 from stage_writer.decode.first_pass import MakeFirstPass, no_first_pass
 from stage_writer.native.compiler import CompileError, compile_library
-from stage_writer.native.library import library_path, load
+from stage_writer.native.library import library_path, load, load_avro
 from stage_writer.native.reader import Library
 
 
@@ -28,6 +29,12 @@ def required_library() -> Library:
     if library is None:
         pytest.skip("the native reader is not built, and there is no C compiler")
     return library
+
+
+def required_avro_pass() -> MakeAvroPass:
+    """The library's reader of Avro; without one the test is skipped."""
+    required_library()
+    return load_avro(library_path()).avro_pass
 
 
 def first_passes() -> list[MakeFirstPass]:

@@ -4,7 +4,7 @@ Rules:
 
 1. A record is read with the schema that it was written with. With a reader's schema, fastavro resolves the two first:
    defaults, aliases and promotions are then the reader's.
-2. The bytes are exactly one record: what is behind it, what ends early and what is no UTF-8 is refused.
+2. The bytes are exactly one record (`avro_bytes`): what is behind it, what ends early and what is no UTF-8 is refused.
 3. fastavro gives the bare values, without logical types, and each member of a choice in a record of its own: so nothing
    is rounded and no choice is guessed. A plan of the record (`avro_plan`) says what the JSON of each value is.
 4. A schema that contains itself is read by fastavro's part in Python, which limits the depth of a message's records.
@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from common.errors import ConfigError, SchemaError
+from common.schema import StructType
 from common.schema.avro import AvroSchema, Schema, fields_of, member_names, parse_avro, part_of, promoted, type_name
+from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode, Planner, plain_name
 from stage_writer.decode.binary.texts import RefusedBody, Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
@@ -31,11 +33,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.schema import StructType
     from stage_writer.decode.binary.texts import MakeRecordReader
     from stage_writer.decode.reading import Reading
 
 _EXTRA = "pip install 'kafka-delta-express[avro]'"
+_NO_COLUMNS = StructType(())
 
 
 class AvroPass(Protocol):
@@ -80,6 +82,7 @@ class AvroReader:
             raise SchemaError(msg, "send records")
         recursive = _contains_itself(writer) or _contains_itself(read_as)
         self._node = node
+        self._walked = node if reader is None else Planner(writer).plan(writer.schema, "", _NO_COLUMNS, reading)
         self._read = _reader_of(writer, reader, in_python=recursive)
         self._pass = None if reader is not None or recursive else make_pass(node)
 
@@ -113,15 +116,19 @@ class AvroReader:
         return found, refused
 
     def _one(self, body: bytes) -> bytes | Refusal:
-        file = BytesIO(body)
         try:
-            text = self._node.text(self._read(file)).encode()
-            left = len(body) - file.tell()
+            left = len(body) - end_of(self._walked, body)
+            if left:
+                return _not_a_record(f"{left} bytes are left behind the record")
+            return self._node.text(self._read(BytesIO(body))).encode()
+        except DamagedError as error:
+            return _not_a_record(str(error))
         except RefusedBody as refused:
             return refused.refusal
-        except _MALFORMED as error:
-            return _not_a_record(str(error) or type(error).__name__)
-        return _not_a_record(f"{left} bytes are left behind the record") if left else text
+        except UnicodeDecodeError:
+            return _not_a_record("a string is not UTF-8")
+        except _MALFORMED:  # whose texts hold what is not the message's, as an address of an object
+            return _not_a_record("its bytes end early, or do not fit the schema")
 
 
 def _not_a_record(problem: str) -> Refusal:

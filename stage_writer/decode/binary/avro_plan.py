@@ -4,7 +4,8 @@ Rules:
 
 1. Times, dates and decimals are read as the whole number or the bytes that they are underneath, so the text is exact.
 2. A choice of several types is an object with the name of the member and its value, as in Avro's own JSON.
-3. Records that no column is for are planned once, by name: a schema that contains itself has a finite plan.
+3. A record that no column is for is planned once inside itself, so a schema that contains itself has a finite plan; and
+   a schema that uses its names often has not more than `_MOST_RECORDS` plans of them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 _TIMES = {"millis": 3, "micros": 6, "nanos": 9}
 _UUID_BYTES = 16
+_MOST_RECORDS = 1000
 
 
 def plain_name(member: str) -> str:
@@ -45,7 +47,7 @@ def plain_name(member: str) -> str:
 
 
 class AvroKind(IntEnum):
-    """What a value is in Avro's bytes and in the JSON."""
+    """What a value is in Avro's bytes and in the JSON; as in `avro_reader.c`, in the same order."""
 
     NULL = 0
     BOOLEAN = 1
@@ -92,7 +94,10 @@ class Planner:
     def __init__(self, avro: AvroSchema) -> None:
         self._avro = avro
         self._natural: dict[str, AvroNode] = {}
-        """Records that no column is for, by name: each is planned once, so those that contain themselves end."""
+        """The records that no column is for, by name."""
+        self._open: set[str] = set()
+        """The names of those that are being planned."""
+        self._count = 0
 
     def plan(self, schema: Schema, path: str, column: DataType | None, reading: Reading) -> AvroNode:
         """The plan of a value for a column; without one for a field that is not declared."""
@@ -118,18 +123,23 @@ class Planner:
     def _record(self, schema: Schema, path: str, column: DataType | None, reading: Reading) -> AvroNode:
         name = str(cast("dict[str, object]", schema)["name"])
         declared = column if isinstance(column, StructType) else None
-        if declared is None and name in self._natural:
-            known = self._natural[name]
-            return AvroNode(AvroKind.OTHER, lambda value: known.text(value))  # noqa: PLW0108 - it has its text later
+        if declared is None and (name in self._open or (name in self._natural and self._count > _MOST_RECORDS)):
+            same = self._natural[name]
+            return AvroNode(AvroKind.OTHER, lambda value: same.text(value), parts=[same])  # noqa: PLW0108 - it is open
         node = AvroNode(AvroKind.RECORD, quoted)
+        self._count += 1
         if declared is None:
             self._natural[name] = node
+            self._open.add(name)
         for field_name, inner in fields_of(schema):
             of_field = None if declared is None else declared.field(field_name)
             here = f"{path}.{field_name}" if path else field_name
-            part = self.plan(inner, here, None if of_field is None else of_field.type, reading.at(field_name))
-            node.parts.append(part)
+            node.parts.append(
+                self.plan(inner, here, None if of_field is None else of_field.type, reading.at(field_name))
+            )
             node.names = (*node.names, field_name)
+        if declared is None:
+            self._open.remove(name)
         node.text = _record_text(node)
         return node
 
@@ -243,7 +253,7 @@ def _bytes(schema: Schema, name: str, path: str, column: DataType | None, readin
             digits=scale,
         )
     if logical_type(schema) == "uuid" and size == _UUID_BYTES:
-        return AvroNode(AvroKind.OTHER, texts.uuid_text)
+        return AvroNode(AvroKind.OTHER, texts.uuid_text, size=size)
     text = texts.bytes_text(path, column, reading)
     return AvroNode(AvroKind.BYTES if text is texts.base64_text else AvroKind.OTHER, text, size=size)
 

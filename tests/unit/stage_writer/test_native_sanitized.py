@@ -3,17 +3,23 @@
 `make native-fuzz` plays more rounds.
 """
 
+import io
+import json
 import os
 import shutil
 import struct
 import subprocess
 from pathlib import Path
 
+import fastavro
 import pytest
 
-from common.schema import parse_ddl
+from common.schema import StructType, parse_ddl
+from common.schema.avro import parse_avro
 from common.settings.formats import forms_of
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.binary.avro_plan import Planner
+from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.native.avro import avro_parts
 from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
 from tests.builders import required
@@ -81,6 +87,96 @@ def test_hostile_bytes(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 
     done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) > int(rounds)  # of six a round, on average
+
+
+AVRO = {
+    "type": "record",
+    "name": "R",
+    "fields": [
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "i", "type": "int"},
+        {"name": "f", "type": "float"},
+        {"name": "d", "type": "double"},
+        {"name": "o", "type": "boolean"},
+        {"name": "t", "type": "string"},
+        {"name": "y", "type": ["bytes", "string"]},
+        {"name": "x", "type": {"type": "fixed", "name": "X", "size": 2}},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+        {"name": "m", "type": {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4}},
+        {"name": "a", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "z", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "l", "type": {"type": "array", "items": {"type": "map", "values": ["null", "X"]}}},
+    ],
+}
+AVRO_RECORDS: tuple[dict[str, object], ...] = (
+    {
+        "n": None,
+        "i": -1,
+        "f": 0.1,
+        "d": 1.25,
+        "o": True,
+        "t": "é\n😀",
+        "y": b"\xff",
+        "x": b"xy",
+        "e": "B",
+        "m": b"\x80",
+        "a": -719162,
+        "z": -1,
+        "l": [],
+    },
+    {
+        "n": 1,
+        "i": 2**31 - 1,
+        "f": 1e30,
+        "d": 0.1 + 0.2,
+        "o": False,
+        "t": "a" * 70,
+        "y": '"',
+        "x": b"xy",
+        "e": "A",
+        "m": b"",
+        "a": 0,
+        "z": 0,
+        "l": [{}],
+    },
+    {
+        "n": -(2**63),
+        "i": 0,
+        "f": 0,
+        "d": -0.0,
+        "o": True,
+        "t": "",
+        "y": b"abcd",
+        "x": b"\0\0",
+        "e": "A",
+        "m": b"\x7f" * 8,
+        "a": 2932896,
+        "z": 2**50,
+        "l": [{"k": None, "j": b"vw"}, {"": b"xx"}],
+    },
+)
+
+
+def avro_corpus() -> bytes:
+    avro = parse_avro(json.dumps(AVRO))
+    laid_out = required(avro_parts(Planner(avro).plan(avro.schema, "", StructType(()), STRICT)))
+    parts = [struct.pack("=i", len(laid_out[0])), laid_out[0].tobytes(), struct.pack("=i", len(laid_out[1]))]
+    parts += [laid_out[1], struct.pack("=i", len(AVRO_RECORDS))]
+    for record in AVRO_RECORDS:
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, fastavro.parse_schema(AVRO), record)
+        parts += [struct.pack("=i", len(body.getvalue())), body.getvalue()]
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("portable", [False, True], ids=["as it is", "without intrinsics"])
+def test_hostile_avro(tmp_path: Path, portable: bool) -> None:  # noqa: FBT001 - a parameter of a test
+    program = sanitized(tmp_path, "avro.c", "-Wno-unused-function", *(["-DKDE_PORTABLE"] if portable else []))
+    (tmp_path / "corpus").write_bytes(avro_corpus())
+    rounds, seed = os.environ.get("ROUNDS", "5000"), os.environ.get("SEED", "1")
+    done = subprocess.run([program, tmp_path / "corpus", rounds, seed], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > int(rounds)  # of six a round, on average
 
 
 def test_messages_of_a_queue(tmp_path: Path) -> None:
