@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
+from uuid import NAMESPACE_URL, uuid5
 
 from devservices.ports import HOST, free_ports
 
@@ -67,7 +68,16 @@ class Registry:
         if not 1 <= version <= len(versions):
             return None
         number = versions[version - 1]
-        return {"subject": subject, "version": version, "id": number, **self.schemas[number - 1]}
+        names = {"subject": subject, "version": version, "id": number, "guid": self.guid(number)}
+        return {**names, **self.schemas[number - 1]}
+
+    def guid(self, number: int) -> str:
+        """The GUID of a schema, which its content decides."""
+        return str(uuid5(NAMESPACE_URL, json.dumps(self.schemas[number - 1], sort_keys=True)))
+
+    def by_guid(self, guid: str) -> Mapping[str, object] | None:
+        """A schema by its GUID; None if there is none."""
+        return next((one for number, one in enumerate(self.schemas, 1) if self.guid(number) == guid), None)
 
     def start(self) -> None:
         """Answer from now on."""
@@ -97,6 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(200, self.registry.schemas[number - 1])
             else:
                 self._answer(404, {"error_code": _NO_SCHEMA, "message": f"Schema {number} not found"})
+        elif parts[:2] == ["schemas", "guids"] and len(parts) == _ID_PARTS:
+            self._answer_found(self.registry.by_guid(parts[2]))
         elif parts[:1] == ["subjects"] and len(parts) == _VERSION_PARTS:
             self._answer_found(self.registry.version(unquote(parts[1]), int(parts[3])))
         else:

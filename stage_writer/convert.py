@@ -29,7 +29,7 @@ from common.stage.markers import TableKind
 from common.tables.changes import table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.envelopes.framing import FramedDecoder
+from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
     from stage_writer.parquet.buffer import StagedRows
+    from stage_writer.shape.opening import Opens
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
@@ -143,12 +144,19 @@ class StreamConverter:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether an expression uses the records' headers."""
-        return any(step.needs_headers for step in self._steps)
+        """Whether an expression uses the records' headers, or one names the schema."""
+        return self._stream.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
+
+    @property
+    def json_of(self) -> Opens | None:
+        """Returns the JSON of the record in a message, for a format that only its schema opens."""
+        if self._stream.format == "json" or not isinstance(self._decoder, OpeningDecoder):
+            return None
+        return self._decoder.body_of if self._stream.framing != "confluent_header" else None
 
     def waits(self, batch: MessageBatch) -> SchemaWait | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
-        return None if self._frames is None else self._frames.waits(batch.values)
+        return None if self._frames is None else self._frames.waits(batch.values, batch.headers)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""

@@ -120,9 +120,8 @@ class Intake:
                 begins_flush = owned.buffer.is_empty
                 owned.buffer.add(staged, self._clock.monotonic_s())
                 owned.buffer.last_record = batch.record_at(-1)
-                stream = converter.stream
-                self._telemetry.converted(batch, stream, staged)
-                owned.buffer.add_sample(self._telemetry.sampled(batch, stream, staged, begins_flush=begins_flush))
+                self._telemetry.converted(batch, converter.stream, staged)
+                owned.buffer.add_sample(self._telemetry.sampled(batch, converter, staged, begins_flush=begins_flush))
 
 
 def _by_converter(

@@ -17,7 +17,7 @@ from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
-from stage_writer.decode.envelopes.framing import FramedDecoder, UnframedDecoder
+from stage_writer.decode.envelopes.framing import FramedDecoder, HeaderFramedDecoder, UnframedDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
@@ -91,7 +91,8 @@ def decoder_of(
     if schemas is None:
         msg = "a stream with frames needs a schema registry"
         raise TypeError(msg)
-    return FramedDecoder(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs))
+    framed = FramedDecoder if stream.framing == "confluent" else HeaderFramedDecoder
+    return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs))
 
 
 def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:

@@ -76,7 +76,8 @@ class StreamSample:
                 self.dead_letters.update(staged.dead_letters)
                 self.reasons.update(_without_values(text) for text in staged.rows[letters]["error"].to_pylist())
         if self.census is not None:
-            opened = opener_of(self.stream)
+            json_of = converter.json_of if isinstance(converter, StreamConverter) else None
+            opened = opener_of(self.stream, json_of)
             for value in (value.as_py() for batch in batches for value in batch.values.drop_null()):
                 record = opened(value)
                 if record is not None:

@@ -12,6 +12,7 @@ from common.remedies import CONFIG
 from common.settings.overlap import UnreadTopics
 from common.stage import undeclared
 from common.stage.markers import TableKind
+from stage_writer.convert import StreamConverter
 from stage_writer.partitions.dead_letter_alarm import AlarmChange, DeadLetterAlarms
 from stage_writer.shape.dropped import DroppedFields
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.unknown.census import FieldCensus
     from stage_writer.parquet.buffer import StagedRows
     from stage_writer.partitions.flush_decision import FlushReason
-    from stage_writer.ports import Sealed
+    from stage_writer.ports import Converts, Sealed
 
 _FLUSHES = 50
 DEAD_LETTERS_REMEDY = (
@@ -105,12 +106,13 @@ class WriterTelemetry:
             self._log.info("few dead letters again", app_id=app_id, share=self.alarms.share(app_id))
 
     def sampled(
-        self, batch: MessageBatch, stream: Stream, staged: StagedRows, *, begins_flush: bool
+        self, batch: MessageBatch, converter: Converts, staged: StagedRows, *, begins_flush: bool
     ) -> FieldCensus | None:
         """A batch was converted; records what a sample of it shows of the fields, if a sample was taken."""
-        app_id = stream.app_id
+        app_id = converter.stream.app_id
         if app_id not in self.dropped:
-            self.dropped = {**self.dropped, app_id: DroppedFields(stream)}
+            json_of = converter.json_of if isinstance(converter, StreamConverter) else None
+            self.dropped = {**self.dropped, app_id: DroppedFields(converter.stream, json_of)}
         dropped = self.dropped[app_id]
         census = dropped.census
         if census is None or staged.is_piece:

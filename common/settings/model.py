@@ -367,9 +367,9 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _registry(self) -> Self:
-        framed = next((stream for stream in self.streams if stream.framing == "confluent"), None)
+        framed = next((stream for stream in self.streams if stream.framing != "none"), None)
         if framed is not None and not self.schema_registry.get("url"):
-            msg = f"the stream {framed.app_id!r} has framing: confluent, but schema_registry has no url; give it one"
+            msg = f"the stream {framed.app_id!r} has framing: {framed.framing}, and schema_registry no url; give one"
             raise ValueError(msg)
         return self
 

@@ -136,9 +136,10 @@ class Stream(Section):
     )
     framing: str = Field(
         default="none",
-        pattern="^(none|confluent)$",
+        pattern="^(none|confluent|confluent_header)$",
         description="`confluent`: each message begins with a zero byte and the id of its schema in `schema_registry`, "
-        "as Confluent's serializers write it. See [envelopes.md](envelopes.md).",
+        "as Confluent's serializers write it. `confluent_header`: the header `__value_schema_id` has the schema's GUID "
+        "or id. See [envelopes.md](envelopes.md).",
     )
     envelope: str = Field(
         default="plain",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from common.settings.section import Option
+    from stage_writer.decode.envelopes.framing import SchemaKey
 
 GIVE_UP_AFTER_S = 240.0
 _A_MOMENT_S = 1.0
@@ -62,6 +63,8 @@ class _Version(Protocol):
 class _Client(Protocol):
     def get_schema(self, schema_id: int) -> _Schema: ...
 
+    def get_schema_by_guid(self, guid: str) -> _Schema: ...
+
     def get_version(self, subject_name: str, version: int) -> _Version: ...
 
     def get_schema_types(self) -> list[str]: ...
@@ -86,8 +89,8 @@ class SchemaRegistry:
         self._give_up_after_s = give_up_after_s
         self._client = _client(settings)
         self._resolves = resolves
-        self._schemas: dict[int, RegisteredSchema | None] = {}
-        self._absent_until_s: dict[int, float] = {}
+        self._schemas: dict[SchemaKey, RegisteredSchema | None] = {}
+        self._absent_until_s: dict[SchemaKey, float] = {}
         self._asking: threading.Thread | None = None
         self._ask_at_s = 0.0
         self._backoff = Backoff()
@@ -105,18 +108,18 @@ class SchemaRegistry:
         except Exception as error:  # the client lets its HTTP library's errors through
             raise self._refusal(error) from error
 
-    def knows(self, ids: Sequence[int]) -> bool:
+    def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each schema is known; see the port. Called by one thread."""
         if self._unknown(ids) and (began := self._ask(ids)) is not None and self._away is None:
             began.join(_A_MOMENT_S)
         return not self._unknown(ids)
 
-    def missing(self, ids: Sequence[int]) -> RegistryError:
+    def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
         """Why the types of these are unknown."""
         msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids))} is"
         return self._away or RegistryError(msg, "see whether the registry answers")
 
-    def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
+    def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
         """The type of each schema; see the port."""
         began_s = self._clock.monotonic_s()
         while any(schema not in self._schemas for schema in ids):
@@ -130,7 +133,7 @@ class SchemaRegistry:
         found = {schema: self._schemas[schema] for schema in ids}
         return {schema: None if known is None else known.type for schema, known in found.items()}
 
-    def schema_of(self, schema: int) -> RegisteredSchema:
+    def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
         """A schema whose type is known; see the port."""
         found = self._schemas[schema]
         if found is None:
@@ -138,7 +141,7 @@ class SchemaRegistry:
             raise LookupError(msg)
         return found
 
-    def _unknown(self, ids: Sequence[int]) -> list[int]:
+    def _unknown(self, ids: Sequence[SchemaKey]) -> list[SchemaKey]:
         """The ids to request, repeated requests included (rule 1)."""
         now_s = self._clock.monotonic_s()
         return [
@@ -147,7 +150,7 @@ class SchemaRegistry:
             if schema not in self._schemas or (self._schemas[schema] is None and now_s >= self._absent_until_s[schema])
         ]
 
-    def _ask(self, ids: Sequence[int]) -> threading.Thread | None:
+    def _ask(self, ids: Sequence[SchemaKey]) -> threading.Thread | None:
         """Start requests, if they are due and none is running (rule 2)."""
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
             return None
@@ -156,7 +159,7 @@ class SchemaRegistry:
         self._asking.start()
         return self._asking
 
-    def _ask_all(self, ids: Sequence[int]) -> None:
+    def _ask_all(self, ids: Sequence[SchemaKey]) -> None:
         """Request and record the types; runs in a thread of its own."""
         try:
             for schema in ids:
@@ -172,7 +175,7 @@ class SchemaRegistry:
             self._away = None
             self._backoff.reset()
 
-    def _found(self, schema: int) -> RegisteredSchema | None:
+    def _found(self, schema: SchemaKey) -> RegisteredSchema | None:
         for again in range(_TIMES_ASKED):
             if again:
                 self._clock.sleep_s(_ASKED_AGAIN_S)
@@ -181,9 +184,9 @@ class SchemaRegistry:
                 return found
         return None
 
-    def _asked(self, schema: int) -> RegisteredSchema | None:
+    def _asked(self, schema: SchemaKey) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
-        found = self._answer(lambda: self._client.get_schema(schema))
+        found = self._answer(lambda: self._schema(schema))
         if found is None:
             return None
         kind = found.schema_type or "AVRO"  # the registry may omit the default
@@ -202,6 +205,11 @@ class SchemaRegistry:
                 return False
             known[each.name] = found.schema_str or ""
         return True
+
+    def _schema(self, schema: SchemaKey) -> _Schema:
+        if isinstance(schema, int):
+            return self._client.get_schema(schema)
+        return self._client.get_schema_by_guid(schema)
 
     def _version(self, reference: _Reference) -> _Schema:
         return self._client.get_version(reference.subject, reference.version).schema

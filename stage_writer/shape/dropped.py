@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from common.settings import Stream
+    from stage_writer.shape.opening import Opens
 
 FIRST = 20
 EVERY = 1_000
@@ -30,12 +31,13 @@ _LARGEST_BYTES = 64 * 2**10
 class DroppedFields:
     """The dropped fields of one stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, json_of: Opens | None = None) -> None:
+        """``json_of`` is the one of `stage_writer.shape.opening.opener_of`."""
         self.census = census_of(stream) if stream.unknown_fields is UnknownFields.IGNORE else None
         """None where nothing is sampled (rule 2)."""
         self.is_meant = stream.drops_on_purpose
         """Whether the config itself leaves them out on purpose: then they are counted, but not reported."""
-        self._open = opener_of(stream)
+        self._open = opener_of(stream, json_of)
         self._looked_at = 0
         self._skip = 0
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
 
+    Opens = Callable[[bytes], bytes | None]
+
 
 def census_of(stream: Stream) -> FieldCensus | None:
     """Counts the fields of a stream's records; None where no record is available: a topology makes its own rows."""
@@ -39,11 +41,20 @@ def _touch(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
-def opener_of(stream: Stream) -> Callable[[bytes], bytes | None]:
-    """Returns the record's JSON in a message, or None if it has none."""
+def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
+    """Returns the record's JSON in a message, or None if it has none.
+
+    ``json_of`` opens messages of a format that only their schema does.
+    """
+    if json_of is not None:
+        opens = json_of
+    elif stream.format != "json":
+        return lambda _: None
+    else:
+        opens = (lambda message: message) if stream.framing != "confluent" else body_of
 
     def opened(message: bytes) -> bytes | None:
-        body = message if stream.framing == "none" else body_of(message)
+        body = opens(message)
         if body is None or not stream.has_events:
             return body
         found = open_strictly(body)

@@ -17,7 +17,7 @@ def check_format(stream: Stream) -> None:
 
 
 def _problems(stream: Stream) -> Iterator[str]:
-    binary, framed, file = stream.format != "json", stream.framing == "confluent", stream.schema_file
+    binary, framed, file = stream.format != "json", stream.framing != "none", stream.schema_file
     if binary and not framed and file is None:
         yield (
             f"format is {stream.format}, and nothing tells the schema that records were written with; write framing: "
@@ -30,6 +30,6 @@ def _problems(stream: Stream) -> Iterator[str]:
     if file is not None and not binary and not stream.validates:
         yield "schema_file is given, and format: json reads by the columns alone; write validate: true, or leave it out"
     if file is not None and framed and stream.format != "avro":
-        yield "schema_file is given, and framing: confluent has the schema in the registry; leave one of them out"
+        yield f"schema_file is given, and framing: {stream.framing} has the schema in the registry; leave one out"
     if stream.message is not None and (stream.format != "protobuf" or file is None):
         yield "message names one of a schema_file's with format: protobuf, which is not so here; leave message out"

@@ -7,15 +7,18 @@ Rules:
    be read. JSON is read without its schema, unless the stream validates it: the columns define what a record has to be.
 3. While the registry has not returned a schema, its messages are not decoded: they wait (`FramedDecoder.waits`).
 4. A schema's reader is made once; which one a message gets is decided by the id in it alone.
+5. Or the id, or a GUID, is in a header, and the message is the record alone (`HeaderFramedDecoder`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common.errors import SchemaError
 from stage_writer.decode.rejects import ErrorClass, Reject
@@ -31,12 +34,17 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
 
+    SchemaKey = int | str
+    """A schema's id, or its GUID."""
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 _FRAME_BYTES = 5
 _NO_SCHEMA = -1
 JSON = "JSON"
+SCHEMA_HEADER = b"__value_schema_id"
+"""Of Confluent's serializers that leave the message as it is: one and the schema's GUID, or zero and its id."""
+_GUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +61,22 @@ class RegisteredSchema:
 class SchemaTypes(Protocol):
     """The schema registry, as it is used here."""
 
-    def knows(self, ids: Sequence[int]) -> bool:
+    def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each of these, or that it does not exist, is known; returns nearly immediately.
 
         Unknown ones are requested in the background, and again as long as this is called.
         """
 
-    def missing(self, ids: Sequence[int]) -> RegistryError:
+    def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
         """Why the types of these are unknown."""
 
-    def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
+    def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
         """The type of each schema (``JSON``, ``AVRO``, ``PROTOBUF``); None for a missing schema.
 
         Waits for unknown ones. Raises RegistryError when the registry does not answer.
         """
 
-    def schema_of(self, schema: int) -> RegisteredSchema:
+    def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
         """A schema whose type is known."""
 
 
@@ -76,7 +84,7 @@ class SchemaTypes(Protocol):
 class SchemaWait:
     """A `stage_writer.ports.Wait` for the types of some schemas."""
 
-    ids: tuple[int, ...]
+    ids: tuple[SchemaKey, ...]
     schemas: SchemaTypes
 
     @property
@@ -89,60 +97,101 @@ class SchemaWait:
         return self.schemas.knows(self.ids)
 
 
-class FramedDecoder:
-    """Removes the frames and passes the rest to a decoder: as it is, or what a schema's reader makes of it."""
+class OpeningDecoder:
+    """Passes on what is in the messages to a decoder of JSON."""
 
-    def __init__(
-        self, inner: Decodes, schemas: SchemaTypes, kind: str = JSON, make: MakeRecordReader | None = None
-    ) -> None:
-        """``kind`` is the type that schemas must have; ``make`` makes their readers."""
+    def __init__(self, inner: Decodes) -> None:
         self._inner = inner
-        self._schemas = schemas
-        self._kind = kind
-        self._make = make
-        self._readers: dict[int, RecordReader | SchemaError] = {}
 
     @property
     def columns(self) -> StructType:
         """The columns of the rows."""
         return self._inner.columns
 
-    def waits(self, messages: pa.BinaryArray | pa.LargeBinaryArray) -> SchemaWait | None:
-        """The registry's answers that are needed before these can be decoded (rule 3)."""
-        values, offsets = _with_offsets(messages)
-        framed, ids = _frames(values, offsets)
-        wanted = np.unique(ids[framed]).tolist()
-        return None if not wanted or self._schemas.knows(wanted) else SchemaWait(tuple(wanted), self._schemas)
-
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages."""
-        values, offsets = _with_offsets(messages.values)
-        nulls = values.is_null().to_numpy(zero_copy_only=False)
-        framed, ids = _frames(values, offsets)
-        types = self._schemas.types_of(np.unique(ids[framed]).tolist()) if framed.any() else {}
-        fit = framed & np.isin(ids, [each for each, kind in types.items() if kind == self._kind])
-        rejects = [
-            Reject(index, *self._why(int(ids[index]), types) if framed[index] else _not_framed(values[index].as_py()))
-            for index in np.flatnonzero(~(fit | nulls)).tolist()
-        ]
-        bodies = _bodies(values, offsets, fit)
-        if self._make is not None:
-            bodies, refused = self._read(bodies, np.where(fit, ids, _NO_SCHEMA), self._make)
-            rejects += refused
+        bodies, rejects = self._opened(messages.values, messages.headers)
         decoded = self._inner.decode(replace(messages, values=bodies))
         together = sorted((*rejects, *decoded.rejects), key=lambda reject: reject.index)
+        nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
         return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
 
+    def body_of(self, message: bytes) -> bytes | None:
+        """The record of one message as JSON; None if it is refused."""
+        found: bytes | None = self._opened(pa.array([message], pa.large_binary()), None)[0][0].as_py()
+        return found
+
+    def _opened(
+        self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None
+    ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
+        """The JSON in the messages, null for tombstones and refused ones; and the refused ones."""
+        raise NotImplementedError
+
+
+class FramedDecoder(OpeningDecoder):
+    """Removes the frames and passes the rest to a decoder: as it is, or what a schema's reader makes of it."""
+
+    def __init__(
+        self, inner: Decodes, schemas: SchemaTypes, kind: str = JSON, make: MakeRecordReader | None = None
+    ) -> None:
+        """``kind`` is the type that schemas must have; ``make`` makes their readers."""
+        super().__init__(inner)
+        self._schemas = schemas
+        self._kind = kind
+        self._make = make
+        self._readers: dict[SchemaKey, RecordReader | SchemaError] = {}
+
+    def waits(
+        self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None = None
+    ) -> SchemaWait | None:
+        """The registry's answers that are needed before these can be decoded (rule 3)."""
+        wanted = tuple(self._frames(messages, headers).schemas().values())
+        return None if not wanted or self._schemas.knows(wanted) else SchemaWait(wanted, self._schemas)
+
+    def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:  # noqa: ARG002
+        values, offsets = _with_offsets(messages)
+        return _Frames(values, offsets, *_frames(values, offsets))
+
+    def _opened(
+        self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None
+    ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
+        frames = self._frames(messages, headers)
+        nulls = frames.values.is_null().to_numpy(zero_copy_only=False)
+        framed, codes = frames.is_framed, frames.codes
+        named = frames.schemas()
+        types = self._schemas.types_of(tuple(named.values())) if named else {}
+        known = [code for code, schema in named.items() if types.get(schema) == self._kind]
+        fit = framed & ~nulls & np.isin(codes, known)
+        rejects = [
+            Reject(
+                index,
+                *(
+                    self._why(frames.schema_of(int(codes[index])), types)
+                    if framed[index]
+                    else self._not_framed(frames.values[index].as_py())
+                ),
+            )
+            for index in np.flatnonzero(~(fit | nulls)).tolist()
+        ]
+        bodies = frames.bodies(fit)
+        if self._make is not None:
+            bodies, refused = self._read(bodies, np.where(fit, codes, _NO_SCHEMA), frames, self._make)
+            rejects += refused
+        return bodies, rejects
+
+    def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:
+        return _not_framed(message)
+
     def _read(
-        self, bodies: pa.LargeBinaryArray, ids: Numbers, make: MakeRecordReader
+        self, bodies: pa.LargeBinaryArray, codes: Numbers, frames: _Frames, make: MakeRecordReader
     ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
         """What the readers of the messages' schemas make of the bodies; null for the refused ones."""
         parts: list[pa.LargeBinaryArray] = []
-        place = np.full(len(ids), -1)
+        place = np.full(len(codes), -1)
         rejects: list[Reject] = []
         count = 0
-        for schema in np.unique(ids[ids != _NO_SCHEMA]).tolist():
-            index = np.flatnonzero(ids == schema)
+        for code in np.unique(codes[codes != _NO_SCHEMA]).tolist():
+            index, schema = np.flatnonzero(codes == code), frames.schema_of(code)
             reader = self._reader(schema, make)
             if isinstance(reader, SchemaError):
                 error = f"the schema {schema} cannot be read: {reader.problem}"
@@ -154,12 +203,12 @@ class FramedDecoder:
             count += len(index)
             parts.append(texts.values)
         if not parts:
-            return pa.nulls(len(ids), pa.large_binary()), rejects
-        if len(parts) == 1 and count == len(ids):
+            return pa.nulls(len(codes), pa.large_binary()), rejects
+        if len(parts) == 1 and count == len(codes):
             return parts[0], rejects
         return pa.concat_arrays(parts).take(pa.array(place, mask=place < 0)), rejects
 
-    def _reader(self, schema: int, make: MakeRecordReader) -> RecordReader | SchemaError:
+    def _reader(self, schema: SchemaKey, make: MakeRecordReader) -> RecordReader | SchemaError:
         if schema not in self._readers:
             found = self._schemas.schema_of(schema)
             try:
@@ -168,37 +217,110 @@ class FramedDecoder:
                 self._readers[schema] = error
         return self._readers[schema]
 
-    def _why(self, schema: int, types: Mapping[int, str | None]) -> tuple[ErrorClass, str]:
+    def _why(self, schema: SchemaKey, types: Mapping[SchemaKey, str | None]) -> tuple[ErrorClass, str]:
         kind = types.get(schema)
         if kind is None:
             return ErrorClass.UNKNOWN_SCHEMA, f"the registry has no schema {schema}"
         return ErrorClass.WRONG_SCHEMA, f"the schema {schema} is {kind}, and only {self._kind} can be read"
 
 
-class UnframedDecoder:
+class HeaderFramedDecoder(FramedDecoder):
+    """The same where the schema is named by a header, and the message is the record alone."""
+
+    def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
+        values, offsets = _with_offsets(messages)
+        named = _named_by(headers, len(values))
+        codes = np.full(len(values), _NO_SCHEMA)
+        keys: list[SchemaKey] = []
+        prefixes: list[bytes] = []
+        for code, header in enumerate(named.dictionary.to_pylist()):
+            key, prefix = _schema_in(header)
+            keys.append(key)
+            prefixes.append(prefix)
+            codes[pc.equal(named.indices, code).fill_null(fill_value=False).to_numpy(zero_copy_only=False)] = code
+        readable = np.array([key != "" for key in keys], np.bool_)
+        is_framed = (codes != _NO_SCHEMA) & np.append(readable, False)[codes]
+        return _Frames(values, offsets, is_framed, codes, tuple(keys), tuple(prefixes))
+
+    def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:  # noqa: ARG002 - the header is at fault
+        return ErrorClass.NOT_FRAMED, f"the message has no header {SCHEMA_HEADER.decode()} that names a schema"
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """The frames of some messages."""
+
+    values: pa.LargeBinaryArray
+    offsets: Numbers
+    is_framed: Mask
+    codes: Numbers
+    """For each message its schema's id; or the index of what its header names."""
+    keys: tuple[SchemaKey, ...] | None = None
+    """What headers name; None where the frames are in the messages."""
+    prefixes: tuple[bytes, ...] = ()
+    """What else these headers have: the indexes of a Protobuf message."""
+
+    def schema_of(self, code: int) -> SchemaKey:
+        """The schema of a code."""
+        return code if self.keys is None else self.keys[code]
+
+    def schemas(self) -> dict[int, SchemaKey]:
+        """The schemas that messages name, by their codes."""
+        return {code: self.schema_of(code) for code in np.unique(self.codes[self.is_framed]).tolist()}
+
+    def bodies(self, fit: Mask) -> pa.LargeBinaryArray:
+        """The messages without their frames; null for those that do not fit."""
+        if self.keys is None:
+            return _bodies(self.values, self.offsets, fit)
+        bodies = pc.if_else(pa.array(fit), self.values, pa.scalar(None, pa.large_binary()))
+        if not any(self.prefixes):
+            return bodies
+        prefixes = pa.array([*self.prefixes, b""], pa.large_binary()).take(
+            pa.array(self.codes % len((*self.prefixes, 0)))
+        )
+        return pc.binary_join_element_wise(prefixes, bodies, pa.scalar(b"", pa.large_binary()))
+
+
+def _named_by(headers: pa.ListArray | None, count: int) -> pa.DictionaryArray:
+    """The value of each message's first schema header; null without one."""
+    if headers is None:
+        return pa.nulls(count, pa.binary()).dictionary_encode()
+    pairs = headers.flatten()
+    named = np.flatnonzero(pc.equal(pairs.field("key"), SCHEMA_HEADER).to_numpy(zero_copy_only=False))
+    messages, first = np.unique(pc.list_parent_indices(headers).to_numpy()[named], return_index=True)
+    place = np.full(count, -1)
+    place[messages] = named[first]
+    return pairs.field("value").take(pa.array(place, mask=place < 0)).dictionary_encode()
+
+
+def _schema_in(header: bytes) -> tuple[SchemaKey, bytes]:
+    """The schema that a header names, and what follows; an empty one where it names none."""
+    if len(header) > _GUID_BYTES and header[0] == 1:
+        return str(UUID(bytes=header[1 : 1 + _GUID_BYTES])), header[1 + _GUID_BYTES :]
+    if len(header) >= _FRAME_BYTES and header[0] == 0:
+        return int.from_bytes(header[1:_FRAME_BYTES]), header[_FRAME_BYTES:]
+    return "", b""
+
+
+class UnframedDecoder(OpeningDecoder):
     """Passes on what the reader of one schema makes of the messages."""
 
     def __init__(self, inner: Decodes, reader: RecordReader) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._reader = reader
 
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._inner.columns
-
-    def decode(self, messages: Messages) -> Decoded:
-        """The result for the messages."""
-        values = messages.values.cast(pa.large_binary())
+    def _opened(
+        self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None
+    ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
+        del headers
+        values = messages.cast(pa.large_binary())
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~nulls)
         texts = self._reader.read(values.drop_null() if nulls.any() else values)
-        rejects = [Reject(int(present[at]), why.error_class, why.error) for at, why in texts.refused]
         place = np.full(len(values), -1)
         place[present] = np.arange(len(present))
-        decoded = self._inner.decode(replace(messages, values=texts.values.take(pa.array(place, mask=nulls))))
-        together = sorted((*rejects, *decoded.rejects), key=lambda reject: reject.index)
-        return replace(decoded, rejects=tuple(together), tombstones=np.flatnonzero(nulls))
+        rejects = [Reject(int(present[at]), why.error_class, why.error) for at, why in texts.refused]
+        return texts.values.take(pa.array(place, mask=nulls)), rejects
 
 
 def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Numbers]:

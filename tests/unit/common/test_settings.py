@@ -477,7 +477,7 @@ WRONG = {
     "an app_id of two lines": (with_stream(app_id="a\nb"), ["streams[0].app_id"]),
     "a topic that leads out of its folder": (with_stream(topics=[".."]), ["streams[0].topics"]),
     "a topic with a folder": (with_stream(topics=["a/b"]), ["streams[0].topics"]),
-    "frames without a registry": (with_stream(framing="confluent"), ["schema_registry has no url"]),
+    "frames without a registry": (with_stream(framing="confluent"), ["schema_registry no url"]),
     "a derived column that events bring": (with_stream(envelope="debezium", derive={"_CDC": "1"}), ["'_CDC'"]),
     "a file that is not there": (
         with_section(kafka={"bootstrap.servers": "${file:/not/there}"}),

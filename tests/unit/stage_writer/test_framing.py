@@ -32,19 +32,20 @@ class Types:
     """A registry with four schemas, and what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[list[int]] = []
+        self.asked: list[list[int | str]] = []
 
-    def types_of(self, ids: Sequence[int]) -> Mapping[int, str | None]:
+    def types_of(self, ids: Sequence[int | str]) -> Mapping[int | str, str | None]:
         self.asked.append(list(ids))
-        return {each: {7: "JSON", 8: "AVRO", 2**32 - 1: "JSON", 9: "PROTOBUF"}.get(each) for each in ids}
+        known: dict[int | str, str] = {7: "JSON", 8: "AVRO", 2**32 - 1: "JSON", 9: "PROTOBUF"}
+        return {each: known.get(each) for each in ids}
 
-    def knows(self, ids: Sequence[int]) -> bool:
+    def knows(self, ids: Sequence[int | str]) -> bool:
         return 666 not in ids
 
-    def schema_of(self, schema: int) -> RegisteredSchema:
+    def schema_of(self, schema: int | str) -> RegisteredSchema:
         raise NotImplementedError
 
-    def missing(self, ids: Sequence[int]) -> RegistryError:
+    def missing(self, ids: Sequence[int | str]) -> RegistryError:
         return RegistryError(f"nobody says what {ids} are", "")
 
 

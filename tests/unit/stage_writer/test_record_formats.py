@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -12,7 +13,7 @@ from uuid import UUID
 import fastavro
 import pyarrow as pa
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -21,23 +22,31 @@ from structlog import get_logger
 
 from common.errors import ConfigError, SchemaError
 from common.protoc import compile_protobuf
+from common.schema import parse_ddl, to_ddl
 from common.schema.protobuf import find_message
 from devservices.schema_registry import running_registry
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import headers_column
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
-from tests.builders import settings_of
+from stage_writer.shape.dropped import DroppedFields
+from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
+from tests.fakes.streams import batch_of
 from tests.unit.stage_writer.test_debezium import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from common.errors import RegistryError
     from common.settings import Stream
     from devservices.schema_registry import Registry
+    from stage_writer.decode.batch import Headers
     from stage_writer.decode.decode import Decoded
+    from stage_writer.decode.envelopes.framing import RegisteredSchema
 
 UTC = dt.UTC
 CONTEXT = SerializationContext("orders", MessageField.VALUE)
@@ -442,6 +451,105 @@ def test_jmespath_reads_avro(registry: Registry) -> None:
         "id BIGINT, year STRING", format="avro", framing="confluent", jmespath={"year": "substr(meta.day, `0`, `4`)"}
     )
     assert outcomes(decoded(stream, values, registry)) == [{"id": 7, "year": "2024"}]
+
+
+def headed(stream: Stream, messages: list[tuple[bytes | None, Headers | None]], registry: Registry) -> Decoded:
+    """The result for messages with headers."""
+    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.format.upper()})
+    decoder = decoder_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf))
+    plain = messages_of(pa.array([value for value, _ in messages], pa.binary()))
+    return decoder.decode(replace(plain, headers=headers_column([headers for _, headers in messages])))
+
+
+def test_a_header_names_the_schema(registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    by_header = {"schema.id.serializer": header_schema_id_serializer}
+    serializer = AvroSerializer(client, json.dumps(ORDER), conf=by_header)
+    context = SerializationContext("orders", MessageField.VALUE, [("other", b"x")])
+    body = serializer({"id": 1, "city": "Oslo"}, context)
+    headers = context.headers
+    missing: Headers = [("__value_schema_id", b"\1" + bytes(16))]
+    stream = stream_of("id BIGINT, city STRING", format="avro", framing="confluent_header")
+    messages: list[tuple[bytes | None, Headers | None]] = [
+        (body, headers),
+        (None, headers),
+        (body, None),
+        (body, [("other", b"x")]),
+        (body, [("__value_schema_id", b"\0\0\0\0\1")]),
+        (body, [("__value_schema_id", b"")]),
+        (body, missing),
+        (body[:-1], headers),
+        (body, [("__value_schema_id", None)]),
+        (None, None),
+    ]
+    found = headed(stream, messages, registry)
+    row = {"id": 1, "city": "Oslo"}
+    bad = ErrorClass.NOT_FRAMED
+    expected = [row, None, bad, bad, row, bad, ErrorClass.UNKNOWN_SCHEMA, ErrorClass.INVALID_RECORD, bad, None]
+    assert outcomes(found) == expected
+    assert StreamConverter(stream, Unasked()).needs_headers
+    assert not StreamConverter(stream_of("id INT", framing="confluent"), Unasked()).needs_headers
+
+
+class Unasked:
+    """A registry that nothing is asked of."""
+
+    def knows(self, ids: Sequence[int | str]) -> bool:
+        raise NotImplementedError
+
+    def missing(self, ids: Sequence[int | str]) -> RegistryError:
+        raise NotImplementedError
+
+    def types_of(self, ids: Sequence[int | str]) -> Mapping[int | str, str | None]:
+        raise NotImplementedError
+
+    def schema_of(self, schema: int | str) -> RegisteredSchema:
+        raise NotImplementedError
+
+
+def test_a_header_names_the_schema_and_the_message_of_protobuf(files: bytes, registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    by_header = {"schema.id.serializer": header_schema_id_serializer}
+    messages: list[tuple[bytes | None, Headers | None]] = [(b"", None)]
+    for value in (message(files, "Order", id=7), message(files, "Line", sku="x")):
+        context = SerializationContext("orders", MessageField.VALUE, [])
+        body = ProtobufSerializer(type(value), client, conf=by_header)(value, context)
+        messages.append((body, context.headers))
+    stream = stream_of("id INT, sku STRING", format="protobuf", framing="confluent_header")
+    assert outcomes(headed(stream, messages, registry)) == [
+        ErrorClass.NOT_FRAMED,
+        {"id": 7, "sku": None},
+        {"id": None, "sku": "x"},
+    ]
+
+
+def test_json_with_the_schema_in_a_header_is_read(registry: Registry) -> None:
+    number = registry.register('{"type": "object"}')
+    headers: Headers = [("__value_schema_id", b"\0" + number.to_bytes(4))]
+    found = headed(stream_of("id INT", framing="confluent_header"), [(b'{"id": 1}', headers)], registry)
+    assert outcomes(found) == [{"id": 1}]
+
+
+def test_undeclared_fields_of_avro_are_counted() -> None:
+    file = json.dumps(ORDER).encode()
+    stream = stream_of("id BIGINT", format="avro", schema_file="x")
+    converter = StreamConverter(stream, inputs=RecordInputs(file))
+    dropped = DroppedFields(stream, converter.json_of)
+    values = pa.array([avro(ORDER, {"id": 1, "city": "Oslo"}), None, b"\xff"], pa.binary())
+    census = required(dropped.look(values))
+    assert (census.records, dict(census.undeclared)) == (1, {"city": 1})
+
+
+def test_a_new_field_of_avro_is_offered_as_a_column() -> None:
+    of = schema(("id", "long"), ("n", "int"), ("in", IN))
+    stream = stream_of("id BIGINT", format="avro", schema_file="x", unknown_fields="evolve")
+    converter = StreamConverter(stream, inputs=RecordInputs(json.dumps(of).encode()))
+    values = [avro(of, {"id": 1, "n": 7, "in": {"q": 8}})]
+    (staged,) = converter.convert([batch_of(values)])
+    assert to_ddl(staged.offered) == "in STRUCT<q: BIGINT>, n BIGINT"
+    (again,) = converter.at(parse_ddl("n BIGINT")).convert([batch_of(values)])
+    (row,) = next(iter(again.rows)).to_pylist()
+    assert (row["id"], row["n"], row["_rescued"]) == (1, 7, '{"in":{"q":8}}')
 
 
 PROTO = """
