@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.messages import KINDS
+from benchmarks.messages import AVRO, KINDS
 from benchmarks.producing import produce
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Case:
     """One topic that sides take."""
 
     section: str
-    """What it shows: ``kinds``, ``partitions``, ``bad`` or ``writers``."""
+    """What it shows: ``kinds``, ``avro``, ``partitions``, ``bad`` or ``writers``."""
     kind: Kind
     messages: int
     partitions: int = PARTITIONS
@@ -36,10 +36,10 @@ class Case:
     @property
     def topic(self) -> str:
         """Its name."""
-        return f"{self.kind.name.replace(' ', '-')}-{self.partitions}-{self.bad_percent}"
+        return f"{self.kind.name.replace(', ', '-').replace(' ', '-')}-{self.partitions}-{self.bad_percent}"
 
 
-SECTIONS = ("kinds", "partitions", "bad", "writers")
+SECTIONS = ("kinds", "avro", "partitions", "bad", "writers")
 
 
 def cases(section: str, scale: float) -> Iterator[Case]:
@@ -50,6 +50,9 @@ def cases(section: str, scale: float) -> Iterator[Case]:
         case "kinds":
             for kind in KINDS.values():
                 yield Case(section, kind, int(kind.messages * scale))
+        case "avro":
+            yield Case(section, small, int(small.messages * scale))
+            yield Case(section, AVRO, int(AVRO.messages * scale))
         case "partitions":
             for partitions in (1, 16, 256, 1000):
                 yield Case(section, small, max(partitions, growing), partitions)

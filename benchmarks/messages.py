@@ -1,10 +1,13 @@
-"""The records that the benchmarks read: four kinds of JSON, each the same bytes at every run."""
+"""The records that the benchmarks read: four kinds of JSON, and Avro; each the same bytes at every run."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import TYPE_CHECKING
+
+import fastavro
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,19 +31,47 @@ class Kind:
     """How many a run reads at ``--scale 1``."""
     make: Callable[[int], bytes]
     """The record of a number."""
+    avro: str | None = None
+    """The schema of its records, where they are Avro."""
+
+
+def _small_record(number: int) -> dict[str, object]:
+    return {
+        "meta": {"producer": {"timestamp": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}},
+        "method": ("GET", "POST", "DELETE")[number % 3],
+        "session_id": f"7c28bcf9-be26-4d0b-931a-{number * 7919 % 2**40:012x}",
+        "status": (200, 404, 204)[number % 3],
+        "url": f"http://www.example.com/{number % 1000}",
+        "uuid": f"831c6afa-375c-4988-b248-{number:012x}",
+    }
 
 
 def _small(number: int) -> bytes:
-    return _json(
-        {
-            "meta": {"producer": {"timestamp": f"2021-03-{number % 3 + 1:02}T14:38:48.000Z"}},
-            "method": ("GET", "POST", "DELETE")[number % 3],
-            "session_id": f"7c28bcf9-be26-4d0b-931a-{number * 7919 % 2**40:012x}",
-            "status": (200, 404, 204)[number % 3],
-            "url": f"http://www.example.com/{number % 1000}",
-            "uuid": f"831c6afa-375c-4988-b248-{number:012x}",
-        }
-    )
+    return _json(_small_record(number))
+
+
+def _record_schema(name: str, **fields: object) -> dict[str, object]:
+    return {"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields.items()]}
+
+
+_SMALL_AVRO = _record_schema(
+    "Request",
+    meta=_record_schema("Meta", producer=_record_schema("Producer", timestamp="string")),
+    method="string",
+    session_id="string",
+    status="int",
+    url="string",
+    uuid="string",
+)
+
+
+def _small_avro(number: int) -> bytes:
+    file = BytesIO()
+    fastavro.schemaless_writer(file, _PARSED, _small_record(number))
+    return file.getvalue()
+
+
+_PARSED = fastavro.parse_schema(_SMALL_AVRO)
 
 
 def _text(number: int, words: int) -> str:
@@ -136,3 +167,6 @@ KINDS = {
 
 def _json(record: object) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode()
+
+
+AVRO = replace(KINDS["small"], name="small, Avro", make=_small_avro, avro=json.dumps(_SMALL_AVRO))

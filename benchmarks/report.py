@@ -23,6 +23,7 @@ _SHOWN = (OURS, WRITING, FROM_START, WITHOUT_C, LOADING, PIPELINE, CONSUME, SPAR
 _MB = 1e6
 _TITLES = {
     "kinds": "Four kinds of records",
+    "avro": "The same records in JSON and in Avro",
     "partitions": "Growth with Kafka partitions",
     "bad": "Bad records among good ones",
     "writers": "Growth with writers",

@@ -120,7 +120,7 @@ class Bench:
 
 
 def _config(kafka: KafkaCluster, case: Case, folder: Path, native: str) -> dict[str, object]:
-    stream = {
+    stream: dict[str, object] = {
         "app_id": "benchmark",
         "topics": [case.topic],
         "table": str(folder / "table"),
@@ -128,6 +128,10 @@ def _config(kafka: KafkaCluster, case: Case, folder: Path, native: str) -> dict[
         "derive": {"date": case.kind.date},
         "partition_by": ["date"],
     }
+    if case.kind.avro is not None:
+        schema = folder / "record.avsc"
+        schema.write_text(case.kind.avro, "utf-8")
+        stream |= {"format": "avro", "schema_file": str(schema)}
     return {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "stage": {"url": str(folder / "stage")},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
+from pyspark.sql.avro.functions import from_avro
 
 from benchmarks.measure import Cost, Meter
 from common.downloads import ensure_jars, read_lock
@@ -24,7 +25,8 @@ _THREADS = 2
 
 def start(servers: str, folder: Path) -> SparkSession:
     """The loader's own kind of session, with Spark's Kafka source beside it."""
-    jars = ensure_jars(read_lock(LOCK)["spark-kafka"])
+    lock = read_lock(LOCK)
+    jars = [*ensure_jars(lock["spark-kafka"]), *ensure_jars(lock["spark-avro"])]
     spark = {
         "spark.master": f"local[{_THREADS}]",
         "spark.driver.memory": "4g",
@@ -50,8 +52,10 @@ def stream_once(spark: SparkSession, servers: str, topic: str, kind: Kind, folde
         .option("startingOffsets", "earliest")
         .load()
     )
+    value = functions.col("value")
+    record = from_avro(value, kind.avro) if kind.avro else functions.from_json(value.cast("string"), kind.columns)
     rows: DataFrame = source.select(
-        functions.from_json(functions.col("value").cast("string"), kind.columns).alias("record"),
+        record.alias("record"),
         "topic",
         "partition",
         "offset",

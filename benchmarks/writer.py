@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SIDES = {
     "kinds": (CONSUME, PIPELINE, OURS, FROM_START, WITHOUT_C, SPARK),
+    "avro": (OURS, WITHOUT_C, SPARK),
     "partitions": (PIPELINE, OURS, SPARK),
     "bad": (OURS,),
     "writers": (OURS,),

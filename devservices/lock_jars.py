@@ -83,6 +83,7 @@ STREAMING = Group(
     ),
     without=(_TOKENS,),
 )
+AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # it was not published with 4.2.0
 
 
 def main() -> None:
@@ -90,7 +91,7 @@ def main() -> None:
     _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
     _write(STREAMS_LOCK, (STREAMS,), "Kafka Streams and its test driver, which topologies are compared with.")
-    _write(BENCHMARK_LOCK, (STREAMING,), "Spark's Kafka source, for the benchmark.")
+    _write(BENCHMARK_LOCK, (STREAMING, AVRO), "Spark's Kafka source and its Avro, for the benchmark.")
 
 
 def _write(path: Path, groups: tuple[Group, ...], title: str) -> None:
