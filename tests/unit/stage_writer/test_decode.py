@@ -128,6 +128,8 @@ def test_every_class_of_a_message_s_own_is_seen_above() -> None:
         ErrorClass.NOT_FRAMED,
         ErrorClass.UNKNOWN_SCHEMA,
         ErrorClass.WRONG_SCHEMA,
+        ErrorClass.INVALID_RECORD,
+        ErrorClass.AGAINST_SCHEMA,
         ErrorClass.NOT_AN_EVENT,
     }
     of_merging = {ErrorClass.NULL_KEY, ErrorClass.UNREADABLE_KEY, ErrorClass.NULL_SEQUENCE}
