@@ -185,5 +185,10 @@ def _bytes(value: object) -> bytes:
 
 def uuid_text(value: object) -> str:
     """The sixteen bytes of a UUID as its text."""
-    digits = _bytes(value).hex()
-    return f'"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"'
+    return f'"{uuid_of(_bytes(value))}"'
+
+
+def uuid_of(value: bytes) -> str:
+    """A UUID of sixteen bytes."""
+    digits = value.hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

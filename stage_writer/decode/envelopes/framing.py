@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import SchemaError
+from stage_writer.decode.binary.texts import uuid_of
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _named_by(headers: pa.ListArray | None, count: int) -> pa.DictionaryArray:
 def _schema_in(header: bytes) -> tuple[SchemaKey, bytes]:
     """The schema that a header names, and what follows; an empty one where it names none."""
     if len(header) > _GUID_BYTES and header[0] == 1:
-        return str(UUID(bytes=header[1 : 1 + _GUID_BYTES])), header[1 + _GUID_BYTES :]
+        return uuid_of(header[1 : 1 + _GUID_BYTES]), header[1 + _GUID_BYTES :]
     if len(header) >= _FRAME_BYTES and header[0] == 0:
         return int.from_bytes(header[1:_FRAME_BYTES]), header[_FRAME_BYTES:]
     return "", b""
