@@ -33,7 +33,7 @@ from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
-from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
+from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import TableFormat
 from stage_writer.parquet.partitioning import can_partition
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
@@ -98,7 +98,8 @@ class StreamConverter:
         self._limits = limits
         self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
-        self._steps = tuple(_steps(stream, self._decoder.columns))
+        self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
+        self._steps = tuple(_steps(stream, self._decoder.columns, self._keys))
         self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
         schema = self._steps[-1].columns if self._steps else self._decoder.columns
@@ -156,7 +157,12 @@ class StreamConverter:
 
     def waits(self, batch: MessageBatch) -> SchemaWait | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
-        return None if self._frames is None else self._frames.waits(batch.values, batch.headers)
+        found = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
+        if found is not None or self._keys is None or not batch.values.null_count:
+            return found
+        tombstones = batch.values.is_null()
+        headers = None if batch.headers is None else batch.headers.filter(tombstones)
+        return self._keys.waits(batch.keys.filter(tombstones), headers)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
@@ -215,7 +221,7 @@ class StreamConverter:
         return [replace(one, offered=found) for one, found in zip(staged, offered, strict=True)]
 
 
-def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
+def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> Iterator[Step]:
     """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
     if stream.where is not None:
         yield Condition(columns, stream.where)
@@ -243,7 +249,7 @@ def _steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         columns = kafka.columns
     by = merge_by_of(stream)
     if by is not None:
-        yield Events(columns, stream, by)
+        yield Events(columns, stream, by, keys)
     if stream.staged_place is not None:
         yield Places(columns, stream.staged_place)
 

@@ -10,14 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
-from common.schema import Field, StructType
+from common.schema import Field, Primitive, StructType
 from common.settings.formats import Forms, path_steps
+from common.settings.merging import record_names
 from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avro_pass, parsed
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
-from stage_writer.decode.envelopes.framing import FramedDecoder, HeaderFramedDecoder, UnframedDecoder
+from stage_writer.decode.envelopes.framing import (
+    FramedDecoder,
+    HeaderFramedDecoder,
+    KeyHeaderFramedDecoder,
+    UnframedDecoder,
+)
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
@@ -109,6 +115,26 @@ def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
             return AvroReader(parsed(_text(inputs.schema_file)), columns, reading, make_pass=inputs.avro_pass)
         case _:
             return JsonSchemaReader(_text(inputs.schema_file))
+
+
+def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordInputs) -> FramedDecoder | None:
+    """Opens message keys that have the records' format in a frame; None where keys are JSON or text."""
+    if stream.format == "json" or stream.framing == "none" or schemas is None:
+        return None
+    columns, reading = stream.schema_of_columns, Reading(stream.forms, lenient=stream.coerce == "lenient")
+    if stream.format == "avro":
+        keys = StructType(tuple(columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream)))
+        make = make_avro_reader(keys, reading, None, inputs.avro_pass, is_key=True)
+    else:
+        make = make_protobuf_reader(columns, reading, _compiler(inputs))
+    framed = FramedDecoder if stream.framing == "confluent" else KeyHeaderFramedDecoder
+    return framed(PlainRecords(Decoder(columns)), schemas, stream.format.upper(), make)
+
+
+def _key_names(stream: Stream) -> tuple[str, ...]:
+    """The record's names of the columns that identify a row."""
+    names = record_names(stream)
+    return () if stream.merge is None else tuple(names.get(key, key) for key in stream.merge.keys)
 
 
 def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | None:

@@ -24,7 +24,7 @@ from common.errors import ConfigError, SchemaError
 from common.schema import StructType
 from common.schema.avro import AvroSchema, Schema, fields_of, member_names, parse_avro, part_of, promoted, type_name
 from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
-from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode, Planner, plain_name
+from stage_writer.decode.binary.avro_plan import AvroNode, Planner, plain_name
 from stage_writer.decode.binary.texts import RefusedBody, Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
@@ -70,16 +70,20 @@ class AvroReader:
         *,
         reader: AvroSchema | None = None,
         make_pass: MakeAvroPass = no_avro_pass,
+        is_key: bool = False,
     ) -> None:
         """``columns`` and ``reading`` are the stream's, as far as they decide a value's text.
 
-        ``reader`` is the schema that records are resolved to.
+        ``reader`` is the schema that records are resolved to. A message key may be one bare value.
         """
         read_as = reader or writer
-        node = Planner(read_as).plan(read_as.schema, "", columns, reading)
-        if node.kind is not AvroKind.RECORD:
-            msg = f"its records are of the Avro type {type_name(read_as.resolved(read_as.schema))}, not records"
+        kind = type_name(read_as.resolved(read_as.schema))
+        is_record = kind in {"record", "error"}
+        if not is_record and not is_key:
+            msg = f"its records are of the Avro type {kind}, not records"
             raise SchemaError(msg, "send records")
+        column = columns if is_record or len(columns) != 1 else columns.fields[0].type
+        node = Planner(read_as).plan(read_as.schema, "", column, reading)
         recursive = _contains_itself(writer) or _contains_itself(read_as)
         self._node = node
         self._walked = node if reader is None else Planner(writer).plan(writer.schema, "", _NO_COLUMNS, reading)
@@ -152,13 +156,13 @@ _MALFORMED = (
 
 
 def make_avro_reader(
-    columns: StructType, reading: Reading, reader: AvroSchema | None, make_pass: MakeAvroPass
+    columns: StructType, reading: Reading, reader: AvroSchema | None, make_pass: MakeAvroPass, *, is_key: bool = False
 ) -> MakeRecordReader:
     """Readers of records for the same columns."""
 
     def make(schema: str, references: Sequence[tuple[str, str]]) -> AvroReader:
         writer = parsed(schema, [text for _, text in references])
-        return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass)
+        return AvroReader(writer, columns, reading, reader=reader, make_pass=make_pass, is_key=is_key)
 
     return make
 

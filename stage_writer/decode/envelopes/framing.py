@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _FRAME_BYTES = 5
 _NO_SCHEMA = -1
 JSON = "JSON"
-SCHEMA_HEADER = b"__value_schema_id"
+SCHEMA_HEADER, KEY_SCHEMA_HEADER = b"__value_schema_id", b"__key_schema_id"
 """Of Confluent's serializers that leave the message as it is: one and the schema's GUID, or zero and its id."""
 _GUID_BYTES = 16
 
@@ -179,6 +179,13 @@ class FramedDecoder(OpeningDecoder):
             rejects += refused
         return bodies, rejects
 
+    def keys_of(self, keys: pa.BinaryArray, headers: pa.ListArray | None) -> pa.LargeBinaryArray:
+        """Message keys as JSON; those without a frame as they are, and null for those that are refused."""
+        bodies, rejects = self._opened(keys, headers)
+        plain = np.zeros(len(keys), np.bool_)
+        plain[[reject.index for reject in rejects if reject.error_class is ErrorClass.NOT_FRAMED]] = True
+        return pc.if_else(pa.array(plain), keys.cast(pa.large_binary()), bodies)
+
     def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:
         return _not_framed(message)
 
@@ -227,9 +234,11 @@ class FramedDecoder(OpeningDecoder):
 class HeaderFramedDecoder(FramedDecoder):
     """The same where the schema is named by a header, and the message is the record alone."""
 
+    header = SCHEMA_HEADER
+
     def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
         values, offsets = _with_offsets(messages)
-        named = _named_by(headers, len(values))
+        named = _named_by(self.header, headers, len(values))
         codes = np.full(len(values), _NO_SCHEMA)
         keys: list[SchemaKey] = []
         prefixes: list[bytes] = []
@@ -243,7 +252,13 @@ class HeaderFramedDecoder(FramedDecoder):
         return _Frames(values, offsets, is_framed, codes, tuple(keys), tuple(prefixes))
 
     def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:  # noqa: ARG002 - the header is at fault
-        return ErrorClass.NOT_FRAMED, f"the message has no header {SCHEMA_HEADER.decode()} that names a schema"
+        return ErrorClass.NOT_FRAMED, f"the message has no header {self.header.decode()} that names a schema"
+
+
+class KeyHeaderFramedDecoder(HeaderFramedDecoder):
+    """The same for message keys."""
+
+    header = KEY_SCHEMA_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,12 +296,12 @@ class _Frames:
         return pc.binary_join_element_wise(prefixes, bodies, pa.scalar(b"", pa.large_binary()))
 
 
-def _named_by(headers: pa.ListArray | None, count: int) -> pa.DictionaryArray:
+def _named_by(header: bytes, headers: pa.ListArray | None, count: int) -> pa.DictionaryArray:
     """The value of each message's first schema header; null without one."""
     if headers is None:
         return pa.nulls(count, pa.binary()).dictionary_encode()
     pairs = headers.flatten()
-    named = np.flatnonzero(pc.equal(pairs.field("key"), SCHEMA_HEADER).to_numpy(zero_copy_only=False))
+    named = np.flatnonzero(pc.equal(pairs.field("key"), header).to_numpy(zero_copy_only=False))
     messages, first = np.unique(pc.list_parent_indices(headers).to_numpy()[named], return_index=True)
     place = np.full(count, -1)
     place[messages] = named[first]

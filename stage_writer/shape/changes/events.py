@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import Messages
+    from stage_writer.decode.envelopes.framing import FramedDecoder
     from stage_writer.shape.rows import Rows
 
 
@@ -42,7 +43,8 @@ class Events:
 
     needs_headers = False
 
-    def __init__(self, columns: StructType, stream: Stream, by: MergeBy) -> None:
+    def __init__(self, columns: StructType, stream: Stream, by: MergeBy, opener: FramedDecoder | None = None) -> None:
+        """``opener`` makes JSON of message keys that are binary records."""
         table = table_columns(columns)
         _check_types(table, by)
         if by.soft_delete is not None:
@@ -50,6 +52,7 @@ class Events:
         self.columns = staged_columns(table, by)
         self._schema = to_arrow_schema(self.columns)
         self._by = by
+        self._opener = opener
         self._keys = _message_keys(table, stream, by) if deletes_by_tombstones(stream) else None
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
@@ -61,7 +64,11 @@ class Events:
         tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
         if not len(tombstones):
             return rows.with_table(made)
-        found = self._keys.read(messages.keys.take(pa.array(tombstones)))
+        sent = keys = messages.keys.take(pa.array(tombstones))
+        if self._opener is not None:
+            headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
+            keys = self._opener.keys_of(sent, headers)
+        found = self._keys.read(keys, sent)
         places = tombstones[found.index]
         given = {name: found.rows[name] for name in found.rows.column_names}
         given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(places))

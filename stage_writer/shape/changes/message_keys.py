@@ -70,8 +70,9 @@ class MessageKeys:
             bare = Reading(Forms(None, {_PAYLOAD: reading.forms.at(self._only.name)}), lenient=reading.lenient)
             self._bare = Decoder(StructType((Field(_PAYLOAD, self._only.type, nullable=False),)), bare)
 
-    def read(self, keys: pa.BinaryArray) -> Keys:
-        """The key columns that message keys give."""
+    def read(self, keys: pa.BinaryArray | pa.LargeBinaryArray, sent: pa.BinaryArray | None = None) -> Keys:
+        """The key columns that message keys give; ``sent`` are the same keys before a binary format was opened."""
+        sent = keys if sent is None else sent
         texts = texts_of(_without_frames(keys) if self._framed else keys.cast(pa.binary()))
         texts = pc.fill_null(texts, "")
         kinds = self._kinds(texts)
@@ -88,7 +89,7 @@ class MessageKeys:
         order = np.argsort(index)
         rows = pa.concat_tables([self._schema.empty_table(), *(table for _, table in parts)]).take(pa.array(order))
         refused = np.setdiff1d(np.arange(len(keys)), index)
-        return Keys(rows, index[order], tuple(_reject(place, keys[place].as_py()) for place in refused.tolist()))
+        return Keys(rows, index[order], tuple(_reject(place, sent[place].as_py()) for place in refused.tolist()))
 
     def _kinds(self, texts: pa.StringArray) -> _Kinds:
         connect = _matches(texts, _CONNECT) & (_PAYLOAD not in self._schema.names)

@@ -530,6 +530,74 @@ def test_json_with_the_schema_in_a_header_is_read(registry: Registry) -> None:
     assert outcomes(found) == [{"id": 1}]
 
 
+KEY = schema(("id", "long"), name="shop.Key")
+
+
+def deleted(
+    stream: Stream, keys: Values, registry: Registry, headers: list[Headers | None] | None = None
+) -> list[object]:
+    """For each tombstone with such a key the deleted row's key, or its error class."""
+    schemas = SchemaRegistry({"url": registry.url}, IdleClock(), get_logger(), resolves={stream.format.upper()})
+    inputs = RecordInputs(compile_protobuf=compile_protobuf)
+    converter = StreamConverter(stream, schemas, inputs=inputs)
+    batch = batch_of([None] * len(keys), keys=keys)
+    if headers is not None:
+        batch = replace(batch, headers=headers_column(headers))
+    (staged,) = converter.convert([batch])
+    found: dict[int, object] = {}
+    for table in staged.rows:
+        for row in table.to_pylist():
+            found[row["_kafka_offset"]] = row["error_class"] if "error_class" in row else row["id"]
+    return [found[offset] for offset in batch.offsets.tolist()]
+
+
+def test_a_tombstone_deletes_by_its_key_in_avro(registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    context = SerializationContext("orders", MessageField.KEY)
+    key = AvroSerializer(client, json.dumps(KEY))({"id": 7}, context)
+    bare = AvroSerializer(client, '"long"')(8, context)
+    other = registry.register('{"type": "object"}')
+    keys: Values = [
+        key,
+        bare,
+        b'{"id": 9}',
+        b"10",
+        key[:-1],
+        b"\0\0\0\0\x63\x0e",
+        b"\0" + other.to_bytes(4) + b"11",
+        None,
+    ]
+    merge = {"keys": ["id"]}
+    stream = stream_of("id BIGINT, city STRING", format="avro", framing="confluent", load="merge", merge=merge)
+    bad = ErrorClass.UNREADABLE_KEY
+    assert deleted(stream, keys, registry) == [7, 8, 9, 10, bad, bad, bad, bad]
+    text = stream_of("id STRING, city STRING", format="avro", framing="confluent", load="merge", merge=merge)
+    name = AvroSerializer(client, '"string"')("x", context)
+    # What is damaged is no text: another row would be deleted.
+    assert deleted(text, [name, b"y", name[:-1]], registry) == ["x", "y", bad]
+
+
+def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None:
+    registry.register(json.dumps(KEY), "AVRO")
+    registry.stop()
+    schemas = SchemaRegistry({"url": registry.url, "max.retries": 0}, IdleClock(), get_logger(), resolves={"AVRO"})
+    stream = stream_of("id BIGINT", format="avro", framing="confluent", load="merge", merge={"keys": ["id"]})
+    converter = StreamConverter(stream, schemas)
+    wait = required(converter.waits(batch_of([None], keys=[b"\0\0\0\0\1\x0e"])))
+    assert (wait.ids, wait.is_over()) == ((1,), False)
+    assert converter.waits(batch_of([None, b"no frame"], keys=[b"plain", b"\0\0\0\0\1\x0e"])) is None
+
+
+def test_a_tombstone_deletes_by_its_key_in_protobuf_with_a_header(files: bytes, registry: Registry) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    context = SerializationContext("orders", MessageField.KEY, [])
+    by_header = {"schema.id.serializer": header_schema_id_serializer}
+    order = message(files, "Order", id=7)
+    key = ProtobufSerializer(type(order), client, conf=by_header)(order, context)
+    stream = stream_of("id INT", format="protobuf", framing="confluent_header", load="merge", merge={"keys": ["id"]})
+    assert deleted(stream, [key, b"8"], registry, [context.headers, None]) == [7, 8]
+
+
 def test_undeclared_fields_of_avro_are_counted() -> None:
     file = json.dumps(ORDER).encode()
     stream = stream_of("id BIGINT", format="avro", schema_file="x")
