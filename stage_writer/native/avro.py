@@ -130,7 +130,7 @@ def avro_parts(node: AvroNode) -> tuple[NDArray[np.int32], bytes] | None:
 
 def _children(part: _Part) -> Iterator[_Part]:
     node, depth = part.node, part.depth + 1
-    if node is None:
+    if node is None or node.kind is AvroKind.OTHER:
         return
     match node.kind:
         case AvroKind.ENUM:

@@ -7,8 +7,7 @@ Rules:
 2. The bytes are exactly one record (`avro_bytes`): what is behind it, what ends early and what is no UTF-8 is refused.
 3. fastavro gives the bare values, without logical types, and each member of a choice in a record of its own: so nothing
    is rounded and no choice is guessed. A plan of the record (`avro_plan`) says what the JSON of each value is.
-4. A schema that contains itself is read by fastavro's part in Python, which limits the depth of a message's records.
-5. The ordinary records of a block may be taken by a reader in C (`MakeAvroPass`); the result is the same without.
+4. The ordinary records of a block may be taken by a reader in C (`MakeAvroPass`); the result is the same without.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from common.errors import ConfigError, SchemaError
 from common.schema import StructType
-from common.schema.avro import AvroSchema, Schema, fields_of, member_names, parse_avro, part_of, promoted, type_name
+from common.schema.avro import AvroSchema, Schema, member_names, parse_avro, promoted, type_name
 from stage_writer.decode.binary.avro_bytes import DamagedError, end_of
 from stage_writer.decode.binary.avro_plan import AvroNode, Planner, plain_name
 from stage_writer.decode.binary.texts import RefusedBody, Texts
@@ -84,11 +83,10 @@ class AvroReader:
             raise SchemaError(msg, "send records")
         column = columns if is_record or len(columns) != 1 else columns.fields[0].type
         node = Planner(read_as).plan(read_as.schema, "", column, reading)
-        recursive = _contains_itself(writer) or _contains_itself(read_as)
         self._node = node
         self._walked = node if reader is None else Planner(writer).plan(writer.schema, "", _NO_COLUMNS, reading)
-        self._read = _reader_of(writer, reader, in_python=recursive)
-        self._pass = None if reader is not None or recursive else make_pass(node)
+        self._read = _reader_of(writer, reader)
+        self._pass = None if reader is not None else make_pass(node)
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
         """The records' JSON."""
@@ -176,15 +174,13 @@ def parsed(schema: str, references: Sequence[str] = ()) -> AvroSchema:
         raise ConfigError(msg, _EXTRA) from error
 
 
-def _reader_of(writer: AvroSchema, reader: AvroSchema | None, *, in_python: bool) -> Callable[[BytesIO], object]:
+def _reader_of(writer: AvroSchema, reader: AvroSchema | None) -> Callable[[BytesIO], object]:
     """What reads one record, with the schemas of rule 3."""
-    import fastavro  # noqa: PLC0415 - only with Avro
-    from fastavro import _read_py  # noqa: PLC0415 - only with Avro
+    from fastavro import parse_schema, schemaless_reader  # noqa: PLC0415 - only with Avro
 
-    plain = fastavro.parse_schema(_plain(writer))
-    resolved = None if reader is None else fastavro.parse_schema(_plain(reader))
-    read = _read_py.schemaless_reader if in_python else fastavro.schemaless_reader
-    return lambda file: read(file, plain, resolved)
+    plain = parse_schema(_plain(writer))
+    resolved = None if reader is None else parse_schema(_plain(reader))
+    return lambda file: schemaless_reader(file, plain, resolved)
 
 
 def _plain(avro: AvroSchema) -> Schema:
@@ -240,22 +236,3 @@ def _record_of(name: str, field: str, schema: Schema) -> Schema:
 
 
 _KEPT = ("type", "name", "aliases", "fields", "symbols", "size", "items", "values")
-
-
-def _contains_itself(avro: AvroSchema) -> bool:
-    def inside(schema: Schema, names: tuple[str, ...]) -> bool:
-        schema = avro.resolved(schema)
-        match type_name(schema):
-            case "record" | "error":
-                name = str(cast("dict[str, object]", schema)["name"])
-                return name in names or any(inside(each, (*names, name)) for _, each in fields_of(schema))
-            case "array":
-                return inside(part_of(schema, "items"), names)
-            case "map":
-                return inside(part_of(schema, "values"), names)
-            case "union":
-                return any(inside(each, names) for each in cast("list[Schema]", schema))
-            case _:
-                return False
-
-    return inside(avro.schema, ())

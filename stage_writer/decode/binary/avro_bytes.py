@@ -1,7 +1,8 @@
 """The bytes of an Avro record, walked by its plan: where it ends, if it is one.
 
 fastavro takes a negative index of a union or an enum as Python does, numbers of more bits than their type, and any byte
-as a truth value: a record whose bytes are damaged could become another one. So what it reads is walked as well.
+as a truth value: a record whose bytes are damaged could become another one. So what it reads is walked before. That
+bounds the depth of its records, too, by Python's limit: fastavro itself has none.
 """
 
 from __future__ import annotations

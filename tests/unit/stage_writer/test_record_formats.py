@@ -23,10 +23,13 @@ from structlog import get_logger
 from common.errors import ConfigError, SchemaError
 from common.protoc import compile_protobuf
 from common.schema import parse_ddl, to_ddl
+from common.schema.avro import parse_avro
 from common.schema.protobuf import find_message
 from devservices.schema_registry import running_registry
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import headers_column
+from stage_writer.decode.binary.avro import AvroReader
+from stage_writer.decode.reading import STRICT
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.schema_registry import SchemaRegistry
@@ -34,6 +37,7 @@ from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.shape.dropped import DroppedFields
 from tests.builders import required, settings_of
 from tests.fakes.clock import IdleClock
+from tests.fakes.native import required_avro_pass
 from tests.fakes.streams import batch_of
 from tests.unit.stage_writer.test_debezium import messages_of
 
@@ -305,6 +309,16 @@ def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_jso
         "left": {"name": "leaf"},
     }
     assert json.loads(str(one_value(TREE, tree, "STRING", formats={"v": "json"}))) == tree
+
+
+def test_a_type_that_contains_itself_is_read_in_c_where_it_does_not() -> None:
+    avro_schema = parse_avro(json.dumps(schema(("v", TREE))))
+    leaf = {"name": "leaf", "left": None, "all": []}
+    bodies = [avro(schema(("v", TREE)), {"v": each}) for each in (leaf, {**leaf, "left": leaf})]
+    array = pa.array(bodies, pa.large_binary())
+    reader = AvroReader(avro_schema, parse_ddl("v STRING"), STRICT, make_pass=required_avro_pass())
+    assert required(reader._pass).read(array)[1].tolist() == [True, False]
+    assert reader.read(array).values.equals(AvroReader(avro_schema, parse_ddl("v STRING"), STRICT).read(array).values)
 
 
 def test_a_record_deeper_than_anything_is_refused_and_harms_nothing() -> None:
