@@ -313,7 +313,7 @@ def test_a_type_that_contains_itself_is_read_as_deep_as_it_is_declared_or_as_jso
 
 def test_a_type_that_contains_itself_is_read_in_c_where_it_does_not() -> None:
     avro_schema = parse_avro(json.dumps(schema(("v", TREE))))
-    leaf = {"name": "leaf", "left": None, "all": []}
+    leaf: dict[str, object] = {"name": "leaf", "left": None, "all": []}
     bodies = [avro(schema(("v", TREE)), {"v": each}) for each in (leaf, {**leaf, "left": leaf})]
     array = pa.array(bodies, pa.large_binary())
     reader = AvroReader(avro_schema, parse_ddl("v STRING"), STRICT, make_pass=required_avro_pass())
