@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from stage_writer.decode.binary.avro import MakeAvroPass
 
-_PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools")}
+_PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"), "json-schema": ("jsonschema",)}
+"""What is needed of each extra."""
 
 
 def record_inputs(stream: Stream, avro_pass: MakeAvroPass) -> RecordInputs:
     """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
-    for package in _PACKAGES.get(stream.format, ()):
+    extra, key = ("json-schema", "validate: true") if stream.validates else (stream.format, f"format: {stream.format}")
+    for package in _PACKAGES.get(extra, ()):
         if not _is_installed(package):
-            msg = f"format: {stream.format} needs the package {package}, which is not installed"
-            raise ConfigError(msg, f"pip install 'kafka-delta-express[{stream.format}]'")
+            msg = f"{key} needs the package {package}, which is not installed"
+            raise ConfigError(msg, f"pip install 'kafka-delta-express[{extra}]'")
     file = None
     if stream.schema_file is not None:
         try:

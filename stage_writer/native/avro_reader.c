@@ -99,22 +99,48 @@ static inline bool put_integer(avro_reader *self, int64_t number) {
     return (number >= 0 || PUT("-")) && put(self, digits + first, 20 - first);
 }
 
-/* A number whose shortest text has no exponent, as Python writes it. */
+/* With the fewest digits that are the same number, and an exponent only where Python writes one. */
+static bool put_digits(avro_reader *self, double number, bool exponent) {
+    char text[40];
+    int written = 0;
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    if ((bits & 0xFFFFFFFFFFFFFu) == 0) {
+        return false; /* the numbers beside a power of two are at two distances: the nearest text may not be it */
+    }
+    for (int precision = 15; precision <= 17; precision++) {
+        written = snprintf(text, sizeof text, "%.*g", precision, number);
+        if (written <= 0 || written >= (int)sizeof text) {
+            return false;
+        }
+        if (precision == 17 || strtod(text, NULL) == number) {
+            break;
+        }
+    }
+    for (int place = 0; place < written; place++) { /* another locale has another sign */
+        const char sign = text[place];
+        if (!(is_digit((uint8_t)sign) || sign == '.' || sign == '-' || (exponent && (sign == 'e' || sign == '+')))) {
+            return false;
+        }
+    }
+    return memchr(text, exponent ? 'e' : '.', (size_t)written) != NULL && put(self, text, written);
+}
+
+/* A number as Python writes it. */
 static bool put_double(avro_reader *self, double number) {
     static const double powers[] = {1e1, 1e2, 1e3, 1e4, 1e5, 1e6};
     const double size = number < 0 ? -number : number;
-    char text[40];
-    int written;
     if (!(size < 1e15) || (size < 1e-4 && size != 0)) {
-        return false;
+        const bool is_plain = (size >= 1e17 && size < 1e300) || (size > 1e-290 && size < 1e-4);
+        return is_plain && put_digits(self, number, true);
     }
     if (size == (double)(int64_t)size) {
         return (!signbit(number) || PUT("-")) && put_integer(self, (int64_t)size) && PUT(".0");
     }
     for (int places = 1; places <= 6; places++) {
         const double near = size * powers[places - 1];
-        if (near >= 9e15) {
-            break;
+        if (near >= 1e15) {
+            break; /* beyond fifteen digits several texts are the same number, and this finds any of them */
         }
         const double scaled = (double)(int64_t)(near + 0.5);
         if (scaled / powers[places - 1] == size) {
@@ -127,21 +153,7 @@ static bool put_double(avro_reader *self, double number) {
                    put(self, digits + 20 - places, places);
         }
     }
-    for (int precision = 15; precision <= 17; precision++) {
-        written = snprintf(text, sizeof text, "%.*g", precision, number);
-        if (written <= 0 || written >= (int)sizeof text) {
-            return false;
-        }
-        if (precision == 17 || strtod(text, NULL) == number) {
-            break;
-        }
-    }
-    for (int place = 0; place < written; place++) { /* another locale, or an exponent */
-        if (!(text[place] == '.' || text[place] == '-' || is_digit((uint8_t)text[place]))) {
-            return false;
-        }
-    }
-    return memchr(text, '.', (size_t)written) != NULL && put(self, text, written);
+    return put_digits(self, number, false);
 }
 
 static bool put_escape(avro_reader *self, uint8_t sign) {

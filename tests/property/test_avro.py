@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl
 from common.schema.avro import avro_columns, parse_avro
 from stage_writer.decode.binary.avro import AvroReader
+from stage_writer.decode.binary.avro_plan import Planner
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.reading import STRICT, Reading
+from tests.builders import required
 from tests.fakes.native import required_avro_pass
 
 if TYPE_CHECKING:
@@ -168,6 +170,20 @@ def test_changed_bytes_are_read_alike(case: tuple[Any, list[Any]], data: st.Data
                 body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
         bodies.append(bytes(body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body))
     both(schema, bodies)
+
+
+@example([81643845671314.95, -73949216912.49551])
+@given(st.lists(st.one_of(DOUBLES, st.floats(-1e18, 1e18), st.integers(-1100, 1000).map(lambda n: 2.0**n)), min_size=1))
+def test_doubles_have_the_same_text_and_most_are_read_in_c(values: list[float]) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "v", "type": "double"}]}
+    bodies = [written(schema, {"v": value}) for value in values]
+    both(schema, bodies)
+    avro = parse_avro(json.dumps(schema))
+    node = Planner(avro).plan(avro.schema, "", StructType(()), STRICT)
+    taken = required(required_avro_pass()(node)).read(pa.array(bodies, pa.large_binary()))[1].tolist()
+    ordinary = [1e-290 < abs(value) < 1e15 or 1e17 < abs(value) < 1e300 for value in values]
+    is_power = [math.frexp(value)[0] in {0.5, -0.5} for value in values]
+    assert all(took for took, is_one, power in zip(taken, ordinary, is_power, strict=True) if is_one and not power)
 
 
 LOGICAL = {

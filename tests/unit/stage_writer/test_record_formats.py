@@ -28,7 +28,7 @@ from common.schema.protobuf import find_message
 from devservices.schema_registry import running_registry
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import headers_column
-from stage_writer.decode.binary.avro import AvroReader
+from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
 from stage_writer.decode.reading import STRICT
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.record_inputs import record_inputs
@@ -859,9 +859,9 @@ def test_a_schema_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "order.avsc"
     stream = stream_of("id INT", format="avro", schema_file=str(path))
     with pytest.raises(ConfigError, match=f"schema_file {path} cannot be read"):
-        record_inputs(stream, None)  # type: ignore[arg-type]
+        record_inputs(stream, no_avro_pass)
     path.write_bytes(b"content")
-    assert record_inputs(stream, None).schema_file == b"content"  # type: ignore[arg-type]
+    assert record_inputs(stream, no_avro_pass).schema_file == b"content"
 
 
 DAMAGED: dict[str, tuple[object, bytes]] = {
@@ -896,3 +896,21 @@ def test_an_array_in_several_blocks_is_one() -> None:
     stream = stream_of("v ARRAY<INT>", format="avro", schema_file="x")
     file = json.dumps(schema(("v", {"type": "array", "items": "int"}))).encode()
     assert outcomes(decoded(stream, [b"\x02\x02\x03\x04\x04\x06\x00"], file=file)) == [{"v": [1, 2, 3]}]
+
+
+@pytest.mark.parametrize(
+    ("keys", "package", "extra"),
+    [
+        ({"format": "avro", "schema_file": "x"}, "fastavro", "avro"),
+        ({"format": "protobuf", "schema_file": "x"}, "google.protobuf", "protobuf"),
+        ({"validate": True, "schema_file": "x"}, "jsonschema", "json-schema"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_at_the_start(
+    keys: dict[str, object], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stage_writer.fetch.record_inputs.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=package) as raised:
+        record_inputs(stream_of("id INT", **keys), no_avro_pass)
+    assert f"[{extra}]" in raised.value.remedy
+    assert record_inputs(stream_of("id INT"), no_avro_pass).schema_file is None
