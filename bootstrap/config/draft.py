@@ -131,7 +131,8 @@ def _stream(answers: Answers, sample: TopicSample, told: list[str]) -> list[str]
     lines += [*_comment(why), f"  partition_by: [{', '.join(map(_scalar, partition_by))}]"]
     lines.append("  start: earliest                      # where a partition begins: latest, or 2026-03-01T00:00:00Z")
     if sample.unreadable:
-        told.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object")
+        hint = "; where they are Avro or Protobuf, set streams[].format" if sample.framing == "confluent" else ""
+        told.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object{hint}")
     return lines
 
 

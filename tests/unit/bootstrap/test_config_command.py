@@ -171,6 +171,12 @@ def test_frames_and_change_events_are_recognised() -> None:
     assert (stream.load, required(stream.merge).keys) == (LoadSetting.MERGE, ("id",))
 
 
+def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
+    frame = b"\x00\x00\x00\x00\x07"
+    found = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
+    assert any("1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in found.told)
+
+
 def test_no_value_and_no_secret_is_written_down() -> None:
     answers = Answers(
         {"bootstrap.servers": "b:9092", "sasl.password": "hunter2", "sasl.username": "${USER}"}, "/stage", "/tables"
