@@ -71,7 +71,7 @@ class _Client(Protocol):
 
 
 class SchemaRegistry:
-    """A `core.envelopes.framing.SchemaTypes`. Raises ConfigError for settings that the client rejects."""
+    """A `decode.envelopes.framing.SchemaTypes`. Raises ConfigError for settings that the client rejects."""
 
     def __init__(
         self,

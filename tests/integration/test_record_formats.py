@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -92,6 +92,16 @@ def settings(kafka: KafkaCluster, url: str, folder: Path) -> dict[str, Any]:
                 "format": "protobuf",
                 **framed,
             },
+            {
+                "app_id": "headers",
+                "topics": ["formats-headers"],
+                "table": f"{folder}/headers",
+                "columns": "id BIGINT, note STRING",
+                "format": "avro",
+                "framing": "confluent_header",
+                "load": "merge",
+                "merge": {"keys": ["id"]},
+            },
         ],
     }
 
@@ -123,7 +133,23 @@ def produce(kafka: KafkaCluster, url: str) -> None:
         order.counts["a"] = number
         producer.produce("formats-protobuf", serializer(order, context), partition=0)
     producer.produce("formats-protobuf", b"\0\0\0\0\3\0\xff\xff", partition=0)
+    produce_with_headers(producer, client)
     assert producer.flush(120) == 0
+
+
+def produce_with_headers(producer: Producer, client: SchemaRegistryClient) -> None:
+    """One record with its schema in a header, and the tombstone of another one, whose key has its schema there."""
+    by_header = {"schema.id.serializer": header_schema_id_serializer}
+    headers: list[tuple[str, bytes]] = []
+    value = AvroSerializer(client, json.dumps(FIRST), conf=by_header)(
+        {"id": 1, "amount": Decimal(1), "sent": SENT, "note": "x"},
+        SerializationContext("formats-headers", MessageField.VALUE, headers),
+    )
+    producer.produce("formats-headers", value, partition=0, headers=headers)
+    of_key: list[tuple[str, bytes]] = []
+    context = SerializationContext("formats-headers", MessageField.KEY, of_key)
+    key = AvroSerializer(client, '"long"', conf=by_header)(2, context)
+    producer.produce("formats-headers", None, key, partition=0, headers=of_key)
 
 
 def rows_of(manifest: Manifest) -> Iterator[dict[str, Any]]:
@@ -135,6 +161,7 @@ def rows_of(manifest: Manifest) -> Iterator[dict[str, Any]]:
 def test_records_of_real_serializers_are_staged(kafka: KafkaCluster, programs: Programs, tmp_path: Path) -> None:
     kafka.create_topic("formats-avro", 1)
     kafka.create_topic("formats-protobuf", 1)
+    kafka.create_topic("formats-headers", 1)
     with running_registry() as registry:
         config = programs.config(settings(kafka, registry.url, tmp_path))
         produce(kafka, registry.url)
@@ -161,3 +188,7 @@ def test_records_of_real_serializers_are_staged(kafka: KafkaCluster, programs: P
     assert dict(protobuf.dead_letters) == {"invalid_record": 1}
     assert [row["id"] for row in rows_of(protobuf)] == list(range(COUNT))
     assert next(iter(rows_of(protobuf)))["counts"] == [("a", 0)]
+    headers = found[f"{tmp_path}/headers"]
+    assert dict(headers.dead_letters) == {}
+    (file,) = (tmp_path / "stage" / "data").rglob("*.parquet")  # what is merged stays in the stage
+    assert [(row["id"], row["note"]) for row in pq.read_table(file).to_pylist()] == [(1, "x"), (2, None)]

@@ -239,17 +239,11 @@ class HeaderFramedDecoder(FramedDecoder):
     def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
         values, offsets = _with_offsets(messages)
         named = _named_by(self.header, headers, len(values))
-        codes = np.full(len(values), _NO_SCHEMA)
-        keys: list[SchemaKey] = []
-        prefixes: list[bytes] = []
-        for code, header in enumerate(named.dictionary.to_pylist()):
-            key, prefix = _schema_in(header)
-            keys.append(key)
-            prefixes.append(prefix)
-            codes[pc.equal(named.indices, code).fill_null(fill_value=False).to_numpy(zero_copy_only=False)] = code
-        readable = np.array([key != "" for key in keys], np.bool_)
-        is_framed = (codes != _NO_SCHEMA) & np.append(readable, False)[codes]
-        return _Frames(values, offsets, is_framed, codes, tuple(keys), tuple(prefixes))
+        codes = pc.fill_null(named.indices, _NO_SCHEMA).to_numpy(zero_copy_only=False).astype(np.int64)
+        schemas = [_schema_in(header) for header in named.dictionary.to_pylist()]
+        keys, prefixes = tuple(key for key, _ in schemas), tuple(prefix for _, prefix in schemas)
+        readable = np.array([*(key != "" for key in keys), False])  # the last is of those without a header
+        return _Frames(values, offsets, readable[codes], codes, keys, prefixes)
 
     def _not_framed(self, message: bytes) -> tuple[ErrorClass, str]:  # noqa: ARG002 - the header is at fault
         return ErrorClass.NOT_FRAMED, f"the message has no header {self.header.decode()} that names a schema"
@@ -290,9 +284,8 @@ class _Frames:
         bodies = pc.if_else(pa.array(fit), self.values, pa.scalar(None, pa.large_binary()))
         if not any(self.prefixes):
             return bodies
-        prefixes = pa.array([*self.prefixes, b""], pa.large_binary()).take(
-            pa.array(self.codes % len((*self.prefixes, 0)))
-        )
+        known = pa.array(self.prefixes, pa.large_binary())
+        prefixes = known.take(pa.array(self.codes, mask=self.codes == _NO_SCHEMA))
         return pc.binary_join_element_wise(prefixes, bodies, pa.scalar(b"", pa.large_binary()))
 
 
