@@ -63,6 +63,11 @@ WRITER_REPEATED = _counter(
 )
 WRITER_TOMBSTONES = _counter("stage_writer_tombstones_total", ("topic",), "Records without a value, skipped.")
 WRITER_FILTERED = _counter("stage_writer_filtered_total", ("app_id",), "Records that `where` left out.")
+WRITER_VIOLATIONS = _counter(
+    "stage_writer_expectation_violations_total",
+    ("app_id", "rule"),
+    "Records that break a rule of `expect`: dead letters, or staged and counted.",
+)
 WRITER_DEAD_LETTERS = _counter(
     "stage_writer_dead_letters_total", ("app_id", "error_class"), "Records sent to the dead-letter table."
 )

@@ -7,7 +7,8 @@ Rules:
 2. Dropping loses nothing: the next owner reads from the chain's end.
 3. A partition that cannot continue (its marker is unreadable, Kafka no longer has its position, its topic was recreated
    or has lost records) is held and reported; the others continue. Its chain is checked periodically: when it ends
-   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position.
+   elsewhere, it was fixed. One that an operator put ahead of Kafka resumes when Kafka has reached that position. In
+   front of a record that may not be staged, a partition is held once all before it is staged.
 4. An unexpected exception in a flush or a conversion holds its partitions and does not end the service.
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
+from common.stage.chain_origins import ChainOrigin
 from stage_writer.partitions.flush_decision import age_share_of
 from stage_writer.partitions.outage import Outage
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
@@ -164,6 +166,21 @@ class AssignedPartitions:
         """Hold a partition whose table can never accept the rows of a flush."""
         place = ResumePoint(owned.tail, outcome.start, owned.lineage)
         self.hold(outcome.fault(owned.source), owned.converter, place, outcome)
+
+    def hold_stopped(self) -> None:
+        """Hold the partitions that have reached a record that may not be staged, once all before it is staged."""
+        for owned in list(self.owned.values()):
+            if owned.stop is None or owned.flight is not None or not owned.buffer.is_empty:
+                continue
+            if owned.tail is None:  # what is given up continues a chain, or its origin
+                try:
+                    lineage = owned.lineage
+                    self._stage.begin(owned.source, ChainOrigin(owned.buffer.end, lineage.generation, lineage.topic_id))
+                except StoreError as error:
+                    self.outage.failed(error)
+                    continue
+            self.outage.ended()
+            self.hold(owned.stop, owned.converter, owned.place)
 
     def unexpected(self, owned: AssignedPartition, error: Exception) -> None:
         """Hold a partition for an unexpected exception (rule 4); re-raises an expected one."""

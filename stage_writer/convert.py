@@ -1,8 +1,8 @@
 """From batches of messages to the rows of a stream's tables.
 
-    decode, jmespath ─► where ─► derive ─► route ─► explode ─► drop, rename ─► Kafka's columns ─► the tables' rows
-    (with `merge`:                          operation ─►                                events ─► )
-         └─ rejects ──────┴────────┴────────┴─► the dead-letter table's rows
+    decode, jmespath ─► where ─► derive ─► route ─► expect ─► explode ─► drop, rename ─► Kafka's columns ─► rows
+    (with `merge`:                      operation ─►                                    events ─► )
+         └─ rejects ──────┴────────┴────────┴─────────┴─► the dead-letter table's rows
 
 Rules:
 
@@ -11,6 +11,8 @@ Rules:
    stream without a feature has no step for it. Errors in columns are found at construction.
 3. The batches of all Kafka partitions of a stream are converted together, and their rows split again: the cost per call
    of the JSON reader and the SQL engine is paid once per poll, not per partition.
+4. A message that may not be staged (`expect` with `on_fail: hold`) ends its batch: that is converted again without it
+   and what follows, and the last slice says so (`StagedRows.stop`).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
+from common.spans import Position
 from common.stage.markers import TableKind
 from common.tables.changes import table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
@@ -34,11 +37,12 @@ from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
-from stage_writer.parquet.buffer import TableFormat
+from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.parquet.partitioning import can_partition
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
 from stage_writer.shape.changes.operation import Operation
 from stage_writer.shape.derive import Deriver
+from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
 from stage_writer.shape.kafka_columns import KafkaColumns
 from stage_writer.shape.names import Names
@@ -62,7 +66,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
-    from stage_writer.parquet.buffer import StagedRows
     from stage_writer.shape.opening import Opens
     from stage_writer.shape.rows import Step
 
@@ -168,19 +171,47 @@ class StreamConverter:
         """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:
-        """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3)."""
-        return self._finished(self._begun(batches)) if batches else []
+        """For each batch, rows for each of `formats`, and the outcome of its other messages (rule 3).
+
+        Raises RuntimeError for a stream with rules that hold, for which only `slices` is right.
+        """
+        begun = self._begun(batches) if batches else None
+        if begun is not None and begun.rows.stops:
+            msg = "a message that may not be staged was converted"
+            raise RuntimeError(msg)
+        return [] if begun is None else self._finished(begun)
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The same, in as many slices as their rows require (`slicing`): parts of the batches, with their rows."""
         if not batches:
             return
         begun = self._begun(batches)
+        if begun.rows.stops:
+            yield from self._until_stops(begun)
+            return
         for one in (begun,) if self._exploder is None else sliced(begun, self._exploder, self._limits):
             staged = self._finished(one)
             if not one.is_last:
                 staged = [part.as_piece(batch) for batch, part in zip(one.messages.batches, staged, strict=True)]
             yield list(zip(one.messages.batches, staged, strict=True))
+
+    def _until_stops(self, begun: Slice) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The slices of the messages in front of each partition's first stop, and these stops (rule 4)."""
+        messages = begun.messages
+        stops = sorted(begun.rows.stops, key=lambda stop: stop.index)
+        kept: list[MessageBatch] = []
+        ends: dict[TopicPartition, tuple[MessageBatch, StagedRows]] = {}
+        for batch, (start, end) in zip(messages.batches, pairwise(messages.starts.tolist()), strict=True):
+            if batch.source in ends:
+                continue  # a partition may have several batches
+            stop = next((stop for stop in stops if start <= stop.index < end), None)
+            kept.append(batch if stop is None else batch.part(0, stop.index - start))
+            if stop is not None:
+                at = Position(int(messages.offsets[stop.index]))
+                ends[batch.source] = (batch, StagedRows.stopped(at, stop.problem))
+        yield from self.slices([batch for batch in kept if len(batch)])
+        for found in ends.values():
+            yield [found]
 
     def _begun(self, batches: Sequence[MessageBatch]) -> Slice:
         """The steps before a row may become several."""
@@ -203,6 +234,7 @@ class StreamConverter:
             sorted(rows.rejects, key=lambda reject: reject.index),
             _NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones,
             rows.filtered,
+            rows.violations,
         )
         staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
@@ -223,22 +255,9 @@ class StreamConverter:
 
 def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> Iterator[Step]:
     """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
-    if stream.where is not None:
-        yield Condition(columns, stream.where)
-    if stream.derive:
-        deriver = Deriver(columns, stream.derive)
-        yield deriver
-        columns = deriver.columns
-    if stream.route is not None:
-        yield Router(columns, stream)
-    if stream.merge is not None:
-        operation = Operation(columns, operation_of(stream))
-        yield operation
-        columns = operation.columns
-    if stream.explode is not None:
-        exploder = Exploder(columns, stream.explode)
-        yield exploder
-        columns = exploder.columns
+    for step in _record_steps(stream, columns):
+        yield step
+        columns = step.columns
     named = naming_of(stream).of(columns, made_columns(stream))
     if named.plan is not None:
         yield Names(named.columns, named.plan)
@@ -252,6 +271,26 @@ def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> I
         yield Events(columns, stream, by, keys)
     if stream.staged_place is not None:
         yield Places(columns, stream.staged_place)
+
+
+def _record_steps(stream: Stream, columns: StructType) -> Iterator[Step]:
+    """The steps that see the record's fields by their own names."""
+    if stream.where is not None:
+        yield Condition(columns, stream.where)
+    if stream.derive:
+        deriver = Deriver(columns, stream.derive)
+        yield deriver
+        columns = deriver.columns
+    if stream.route is not None:
+        yield Router(columns, stream)
+    if stream.merge is not None:
+        operation = Operation(columns, operation_of(stream))
+        yield operation
+        columns = operation.columns
+    if stream.expect:
+        yield Expectations(columns, stream)
+    if stream.explode is not None:
+        yield Exploder(columns, stream.explode)
 
 
 def require_can_partition(rows: TableFormat) -> None:

@@ -9,13 +9,17 @@ Rules:
 3. All pieces of one record go into the same buffer, without a flush between them.
 4. Nothing more is converted once the writer stops (stage_writer/stopping.py); what still waits is read again by the
    next owner.
-5. An unexpected exception affects only the partitions whose batches raised it.
+5. Nothing from a record on that may not be staged (`StagedRows.stop`) goes into a buffer: what was polled or queued
+   after it is dropped, and the partition is held once the records in front of it are staged.
+6. An unexpected exception affects only the partitions whose batches raised it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TYPE_CHECKING
+
+from stage_writer.partitions.resume_points import breaks_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,8 +65,8 @@ class Intake:
         tasks = False
         for batch in batches:
             owned = self._assignment.owned.get(batch.source)
-            if owned is None or owned.wait is not None or self._pauses.drops(owned):
-                continue  # revoked or held since it was fetched, or due to be read again
+            if owned is None or owned.wait is not None or owned.stop is not None or self._pauses.drops(owned):
+                continue  # revoked or held since it was fetched, about to be held, or due to be read again
             new = batch.after(max(owned.taken, owned.buffer.end))
             if (wait := owned.converter.waits(new)) is not None:
                 self._waits.begin(owned, wait)
@@ -86,7 +90,7 @@ class Intake:
                     self._buffer(converter, rows, owners)
                     if not rows[-1][1].is_piece:
                         left = 0 if self._stopping.is_on else left - 1
-            except Exception as error:  # noqa: BLE001 - rule 5
+            except Exception as error:  # noqa: BLE001 - rule 6
                 left = 1
                 for owned in owners.values():
                     if self._assignment.owned.get(owned.source) is owned:
@@ -116,7 +120,12 @@ class Intake:
     def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
         for batch, staged in rows:
             owned = owners[batch.source]
-            if self._assignment.owned.get(batch.source) is owned:
+            if self._assignment.owned.get(batch.source) is not owned or owned.stop is not None:
+                continue
+            if staged.stop is not None:
+                owned.stop = breaks_rule(batch.source, staged.end, staged.stop)
+                owned.buffer.end = max(owned.buffer.end, staged.end) if owned.buffer.records else owned.buffer.end
+            else:
                 begins_flush = owned.buffer.is_empty
                 owned.buffer.add(staged, self._clock.monotonic_s())
                 owned.buffer.last_record = batch.record_at(-1)

@@ -148,6 +148,7 @@ class StageWriter:
         self.assignment.resume()
         self._waiting.look(self.assignment.owned.values(), is_patient=self._catching_up is None)
         self._flushes.finish()
+        self.assignment.hold_stopped()
         self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)
         self._flushes.retry()
         self._attachments.notifier.tell()

@@ -61,17 +61,30 @@ class StreamSample:
     dead_letters: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     """The errors of dead letters (rule 2)."""
+    violations: Counter[str] = field(default_factory=Counter)
+    """By rule of `expect`."""
+    stops: list[str] = field(default_factory=list)
+    """Why partitions would be held; what follows in their samples is not tried."""
 
     @property
     def share(self) -> DeadLetterShare:
         """The share of them that would be dead letters."""
         return DeadLetterShare(self.records, self.dead_letters)
 
+    def is_well(self, alarm: float | None) -> bool:
+        """Whether most of them would be staged, and none would hold its partition."""
+        return not self.stops and not self.share.passes(alarm)
+
     def add(self, converter: Converts, batches: Sequence[MessageBatch]) -> None:
         """Convert some records, and count the results."""
         letters = next(at for at, table in enumerate(converter.formats) if table.kind is TableKind.DEAD_LETTERS)
         for found in converter.slices(batches):
-            for _, staged in found:
+            for batch, staged in found:
+                if staged.stop is not None:
+                    problem = _without_values(staged.stop)
+                    self.stops.append(f"{batch.source} would be held at offset {staged.end}: {problem}")
+                    continue
+                self.violations.update(staged.violations)
                 self.records += staged.records
                 self.dead_letters.update(staged.dead_letters)
                 self.reasons.update(_without_values(text) for text in staged.rows[letters]["error"].to_pylist())
@@ -86,11 +99,11 @@ class StreamSample:
     def lines(self, alarm: float | None) -> Iterator[str]:
         """Text for operators; the first line starts with ``ok`` or with the problem."""
         app_id, share = self.stream.app_id, self.share
-        if not self.records:
+        if not self.records and not self.stops:
             yield f"ok: {app_id}: its topics have no records to try"
             return
         total = share.total
-        verdict = "many dead letters" if share.passes(alarm) else "ok"
+        verdict = "records that hold" if self.stops else "many dead letters" if share.passes(alarm) else "ok"
         yield f"{verdict}: {app_id}: {total:,} of the newest {self.records:,} records would be dead letters"
         for reason, count in self.reasons.most_common(_MOST_REASONS):
             yield f"  {count:,} because {reason}"
@@ -98,6 +111,9 @@ class StreamSample:
             code = "" if self.stream.topology is None else ", the topology's code"
             again = f"then `stage-writer check {CONFIG}` again"
             yield f"  → fix streams[].columns{code}, or what the producers send; {again}"
+        for rule, count in self.violations.most_common():
+            yield f"  {count:,} break the rule expect.{rule}"
+        yield from (f"  {stop}" for stop in self.stops)
         if self.census is not None and self.census.records:
             yield from self._fields(self.census)
 

@@ -65,6 +65,8 @@ class WriterTelemetry:
         """The latest dead letters, for the status page."""
         self.dead_letters: Counter[tuple[str, str]] = Counter()
         """By stream and class, since startup."""
+        self.violations: Counter[tuple[str, str]] = Counter()
+        """By stream and rule of `expect`, since startup."""
         self.alarms = DeadLetterAlarms(dead_letter_alarm)
         self.dropped: dict[str, DroppedFields] = {}
         """By stream."""
@@ -89,6 +91,9 @@ class WriterTelemetry:
             self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
         if staged.filtered:
             self._metrics.add(catalogue.WRITER_FILTERED, staged.filtered, app_id=app_id)
+        for rule, count in staged.violations.items():
+            self._metrics.add(catalogue.WRITER_VIOLATIONS, count, app_id=app_id, rule=rule)
+            self.violations[app_id, rule] += count
         for error_class, count in staged.dead_letters.items():
             self._metrics.add(catalogue.WRITER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
             self.dead_letters[app_id, error_class] += count

@@ -206,6 +206,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
         f"    {manifest.tombstones:,} tombstones, {manifest.filtered:,} filtered, {_dead(marker):,} dead letters",
     ]
     lines += [f"      {count:,} {name}" for name, count in sorted(manifest.dead_letters.items())]
+    lines += [f"  rule        {rule}: broken by {count:,}" for rule, count in sorted(manifest.violations.items())]
     lines += [f"  input       {end.source} up to {end.position:,}" for end in manifest.inputs]
     lines += [f"  outbox      {path}" for path in manifest.outboxes]
     if manifest.lowest_timestamp_ms is not None and manifest.highest_timestamp_ms is not None:

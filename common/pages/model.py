@@ -190,6 +190,15 @@ class DeadLetters:
 
 
 @dataclass(frozen=True, slots=True)
+class Violations:
+    """The records that break one rule of a stream's `expect`."""
+
+    stream: str
+    rule: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The whole page."""
 
@@ -210,6 +219,7 @@ class Status:
     events_title: str = ""
     events: tuple[Event, ...] = ()
     dead_letters: tuple[DeadLetters, ...] = ()
+    violations: tuple[Violations, ...] = ()
     is_known: bool = True
     """Whether enough is known to report that there are no problems: not at startup, or on standby."""
 

@@ -300,6 +300,14 @@ function showDeadLetters() {
     ...one.samples.map((sample) => element("p", {}, element("span", { class: "quiet" }, sample.place), element("code", {}, sample.text)))));
 }
 
+function showViolations() {
+  const place = find("violations");
+  place.hidden = status.violations.length === 0;
+  keyed(place.querySelector("ul"), status.violations, (one) => JSON.stringify(one), (one) => element("li", {},
+    element("header", {}, element("b", {}, one.rule), element("span", { class: "quiet" }, one.stream),
+      element("span", { class: "number" }, count(one.count)))));
+}
+
 function show() {
   showVerdict();
   showFigures();
@@ -309,6 +317,7 @@ function show() {
   showPartitions();
   showEvents();
   showDeadLetters();
+  showViolations();
 }
 
 async function look() {

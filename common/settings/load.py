@@ -264,8 +264,11 @@ def _unknown_key(place: tuple[int | str, ...]) -> str:
 
 def _known_keys(place: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Settings
+    is_own_name = False
+    """Whether the part is a name that the user chose: a key of a map of sections."""
     for part in place:
-        if isinstance(part, int):
+        if isinstance(part, int) or is_own_name:
+            is_own_name = False
             continue
         annotation = next(
             (field.annotation for name, field in model.model_fields.items() if part in (name, field.alias)), None
@@ -273,7 +276,7 @@ def _known_keys(place: tuple[int | str, ...]) -> list[str]:
         inner = _model_in(annotation)
         if inner is None:
             return []
-        model = inner
+        model, is_own_name = inner, typing.get_origin(annotation) is dict
     return [field.alias or name for name, field in model.model_fields.items()]
 
 

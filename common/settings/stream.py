@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from common.schema import StructType, parse_ddl
 from common.settings.catalog import require_location, with_locations
+from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import MergeSettings
@@ -199,6 +200,19 @@ class Stream(Section):
         default_factory=dict,
         description="Columns made from others: name to SQL expression over the record's fields and `kafka.topic`, "
         "`kafka.partition`, `kafka.offset`, `kafka.timestamp`, `kafka.key`, `kafka.headers`.",
+    )
+    expect: Rules = Field(
+        default_factory=dict,
+        description="Rules that rows should follow: name to SQL condition over the same inputs as `route`, or "
+        "`{rule: SQL, on_fail: …}`. A record breaks a rule that is false for it or that fails; null is no break. "
+        "Counted by rule. See [transforms.md](transforms.md#rules).",
+        examples=[{"positive_amount": "amount > 0", "known_country": {"rule": "len(country) = 2", "on_fail": "count"}}],
+    )
+    on_fail: OnFail = Field(
+        default=OnFail.DEAD_LETTER,
+        description="What becomes of a record that breaks a rule of `expect`: `dead_letter`, with the error class "
+        "`expectation`; `count` stages and counts it; `hold` stops its Kafka partition in front of it until the "
+        "rule or its `on_fail` is changed, or the record is given up.",
     )
     explode: str | None = Field(
         default=None,
@@ -408,6 +422,13 @@ class Stream(Section):
     @classmethod
     def _columns(cls, value: str) -> str:
         return require_columns(value)
+
+    @model_validator(mode="after")
+    def _on_fail(self) -> Self:
+        if self.on_fail is not OnFail.DEAD_LETTER and not self.expect:
+            msg = f"on_fail is {self.on_fail}, but expect has no rules; add one, or leave on_fail out"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _rescue(self) -> Self:

@@ -29,6 +29,8 @@ Rules:
     another one may have it. Older writers ignore the field.
 13. Fields of records that no column takes are recorded from a sample (common/stage/undeclared.py), and do not affect
     what is loaded: older readers ignore them.
+14. Records that break rules of `expect` are counted by rule, whether they were staged or became dead letters. Older
+    readers ignore that: the counts that add up to ``records`` have them already.
 """
 
 from __future__ import annotations
@@ -224,6 +226,8 @@ class Manifest:
     """None where the span has none, for a chain of several topics, and from older releases."""
     undeclared: UndeclaredFields | None = None
     """What a sample of its records shows; None if it shows nothing, or nothing was sampled."""
+    violations: Mapping[str, int] = field(default_factory=dict)
+    """Records by the rule of the stream's `expect` that they break (rule 14); a record may break several."""
 
     @property
     def inputs(self) -> tuple[InputEnd, ...]:
@@ -317,7 +321,7 @@ class _StoredUndeclared(Stored):
 
 
 class _StoredManifest(Lean):
-    OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared")
+    OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
 
     version: Literal[1, 2, 3, 4, 5, 6]
     topic: str
@@ -345,6 +349,7 @@ class _StoredManifest(Lean):
     outboxes: list[str] | None = None
     last_record: _StoredLastRecord | None = None
     undeclared: _StoredUndeclared | None = None
+    violations: dict[str, Count] | None = None
 
 
 def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
@@ -377,6 +382,7 @@ def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
             "state": None if manifest.state is None else state_to_stored(manifest.state),
             "last_record": None if manifest.last_record is None else asdict(manifest.last_record),
             "undeclared": None if manifest.undeclared is None else asdict(manifest.undeclared),
+            "violations": dict(manifest.violations) or None,
         }
     )
     return stored.model_dump_json(by_alias=True).encode()
@@ -466,6 +472,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
         last_record=None if stored.last_record is None else LastRecord(**stored.last_record.model_dump()),
         undeclared=None if stored.undeclared is None else UndeclaredFields(**stored.undeclared.model_dump()),
+        violations=stored.violations or {},
     )
 
 

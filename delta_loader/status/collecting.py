@@ -36,7 +36,7 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
-from delta_loader.plan.undeclared import undeclared_of
+from delta_loader.plan.undeclared import undeclared_of, violations_of
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode
@@ -187,6 +187,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         gained=() if evolved is None else evolved.gained,
         valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
         undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
+        violations=violations_of(marker for markers in found.values() for marker in markers),
         drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )

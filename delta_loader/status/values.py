@@ -6,7 +6,7 @@ the next ones wanted; a lag is a difference of positions, so holes in Kafka coun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
@@ -19,7 +19,7 @@ from delta_loader.tables.load_modes.load_mode import load_mode_name
 from delta_loader.tables.valid_through import moment_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from common.spans import Position, TopicPartition
     from common.stage.evolved import Gained
@@ -98,6 +98,8 @@ class StreamStatus:
     """All records up to this time are in the table; None while unknown."""
     undeclared: UndeclaredFields | None = None
     """The fields of records that no column takes, from the newest markers; None if these name none."""
+    violations: Mapping[str, int] = field(default_factory=dict)
+    """Records by the rule of `expect` that they break, from the newest markers."""
     drops_on_purpose: bool = False
     """Whether the config drops them on purpose: then they are not reported."""
     name: str | None = None
@@ -125,6 +127,7 @@ class LeaseStatus:
 
 
 _COLUMNS_SHOWN = 10
+_RULES_SHOWN = 10
 REWOUND = frozenset({"gap", "unreadable_marker", "missing_file"})
 """Reasons that `bootstrap rewind --all-held` repairs."""
 
@@ -188,6 +191,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         ],
         "valid_through_ms": stream.valid_through_ms,
         "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
+        "violations": dict(stream.violations),
         "paused": {
             str(one.part): {"since_ms": one.since_ms, "by": one.by, "reason": one.reason} for one in stream.pauses
         },
@@ -265,7 +269,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
         )
-    lines += [*_dropped_lines(stream), *_gained_lines(stream.gained)]
+    lines += [*_dropped_lines(stream), *_violation_lines(stream.violations), *_gained_lines(stream.gained)]
     if not stream.partitions:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
@@ -302,6 +306,15 @@ def _dropped_lines(stream: StreamStatus) -> list[str]:
     if stream.undeclared is None or stream.drops_on_purpose:
         return []
     return [f"  dropped: {stream.undeclared.sentence}", f"  → {UNDECLARED_REMEDY}"]
+
+
+def _violation_lines(violations: Mapping[str, int]) -> list[str]:
+    if not violations:
+        return []
+    rules = sorted(violations.items(), key=lambda one: (-one[1], one[0]))
+    shown = ", ".join(f"{rule} ({count:,})" for rule, count in rules[:_RULES_SHOWN])
+    more = f" and {len(rules) - _RULES_SHOWN} more" if len(rules) > _RULES_SHOWN else ""
+    return [f"  broken rules of expect, in the newest flushes: {shown}{more}"]
 
 
 def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:

@@ -63,6 +63,9 @@ class ErrorClass(StrEnum):
     EXPRESSION_FAILED = "expression_failed"
     """An expression of the settings (`jmespath`, `where`, `derive`, `route`) failed for this record."""
 
+    EXPECTATION = "expectation"
+    """The record breaks a rule of `expect` with `on_fail: dead_letter`; the error names the rule."""
+
     UNROUTED = "unrouted"
     """The record's route is null, or not in `routes`, and the stream has `unrouted: dead_letters`."""
 

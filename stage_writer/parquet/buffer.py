@@ -343,6 +343,8 @@ class Buffer:
     filtered: int = 0
     exploded: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
+    violations: Counter[str] = field(default_factory=Counter)
+    """Records by the rule of `expect` that they break."""
     lowest_timestamp_ms: int | None = None
     highest_timestamp_ms: int | None = None
     last_record: LastRecord | None = None
@@ -404,6 +406,7 @@ class Buffer:
         self.filtered += staged.filtered
         self.exploded += staged.exploded
         self.dead_letters.update(staged.dead_letters)
+        self.violations.update(staged.violations)
         if staged.offered.fields:
             self.offered = joined_within(self.offered, staged.offered, MOST_OFFERED)
         if staged.timestamp_bounds_ms is not None:
@@ -452,11 +455,20 @@ class StagedRows:
     """Rows for the tables of the stream's routes, of those that have any."""
     outgoing: pa.Table | None = None
     """Records for Kafka topics."""
+    violations: Mapping[str, int] = field(default_factory=dict)
+    """Records by the rule of `expect` that they break."""
+    stop: str | None = None
+    """Why the partition is to be held at ``end``. Then there is nothing else: no rows, and no message is covered."""
 
     @property
     def is_piece(self) -> bool:
         """Whether these are rows of a record with more to follow: then nothing else about it is recorded yet."""
-        return self.records == 0
+        return self.records == 0 and self.stop is None
+
+    @classmethod
+    def stopped(cls, at: Position, stop: str) -> StagedRows:
+        """The end of a partition's rows in front of a message that may not be staged."""
+        return cls(at, 0, 0, {}, None, (), stop=stop)
 
     def as_piece(self, batch: MessageBatch) -> StagedRows:
         """Rows of the only message of ``batch``, with more to follow."""

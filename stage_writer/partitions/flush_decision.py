@@ -49,7 +49,7 @@ class FlushReason(StrEnum):
     STOPPING = "stopping"
     CAUGHT_UP = "caught_up"
     ASKED = "asked"
-    """Requested by the user's code, in a topology."""
+    """Requested by the user's code, in a topology; or because the partition is to be held after its buffer."""
 
 
 @dataclass(frozen=True, slots=True)

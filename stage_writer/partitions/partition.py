@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Flushing,
         FlushJob,
         Incompatible,
+        PartitionFault,
         PartitionTask,
         Running,
         WriterStage,
@@ -68,6 +69,8 @@ class AssignedPartition:
     wait: Dependency | None = None
     """What it waits for before reading continues (stage_writer/partitions/dependency_wait.py)."""
     waits_since_s: float = 0.0
+    stop: PartitionFault | None = None
+    """Why it is to be held at its buffer's end, once that is flushed: nothing more is taken of it until then."""
     skipped: bool = False
     """Whether messages that arrived while its stream is paused were dropped: it is read again (pauses.py)."""
     outlet: Outlet | None = None
@@ -115,7 +118,7 @@ class AssignedPartition:
             flight is not None,
             held,
             self.age_share,
-            self.task is not None and self.task.wants_flush,
+            self.stop is not None or (self.task is not None and self.task.wants_flush),
             limits,
         )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, MarkerError, StoreError
-from common.remedies import CONFIG
+from common.remedies import CONFIG, repair
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
@@ -174,4 +174,16 @@ def other_topic(source: TopicPartition) -> PartitionFault:
         f"the topic {topic} was deleted and created again: the chain of {source} belongs to the old one",
         f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {topic} --yes`",
         "topic_recreated",
+    )
+
+
+def breaks_rule(source: TopicPartition, position: Position, problem: str) -> PartitionFault:
+    """A record may not be staged: it breaks a rule whose `on_fail` is ``hold``."""
+    skip = repair("skip", source, position + 1, "--yes")
+    return PartitionFault(
+        source,
+        f"the record at offset {position} of {source} breaks a rule that holds: {problem}",
+        f"change the rule, or its on_fail to dead_letter or count, in streams[].expect of {CONFIG}, and restart the "
+        f"writer; or give the record up with `{skip}`: nothing before it is lost by that",
+        "expectation",
     )

@@ -223,7 +223,14 @@ class Sums:
     unfit: list[NDArray[np.int64]] = field(default_factory=list)
 
     def add(self, staged: StagedRows, letters: int) -> None:
-        """Add one batch; ``letters`` is the index of the dead letters among its tables."""
+        """Add one batch; ``letters`` is the index of the dead letters among its tables.
+
+        Raises UsageError for a record that may not be staged.
+        """
+        if staged.stop is not None:
+            msg = f"the record at offset {staged.end} breaks a rule that holds: {staged.stop}"
+            remedy = f"choose a range without it, or change the rule or its on_fail in streams[].expect of {CONFIG}"
+            raise UsageError(msg, remedy)
         if staged.dead_letters:
             self.unfit.append(staged.rows[letters]["_kafka_offset"].to_numpy())
         self.records += staged.records

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,8 @@ class Outcome:
     """By rising index."""
     tombstones: Index
     filtered: Index
+    violations: Mapping[str, Index] = field(default_factory=dict)
+    """As in `Rows`."""
 
     @property
     def again(self) -> Mask:
@@ -105,12 +107,14 @@ def staged_of(
             rows=rows,
             filtered_offsets=messages.offsets[left_out],
             exploded=exploded,
+            violations=violations,
         )
-        for batch, gone, left_out, exploded, (first, last), rows in zip(
+        for batch, gone, left_out, exploded, violations, (first, last), rows in zip(
             messages.batches,
             messages.parted(outcome.tombstones),
             messages.parted(outcome.filtered),
             map(len, messages.parted(outcome.index[again])),
+            _counts(messages, outcome.violations),
             pairwise(messages.bounds(dead_rows.index).tolist()),
             zip(own.split(messages), dead_rows.split(messages), strict=True),
             strict=True,
@@ -154,6 +158,13 @@ def _with_routed(
         for place, rows in part.filled(messages):
             routed[place].append((formats[number], rows))
     return [replace(one, routed=tuple(found)) for one, found in zip(staged, routed, strict=True)]
+
+
+def _counts(messages: Messages, violations: Mapping[str, Index]) -> Iterator[dict[str, int]]:
+    """For each batch, its messages by rule, without rules that none of them breaks."""
+    parted = {rule: messages.parted(index) for rule, index in violations.items()}
+    for number in range(len(messages.batches)):
+        yield {rule: len(parts[number]) for rule, parts in parted.items() if len(parts[number])}
 
 
 def _require_all(messages: Messages, *parts: int) -> None:

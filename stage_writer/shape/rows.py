@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,14 @@ def _none() -> Index:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """A message that holds its partition."""
+
+    index: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Rows in conversion, and the outcome of the other messages."""
 
@@ -44,6 +52,10 @@ class Rows:
     """In any order, at most one per message."""
     filtered: Index = field(default_factory=_none)
     """The messages that a condition filtered. Rising."""
+    violations: Mapping[str, Index] = field(default_factory=dict)
+    """By rule of `expect`, the messages that break it, dead letters included. Rising."""
+    stops: tuple[Stop, ...] = ()
+    """The messages that may not be staged, in any order; nothing after them is staged either."""
     tables: Index | None = None
     """For each message, the number of the table that its rows go to; None if there is only one table."""
 

@@ -111,6 +111,7 @@ def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice
                 replace(reject, index=reject.index - start) for reject in rows.rejects if start <= reject.index < end
             ),
             filtered=within(np.sort(rows.filtered)),
+            violations={rule: within(index) for rule, index in rows.violations.items()},
             tables=None if rows.tables is None else rows.tables[start:end],
         ),
         within(whole.tombstones),

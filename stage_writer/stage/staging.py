@@ -272,6 +272,7 @@ class ObjectStage:
             outboxes=outboxes,
             last_record=buffer.last_record,
             undeclared=None if buffer.sample is None else buffer.sample.undeclared_fields(),
+            violations=dict(buffer.violations),
         )
 
     def gained(self, app_id: str) -> StructType | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from common.http.pages import release
-from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, added, counted
+from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, Violations, added, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,7 @@ def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms
         events_title="Recent flushes",
         events=tuple(sorted((event for one in found for event in one.events), key=lambda one: -one.time_ms)[:_EVENTS]),
         dead_letters=_dead_letters(found),
+        violations=_violations(found),
         is_known=len(found) == workers and all(one.is_known for one in found),
     )
 
@@ -97,3 +98,10 @@ def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
     return tuple(
         DeadLetters(*key, count, samples[key].samples if key in samples else ()) for key, count in counts.most_common()
     )
+
+
+def _violations(found: Sequence[Status]) -> tuple[Violations, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in (each for one in found for each in one.violations):
+        counts[each.stream, each.rule] += each.count
+    return tuple(Violations(*key, count) for key, count in counts.most_common())

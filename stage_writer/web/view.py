@@ -24,6 +24,7 @@ from common.pages.model import (
     Status,
     StreamFlow,
     Unit,
+    Violations,
     added,
     counted,
 )
@@ -132,6 +133,7 @@ class WriterView:
             events_title="Recent flushes",
             events=tuple(reversed(snapshot.teller.flushes.copy())),
             dead_letters=_dead_letters(snapshot),
+            violations=_violations(snapshot),
             is_known=snapshot.joined,
         )
 
@@ -271,3 +273,8 @@ def _dead_letters(snapshot: LoopSnapshot) -> tuple[DeadLetters, ...]:
         DeadLetters(app_id, error_class, count, () if samples is None else samples.of(app_id, error_class))
         for (app_id, error_class), count in sorted(counts.items(), key=lambda item: -item[1])
     )
+
+
+def _violations(snapshot: LoopSnapshot) -> tuple[Violations, ...]:
+    counts = snapshot.teller.violations.copy()
+    return tuple(Violations(app_id, rule, count) for (app_id, rule), count in counts.most_common())

@@ -75,6 +75,7 @@ class Staging:
     topic_id: str | None = None
     generation: int = 0
     undeclared: UndeclaredFields | None = None
+    violations: dict[str, int] = field(default_factory=dict)
     name_of: Callable[[int], str | None] = "n{}".format
     """What a row has as its name, by its offset."""
 
@@ -169,6 +170,7 @@ class Staging:
             topic_id=self.topic_id,
             generation=self.generation,
             undeclared=self.undeclared,
+            violations=self.violations,
         )
         name = MarkerName(source, span.start)
         self.store(self.stage_url).create(name.path, manifest_to_bytes(source, manifest))

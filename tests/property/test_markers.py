@@ -130,6 +130,7 @@ def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
         dead_letters=draw(st.dictionaries(texts, counts, max_size=3)),
         last_record=draw(st.none() | last_records),
         undeclared=draw(st.none() | undeclared_fields),
+        violations=draw(st.dictionaries(texts, counts, max_size=3)),
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),
         tables=tuple(draw(st.lists(tables_of(name) | merged_tables_of(name), max_size=3))),

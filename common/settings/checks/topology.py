@@ -76,6 +76,7 @@ def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
     given = {
         "where": (stream.where is not None, f"{step} Where"),
         "derive": (bool(stream.derive), f"{step} Derive"),
+        "expect": (bool(stream.expect), "let a processor check the record"),
         "explode": (stream.explode is not None, "let a processor forward several records (flat_map)"),
         "drop": (bool(stream.drop), f"{step} Select"),
         "rename": (bool(stream.rename), f"{step} Select"),

@@ -81,6 +81,17 @@ def test_fields_that_no_column_takes_are_told_where_a_sample_has_some() -> None:
         read({**content, "undeclared": {"sampled": 1, "fields": {"a": -1}}})
 
 
+def test_records_that_break_rules_are_counted_where_there_are_any() -> None:
+    manifest = replace(MANIFEST, violations={"positive_amount": 3})
+    content = json.loads(manifest_to_bytes(ORDERS, manifest))
+    assert content["violations"] == {"positive_amount": 3}
+    assert content["version"] == stored()["version"], "older readers pass over it"
+    assert read(content) == manifest
+    assert "violations" not in stored(), "it costs nothing where there is none"
+    with pytest.raises(MarkerError, match=r"violations\.positive_amount"):
+        read({**content, "violations": {"positive_amount": -1}})
+
+
 def stored() -> dict[str, object]:
     content: dict[str, object] = json.loads(manifest_to_bytes(ORDERS, MANIFEST))
     return content

@@ -167,6 +167,15 @@ def test_the_last_failure_is_told_by_status_and_the_next_loader_until_a_load_suc
     assert (status_of(staging).last_failure, exit_code([status_of(staging)])) == (None, ExitCode.DONE)
 
 
+def test_status_sums_up_the_rules_that_records_break(staging: Staging) -> None:
+    staging.violations = {"known": 2, "\x1b[2J": 1}
+    staging.flush(0, 0, 10)
+    staging.flush(1, 0, 10)
+    found = status_of(staging)
+    assert json.loads(json.dumps(to_json([found])))["streams"][0]["violations"] == {"known": 4, "\x1b[2J": 2}
+    assert "  broken rules of expect, in the newest flushes: known (4), \\x1b[2J (2)\n" in to_text([found])
+
+
 def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_them_is_obeyed(
     staging: Staging,
 ) -> None:
@@ -186,6 +195,7 @@ def test_status_sums_up_what_markers_tell_of_undeclared_fields_and_nothing_of_th
     assert "unknown_fields: ignore" in text
     told = json.loads(json.dumps(to_json([found])))["streams"][0]
     assert told["undeclared"] == {"sampled": 21, "fields": {"sku": 21, "\x1b[2J\n": 1}, "others": 2}
+    assert told["violations"] == {}
     meant = stream.model_copy(update={"unknown_fields": stream.unknown_fields})
     assert meant.drops_on_purpose
     shown = status_of(staging, stream=meant)

@@ -123,7 +123,12 @@ def test_what_would_not_be_exact_is_refused_with_its_reason(message: bytes, erro
 
 
 def test_every_class_of_a_message_s_own_is_seen_above() -> None:
-    not_its_own = {ErrorClass.EXPRESSION_FAILED, ErrorClass.UNROUTED, ErrorClass.EXPLODES_TOO_FAR}
+    not_its_own = {
+        ErrorClass.EXPRESSION_FAILED,
+        ErrorClass.EXPECTATION,
+        ErrorClass.UNROUTED,
+        ErrorClass.EXPLODES_TOO_FAR,
+    }
     of_wrappings = {
         ErrorClass.NOT_FRAMED,
         ErrorClass.UNKNOWN_SCHEMA,

@@ -1,0 +1,120 @@
+"""Rules that rows should follow: the `expect` of a stream.
+
+Rules:
+
+1. A rule sees the record's fields, the derived columns and ``kafka`` (see `evaluation`), and is of type BOOLEAN. It is
+   evaluated once for each record, before that is exploded.
+2. A record breaks a rule that is false for it, or that fails for it. Null is no break, as with SQL's CHECK.
+3. A record is counted once for each rule that it breaks. What becomes of it is decided by the strictest of these: it
+   stops its partition, or is a reject, or goes on.
+4. A delete of a merge is not checked: it makes no row, and without it the table would keep a row that is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow.compute as pc
+
+from common.schema import Primitive, StructType, type_to_ddl
+from common.settings.expectations import OnFail
+from common.tables.changes import DELETE_COLUMN
+from stage_writer.decode.rejects import ErrorClass, Reject
+from stage_writer.shape.evaluation import Evaluator
+from stage_writer.shape.expressions import refused
+from stage_writer.shape.headers import with_readable_headers
+from stage_writer.shape.rows import Stop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows
+
+    Mask = NDArray[np.bool_]
+
+
+class Expectations:
+    """Checks records: a `Step`. Raises ExpressionError if a rule is not a condition over the columns."""
+
+    def __init__(self, columns: StructType, stream: Stream) -> None:
+        """``columns`` may include the one that marks deletes, which rules do not see."""
+        self.columns = columns
+        self._deletes = DELETE_COLUMN in columns.names
+        self._on_fail = {name: one.on_fail or stream.on_fail for name, one in stream.expect.items()}
+        self._rules = {name: one.rule for name, one in stream.expect.items()}
+        seen = StructType(tuple(field for field in columns if field.name != DELETE_COLUMN))
+        self._each = {name: Evaluator(seen, {_setting(name): rule}) for name, rule in self._rules.items()}
+        for name, evaluator in self._each.items():
+            (found,) = evaluator.types
+            if found is not Primitive.BOOLEAN:
+                problem = f"its type is {type_to_ddl(found)}, and a rule is true or false"
+                remedy = "compare it with something, as in: amount > 0"
+                raise refused(_setting(name), self._rules[name], problem, remedy)
+        self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})
+        self.needs_headers = self._together.needs_headers
+        self.needs_kafka = self._together.needs_kafka
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows of records that are to be staged; the violations of all of them (rule 3)."""
+        if self.needs_headers:
+            rows = with_readable_headers(rows, messages)
+        broken = self._broken(rows, messages)
+        if self._deletes:
+            upserts = ~rows.table[DELETE_COLUMN].to_numpy()
+            broken = {name: {row: why for row, why in found.items() if upserts[row]} for name, found in broken.items()}
+        broken = {name: found for name, found in broken.items() if found}
+        if not broken:
+            return rows
+        violations = {name: rows.index[sorted(found)] for name, found in broken.items()}
+        stops = self._reasons(broken, OnFail.HOLD)
+        letters = self._reasons(broken, OnFail.DEAD_LETTER)
+        failing = np.zeros(len(rows), np.bool_)
+        failing[list(letters)] = True
+        rejects = (Reject(int(rows.index[row]), ErrorClass.EXPECTATION, why) for row, why in sorted(letters.items()))
+        found = replace(
+            rows, violations=violations, stops=tuple(Stop(int(rows.index[row]), why) for row, why in stops.items())
+        )
+        return found.without(failing, rejects) if letters else found
+
+    def _reasons(self, broken: Mapping[str, Mapping[int, str]], on_fail: OnFail) -> dict[int, str]:
+        """By row, which of the rules with that effect it breaks."""
+        reasons: dict[int, str] = {}
+        for name, found in broken.items():
+            if self._on_fail[name] is on_fail:
+                for row, why in found.items():
+                    reasons[row] = f"{reasons[row]}; {why}" if row in reasons else why
+        return reasons
+
+    def _broken(self, rows: Rows, messages: Messages) -> dict[str, dict[int, str]]:
+        """By rule, the rows that break it, and why."""
+        evaluated = self._together.evaluate(rows, messages)
+        if len(evaluated.rows) == len(rows):
+            falses = [~pc.fill_null(values, fill_value=True).to_numpy() for values in evaluated.values]
+            return {
+                name: dict.fromkeys(np.flatnonzero(false).tolist(), self._is_false(name))
+                for name, false in zip(self._rules, falses, strict=True)
+            }
+        return {name: self._broken_alone(name, rows, messages) for name in self._rules}
+
+    def _broken_alone(self, name: str, rows: Rows, messages: Messages) -> dict[int, str]:
+        """The same for one rule: where any of them fails for a row, they are evaluated one by one."""
+        evaluated = self._each[name].evaluate(rows, messages)
+        (values,) = evaluated.values
+        false = evaluated.rows.index[~pc.fill_null(values, fill_value=True).to_numpy()]
+        reasons = dict.fromkeys(np.searchsorted(rows.index, false).tolist(), self._is_false(name))
+        for reject in evaluated.rows.rejects[len(rows.rejects) :]:
+            reasons[int(np.searchsorted(rows.index, reject.index))] = reject.error
+        return reasons
+
+    def _is_false(self, name: str) -> str:
+        return f"{_setting(name)} is false: {self._rules[name].strip()}"
+
+
+def _setting(name: str) -> str:
+    return f"expect.{name}"
