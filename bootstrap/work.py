@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
-from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain
@@ -221,7 +221,9 @@ class Work:
         prove_exclusive_create(self._store)
         with self._turns.taken(plan.source, f"bootstrap rewind --to {plan.asked}") as store:
             require_not_loading(store, plan, lambda: self._table_position(plan.source))
-            return staging.rewind(store, plan)
+            late = staging.rewind(store, plan)
+            require_not_loaded(plan, lambda: self._table_position(plan.source))
+            return late
 
     # accept
 

@@ -4,7 +4,8 @@ Rules:
 
 1. Topics are checked periodically, so that status and health report a recreated one before anything is flushed.
 2. A rewind is noticed at the next claim. A partition without new records makes none, so the marker that it continues
-   from is checked periodically; at most one partition per round, because the store may be slow.
+   from, or the origin of a chain without a marker, is checked periodically; at most one partition per round, because
+   the store may be slow.
 """
 
 from __future__ import annotations
@@ -84,16 +85,16 @@ class Background:
         """Check whether the chain of a partition with nothing to claim was rewound (rule 2)."""
         now_s = self._clock.monotonic_s()
         owned = self._assignment.owned.values()
-        quiet = [each for each in owned if each.tail and each.flight is None and each.buffer.is_empty]
+        quiet = [each for each in owned if each.flight is None and each.buffer.is_empty]
         oldest = min(quiet, key=lambda each: each.looked_at_s, default=None)
-        if oldest is None or oldest.tail is None or now_s - oldest.looked_at_s < LOOK_AT_QUIET_S:
+        if oldest is None or now_s - oldest.looked_at_s < LOOK_AT_QUIET_S:
             return
         oldest.looked_at_s = now_s
         try:
-            moved = not self._stage.is_there(oldest.tail)
+            is_there = oldest.continues(self._stage)
         except StoreError as error:
             self._log.warning("chain not looked at", partition=str(oldest.source), problem=error.problem)
             return
-        if moved:
+        if not is_there:
             self._log.warning("chain moved", partition=str(oldest.source))
             self._assignment.restart(oldest)

@@ -369,6 +369,9 @@ class WriterStage(Protocol):
     def is_there(self, tail: Tail) -> bool:
         """Whether a marker still exists with the same bytes."""
 
+    def begins_at(self, source: TopicPartition, start: Position, generation: int) -> bool:
+        """Whether a partition still has no marker, and no origin of another position or generation."""
+
     @property
     def states(self) -> StateStore:
         """The files of tasks' states."""

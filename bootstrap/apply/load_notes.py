@@ -1,4 +1,4 @@
-"""Keeps rewinds of chains of several topics and loads apart (rules: `common.stage.loading`)."""
+"""Keeps rewinds and loads apart; of chains of several topics by the rules of `common.stage.loading`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
-from common.remedies import CONFIG
+from common.remedies import CONFIG, quoted
 from common.stage.loading import LoadNote, loading_folder
 from common.stage.merged import is_merged
 
@@ -42,3 +42,20 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
     if position is not None and position > plan.position:
         msg = f"the table has {source} up to {position} by now, so that the plan is no longer right"
         raise UsageError(msg, "look at the plan again")
+
+
+def require_not_loaded(plan: RewindPlan, table: Callable[[], Position | None]) -> None:
+    """Call this after a rewind's last change; ``table`` reads the table's position again.
+
+    Raises UsageError where a loader has loaded the chain's first records since the plan was made: it will pass over
+    what is staged from before them.
+    """
+    position = table() if plan.before_chain else None
+    if position is not None and position > plan.position:
+        msg = (
+            f"a loader has loaded {plan.source} up to {position} since the chain was read: it will pass over what is "
+            f"staged from {plan.position} to there"
+        )
+        source, span = plan.source, f"--from {plan.position} --to {position}"
+        where = f"--topic {quoted(source.topic)} --partition {source.partition} {span} --yes"
+        raise UsageError(msg, f"load these records by themselves: `stage-writer replay {CONFIG} {where}`")

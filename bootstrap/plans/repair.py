@@ -59,6 +59,8 @@ class RewindPlan:
     source: TopicPartition
     beginning: ChainOrigin | None = None
     """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
+    before_chain: bool = False
+    """Whether it stages records from before the chain's start, which no table has."""
     notes: tuple[str, ...] = ()
 
 
@@ -105,11 +107,17 @@ def _first_gap(state: PartitionState) -> Span | None:
         # A first marker that follows another one is the rest of a chain; its predecessors are the gap.
         lost = first.previous if first.previous is not None and first.previous < first.span.start else None
         position = first.span.start if lost is None else lost
+        if state.beginning is not None and lost is None and _is_flush(first):
+            position = min(position, state.beginning.position)  # as in delta_loader/plan/plan.py, rule 3
     for marker in markers:
         if marker.span.start > position:
             return Span(position, marker.span.start)
         position = max(position, marker.span.end)
     return None
+
+
+def _is_flush(marker: Marker) -> bool:
+    return marker.manifest is not None and marker.manifest.origin is Origin.FLUSH
 
 
 def _end(state: PartitionState) -> Position:
@@ -163,7 +171,8 @@ def plan_rewind(
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    return RewindPlan(to, end, aside, marker, state.source, beginning, notes)
+    before_chain = state.table is None and position < _root(state)
+    return RewindPlan(to, end, aside, marker, state.source, beginning, before_chain, notes)
 
 
 def _given_up(rest: PartitionState, lost: Span, author: Author, states: TaskStates) -> Marker:

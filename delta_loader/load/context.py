@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from common.settings import LoaderSettings, Stream
     from common.spans import Position, TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.idle import IdleFact, StreamFact
     from delta_loader.load.ports import Ports
     from delta_loader.load.report import StreamReport
@@ -68,6 +69,7 @@ class LoadContext:
         self.listing: Listing = {}
         self.generations: Mapping[TopicPartition, int] = {}
         """By Kafka partition, the generation of the chain that the stage has now."""
+        self._origins: Mapping[TopicPartition, ChainOrigin] = {}
         self.idle: tuple[IdleFact, ...] = ()
         self.partitions: StreamFact | None = None
         """The partitions that the stream's topics have; None where neither Kafka nor a writer says."""
@@ -83,7 +85,7 @@ class LoadContext:
         self.idle, streams = stage.facts()
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
         self.tables.look()
-        self.generations = stage.generations(stream)
+        self._read_origins()
         own, sources = self.tables.own, {*self.listing, *self.generations}
         ids = self.ids if own is None else own.ids(self.ids)
         self.ids = ids.at(self.generations, {} if own is None else own.transactions, sources)
@@ -92,10 +94,8 @@ class LoadContext:
     def inspect(self) -> None:
         """Report how far the stream is without changing anything. Raises KafkaDeltaExpressError."""
         self.report.looked_s = self.ports.clock.monotonic_s()
-        self.listing, self.generations = (
-            self.ports.stage.listing(self.stream),
-            self.ports.stage.generations(self.stream),
-        )
+        self.listing = self.ports.stage.listing(self.stream)
+        self._read_origins()
         own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
         transactions = {} if own is None else own.transactions
         self.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
@@ -104,6 +104,16 @@ class LoadContext:
         for source, listed in self.listing.items():
             self.reporter.partition(source, positions[source], listed, self.markers(source))
         self.reporter.stream(self.staged, 0)
+
+    def _read_origins(self) -> None:
+        """After the listing: a marker that was claimed behind a repair is then listed with the repair's origin."""
+        self._origins = self.ports.stage.origins(self.stream)
+        self.generations = {source: origin.generation for source, origin in self._origins.items()}
+
+    def origin(self, source: TopicPartition) -> Position | None:
+        """The recorded origin of a Kafka partition's chain."""
+        found = self._origins.get(source)
+        return None if found is None else found.position
 
     def position(self, source: TopicPartition) -> Position | None:
         """The main table's position."""

@@ -33,7 +33,7 @@ def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[Top
             context.reporter.held(source, unknown_partition(source, paths))
         if source in context.report.held:
             continue
-        outcome = next_run(context.position(source), markers)
+        outcome = next_run(context.position(source), markers, context.origin(source))
         outcome = cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
         absent = None if stream.table in context.tables.targets else stream.table
         reason = lost.get(source) or held(source, outcome, absent)

@@ -9,7 +9,9 @@ Rules:
    marker is loadable from the position on: Spark filters out the rows below it by their offset column. (This does not
    apply to a chain of several topics, where the rows may have been in another order: `cuttable`.)
 3. When a table has no position for a Kafka partition, loading starts at the chain's first marker, if that marker is a
-   root. If the first marker names a marker before it, the start of the chain was lost and the partition is held.
+   root. If the first marker names a marker before it, the start of the chain was lost and the partition is held. If a
+   writer made it, and the chain's origin is recorded at a lower position, a rewind moved the origin while that writer
+   was still reading from the old one: what lies between is a gap. (Origins are read after the markers were listed.)
 4. One commit loads one schema, the one that has waited longest; a marker with another schema ends its run.
 5. A commit stays within its limits, except for a single marker that is larger than they are: progress comes first.
    Partitions take turns, the one that has waited longest first, so a backlog of one does not starve the others.
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.spark_json import schema_from_json
-from common.stage.markers import Marker, MarkerName, StagedFile, StagedTable
+from common.stage.markers import Marker, MarkerName, Origin, StagedFile, StagedTable
 from common.stage.merged import is_merged
 from common.tables.urls import comparable
 
@@ -182,8 +184,8 @@ class UpToDate:
 NextRun = Run | Overlap | Uncuttable | Gap | MissingOrigin | UnreadableMarker | ForeignMarker | UpToDate
 
 
-def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
-    """The longest unbroken run of markers that starts at ``position`` (rules 1 to 3)."""
+def next_run(position: Position | None, chain: Iterable[Found], origin: Position | None = None) -> NextRun:
+    """The longest unbroken run of markers that starts at ``position`` (rules 1 to 3); ``origin`` is the chain's."""
     ordered = sorted(chain, key=_order)
     if position is None:
         first = ordered[0] if ordered else None
@@ -191,7 +193,8 @@ def next_run(position: Position | None, chain: Iterable[Found]) -> NextRun:
             return first or UpToDate()
         if first.previous is not None:
             return MissingOrigin(first)
-        position = first.span.start
+        by_writer = first.manifest is not None and first.manifest.origin is Origin.FLUSH
+        position = origin if by_writer and origin is not None and origin < first.span.start else first.span.start
     return _foreign(ordered, position) or _run_from(position, ordered)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore, StoredObject
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
@@ -108,17 +109,21 @@ class Stage:
                 streams += told
         return tuple(facts), tuple(streams)
 
-    def generations(self, stream: Stream) -> dict[TopicPartition, int]:
-        """The generation of each chain that has been started (chain_origins.py). Raises StoreError, MarkerError."""
+    def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:
+        """The origin of each chain that has one (chain_origins.py). Raises StoreError, MarkerError."""
         folders = _folders(BEGIN, stream)
-        begun = [item for folder in folders for item in self._store.list(folder) if item.size_bytes]
+        begun = [item for folder in folders for item in self._store.list(folder)]
         contents = self._parallel(lambda item: self._store.read(item.path), begun)
-        found: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, ChainOrigin] = {}
         for item, data in zip(begun, contents, strict=True):
             source = source_of(item.path)
             if source is not None and data is not None and stream.takes(source.topic):
-                found[source] = origin_from_bytes(item.path, data).generation
+                found[source] = origin_from_bytes(item.path, data)
         return found
+
+    def generations(self, stream: Stream) -> dict[TopicPartition, int]:
+        """The generation of each chain that has an origin. Raises StoreError, MarkerError."""
+        return {source: origin.generation for source, origin in self.origins(stream).items()}
 
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]

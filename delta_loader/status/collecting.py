@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.failures import LastFailure
     from common.stage.markers import MarkerName
     from common.tables.state import TableState
@@ -136,7 +137,8 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         if table is not None:
             histories[url] = read_stream_history(stream, table, open_store(url))
             identities[url] = histories[url].identity(table.transactions)
-    begun = stage.generations(stream)
+    origins = stage.origins(stream)
+    begun = {source: origin.generation for source, origin in origins.items()}
     own = identities.get(stream.table, NO_IDENTITY)
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, sources)
     positions = {source: ids.position(transactions, source) for source in sources}
@@ -148,7 +150,9 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         source: identity.younger(source, (marker for name in names for marker in read.get(name, ())))
         for source, names in wanted.items()
     }
-    outcomes = {source: _outcome(stream, positions[source], found.get(source, [])) for source in sources}
+    outcomes = {
+        source: _outcome(stream, positions[source], found.get(source, []), origins.get(source)) for source in sources
+    }
     lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
     waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
     unknown = {
@@ -210,8 +214,9 @@ def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:
     return around if listed.names[-1] in around else [*around, listed.names[-1]]
 
 
-def _outcome(stream: Stream, position: Position | None, found: Sequence[Found]) -> NextRun:
-    return cuttable(next_run(position, found), stream.row_tables, kafka_columns=stream.kafka_columns)
+def _outcome(stream: Stream, position: Position | None, found: Sequence[Found], origin: ChainOrigin | None) -> NextRun:
+    outcome = next_run(position, found, None if origin is None else origin.position)
+    return cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
 
 
 def _lacking_a_file(

@@ -83,6 +83,12 @@ class AssignedPartition:
         """Where its chain ends."""
         return ResumePoint(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
+    def continues(self, stage: WriterStage) -> bool:
+        """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
+        if self.tail is not None:
+            return stage.is_there(self.tail)
+        return stage.begins_at(self.source, self.buffer.start, self.lineage.generation)
+
     def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
         return stage.flush_job(

@@ -19,9 +19,12 @@ Rules:
    loader makes of late claims have other names. A partition's only marker is never withdrawn where it has no origin,
    even if there is a copy: it may be the only record of where reading continues.
 5. Markers of a lower generation than the partition's are ignored: they are of a topic that no longer exists.
-6. Right before a claim a guard is called: after a pause that may have cost the group membership, a job waits; and
-   records that may come from a recreated topic are not staged into the old one's chain.
-7. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
+6. Right before a claim, after every other request, a guard is called: after a pause that may have cost the group
+   membership, a job waits; and records that may come from a recreated topic are not staged into the old one's chain.
+7. The first claim of a chain has no marker before it that could show a rewind. The chain's origin is read before it
+   and after it: where an operator has moved the origin, or made a marker, the partition is started again. A claim that
+   comes between is not loaded (delta_loader/plan/plan.py, rule 3).
+8. No claim is made once the flush's first file is older than `LONGEST_FLUSH_S`: a clean-up removes old files that no
    marker names, and one that listed them may do so after the claim.
 """
 
@@ -32,7 +35,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from common.errors import StoreError
+from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
@@ -293,6 +296,15 @@ class ObjectStage:
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
+    def begins_at(self, source: TopicPartition, start: Position, generation: int, own: str | None = None) -> bool:
+        """Whether a chain without a marker, but for ``own``, still has its origin there (rule 7)."""
+        try:
+            origin, tail = self.beginning(source), self.tail(source)
+        except MarkerError:
+            return False  # the partition's next start reports it
+        is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)
+        return not is_moved and (tail is None or tail.path == own)
+
     def is_last(self, name: MarkerName, generation: int) -> bool:
         """Whether no marker of this or a later generation is above this one."""
         found = (MarkerName.parse(item.path) for item in self._store.list(folder_of(name.topic_partition)))
@@ -392,6 +404,8 @@ class Job:
         if self._outboxes is None:
             self._outboxes = self._stage.write_outbox(self._flush)
         marker, data = self._seal(files)
+        if self._flush.tail is None and not self._begins_here(marker.name):
+            return LostClaim()
         match self._guard():
             case ClaimVerdict.CLAIM:
                 is_old = self._stage.now_s() - self._began_s > LONGEST_FLUSH_S
@@ -402,16 +416,20 @@ class Job:
                 return other
 
     def _claim(self, marker: Marker, data: bytes, files: list[NewFile]) -> FlushOutcome:
+        tail = self._flush.tail
         if not self._stage.claim(marker.name, data):
             return LostClaim()
-        tail = self._flush.tail
-        is_there = tail is None or self._stage.is_there(tail)
+        is_there = self._begins_here(marker.name) if tail is None else self._stage.is_there(tail)
         moved = not is_there or not self._stage.is_last(marker.name, self._flush.lineage.generation)
         if tail is not None and moved and self._stage.withdraw_if_rewound(marker.name, data, tail):
             return LostClaim()
         if not moved and self._state is not None and self._state.files.snapshot != self._state.before.snapshot:
             self._stage.state_cleaning.clean(marker.name.topic_partition)
         return Sealed(marker, len(files), sum(file.staged.size_bytes for file in files), moved)
+
+    def _begins_here(self, name: MarkerName) -> bool:
+        generation = self._flush.lineage.generation
+        return self._stage.begins_at(name.topic_partition, name.start, generation, name.path)
 
     def _encode(self) -> list[NewFile]:
         if self._files is None:

@@ -18,10 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.chain_origins import origin_from_bytes, origin_path
-from common.stage.markers import DONE, folder_of
+from common.stage.markers import DONE
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import RETRIES_S
 from delta_loader.ports import in_turn
@@ -30,7 +29,7 @@ from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.store import SimulatedStore
 from tests.simulation.vacuumed_log import VacuumedLog
-from tests.simulation.world import Crash, Effect, Fault, Process
+from tests.simulation.world import Effect, Fault, Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,15 +202,7 @@ class Hostile(Kind):
         for torn in list(self._torn):
             self._put_bytes_back(torn)
         self.around.broker.unstable.clear()
-        self._spawn("producer", self._end_logs)
-
-    def _end_logs(self) -> None:
-        """A last record shows where each log ends, once it is known where its chain begins."""
-        broker = self.around.broker
-        while not all(map(self._has_chain, broker.logs)):
-            self.around.world.sleep_s(1)
-        for source in sorted(broker.logs):
-            broker.append(source, *self.record(source))
+        self.around.spawn("producer", self.end_logs)
 
     def _hours(self) -> None:
         """All machines stand still, or the store is away for all of that time; the group notices or does not."""
@@ -238,7 +229,7 @@ class Hostile(Kind):
         def run() -> None:
             CleanUp(self.settings, self._open, in_turn).run(older_than_s, remove=True)
 
-        self._spawn("cleaner", run)
+        self.around.spawn("cleaner", run)
 
     def _vacuum(self) -> None:
         """Another program's VACUUM, by the table's retention."""
@@ -258,7 +249,7 @@ class Hostile(Kind):
         def ended() -> None:
             self._running -= 1
 
-        self._spawn("vacuum", run, ended)
+        self.around.spawn("vacuum", run, ended)
 
     def _optimize(self) -> None:
         if self.log.tables:
@@ -295,12 +286,12 @@ class Hostile(Kind):
         world.faults[Fault.RETENTION] += 1
         broker.low[source] = world.rng.randint(low + 1, end)
         world.tell(f"Kafka's records of {source} begin at {broker.low[source]}")
-        if not self._has_chain(source):
+        if not self.around.has_chain(source):
             self.around.given_up.give(source, 0, broker.low[source])  # it begins with the earliest that there is
 
     def _add_partition(self) -> None:
         world, broker = self.around.world, self.around.broker
-        if len(broker.logs) == 6 or not self._has_chain(TopicPartition(Topic("orders"), Partition(0))):
+        if len(broker.logs) == 6 or not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
             return
         source = TopicPartition(Topic("orders"), Partition(len(broker.logs)))
         world.faults[Fault.PARTITION_ADDED] += 1
@@ -379,38 +370,11 @@ class Hostile(Kind):
 
     def _pinned(self, source: TopicPartition, position: int) -> None:
         """A stream that starts at ``latest`` does not want what was there before, but of added partitions (rule 4)."""
-        if self._starts_late and not self._has_chain(TopicPartition(Topic("orders"), Partition(0))):
+        if self._starts_late and not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
             self.around.given_up.give(source, 0, position)
-
-    def _has_chain(self, source: TopicPartition) -> bool:
-        """Whether something says where it begins."""
-        starts = (
-            f"{STAGE}/{folder_of(source)}",
-            f"{STAGE}/stray/{folder_of(source)}",
-            f"{STAGE}/{origin_path(source)}",
-        )
-        return any(path.startswith(starts) for path in self.around.bucket.objects)
 
     def _open(self, url: str) -> SimulatedStore:
         return SimulatedStore(self.around.world, self.around.bucket, url)
-
-    def _spawn(self, name: str, run: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
-        world = self.around.world
-        process = Process(f"{name}#{world.now_ms}")
-        world.tell(f"{process.name} starts")
-
-        def until_it_ends() -> None:
-            try:
-                run()
-            except KafkaDeltaExpressError as error:
-                world.tell(f"{process.name} ends: {error.problem}")
-            except Crash:
-                return
-            finally:
-                ended()
-            process.alive = False
-
-        world.spawn(process, until_it_ends)
 
     def problems(self) -> list[str]:
         """What commits brought twice."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import TopicPartition
+from common.stage.chain_origins import origin_path
+from common.stage.markers import folder_of
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
 from stage_writer.notifications.ports import NO_NOTIFIER
@@ -22,7 +25,7 @@ from tests.simulation.delta_log import DeltaLog, Place
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.invariants import StageInvariants
 from tests.simulation.operators import Operator
-from tests.simulation.world import WorldClock
+from tests.simulation.world import Crash, Process, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from tests.simulation.kafka import Record as Sent
     from tests.simulation.operators import GivenUp
     from tests.simulation.store import Bucket, SimulatedStore
-    from tests.simulation.world import Process, World
+    from tests.simulation.world import World
 
 STAGE, TABLE, DEAD_LETTERS = "memory://stage", "memory://orders", "memory://orders_dead_letters"
 Wanted = tuple["Mapping[str, int]", ...]
@@ -81,6 +84,34 @@ class Around:
     def may_lack(self, source: TopicPartition, offset: int, *, deleted: bool) -> bool:
         """Whether nobody misses a record: an operator gave it up, or nobody had staged it of a deleted topic."""
         return deleted or self.given_up.has(source, offset)
+
+    def has_chain(self, source: TopicPartition) -> bool:
+        """Whether something says where a partition's chain begins."""
+        starts = (
+            f"{STAGE}/{folder_of(source)}",
+            f"{STAGE}/stray/{folder_of(source)}",
+            f"{STAGE}/{origin_path(source)}",
+        )
+        return any(path.startswith(starts) for path in self.bucket.objects)
+
+    def spawn(self, name: str, run: Callable[[], None], ended: Callable[[], None] = lambda: None) -> None:
+        """A process that is no service."""
+        world = self.world
+        process = Process(f"{name}#{world.now_ms}")
+        world.tell(f"{process.name} starts")
+
+        def until_it_ends() -> None:
+            try:
+                run()
+            except KafkaDeltaExpressError as error:
+                world.tell(f"{process.name} ends: {error.problem}")
+            except Crash:
+                return
+            finally:
+                ended()
+            process.alive = False
+
+        world.spawn(process, until_it_ends)
 
 
 class Kind:
@@ -171,6 +202,17 @@ class Kind:
 
     def ends_war(self) -> None:
         """From now on there is peace."""
+
+    def end_logs(self) -> None:
+        """A process that adds a last record to each log, which shows its end, once it is known where its chain begins.
+
+        Without one, a chain that begins at the end of its log has no position.
+        """
+        broker = self.around.broker
+        while not all(map(self.around.has_chain, broker.logs)):
+            self.around.world.sleep_s(1)
+        for source in sorted(broker.logs):
+            broker.append(source, *self.record(source))
 
     def refusing(self, tables: SimulatedTables) -> Refusing | None:
         """What a loader needs where a table refuses records."""

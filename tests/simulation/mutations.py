@@ -56,6 +56,7 @@ from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores.disk import DiskBackend
 from tests.simulation import hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
+from tests.simulation import origin_mutations as origins
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
@@ -68,6 +69,7 @@ from tests.simulation.world import (
     LATE_COMMITS,
     MANY_REPAIRS,
     OPERATED,
+    OPERATED_EARLY,
     RECREATED,
     REGISTRY_AWAY,
     SIGNS_LOST,
@@ -695,6 +697,14 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("a lease names topics", broken.a_lease_is_an_app_ids, None),
             ("files of another table are not passed over", broken.files_of_other_tables_are_passed_over, None),
             ("a new chain begins behind what is loaded", broken.a_new_chain_begins_at_kafkas_first_record, CALLED),
+        )
+    ),
+    *(
+        Mutation(rule, breaking, OPERATED_EARLY, Worlds.BACKFILLED)
+        for rule, breaking in (
+            ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed),
+            ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys),
+            ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed),
         )
     ),
     *(

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
-from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind, plan_skip
@@ -51,6 +51,10 @@ class GivenUp:
     def give(self, source: TopicPartition, start: int, end: int) -> None:
         """An operator gives them up."""
         self.spans.setdefault(source, []).append((start, end))
+
+    def want(self, source: TopicPartition, start: int) -> None:
+        """An operator asks for all from there on."""
+        self.spans[source] = [(first, min(end, start)) for first, end in self.spans.get(source, ())]
 
 
 @dataclass(slots=True)
@@ -173,9 +177,16 @@ class Operator:
         self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
         with self._turns.taken(state.source, "rewind") as store:
             table = partial(self._tables.state, self._stream.table)
-            require_not_loading(store, plan, lambda: table_position(store, self._stream, state.source, table()))
+
+            def position() -> Position | None:
+                return table_position(store, self._stream, state.source, table())
+
+            require_not_loading(store, plan, position)
             staging.rewind(store, plan)
+            require_not_loaded(plan, position)
             self._done(state.source)
+        if plan.before_chain:
+            self._given_up.want(state.source, int(plan.position))
 
     def _restart(self, state: PartitionState, *, give_up: bool) -> None:
         plan = plan_restart(state, give_up=give_up)

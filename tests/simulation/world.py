@@ -188,6 +188,9 @@ class Chances:
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair what is whole."""
 
+OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
+"""Operators who come before the first marker, and claims that take their time."""
+
 MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05)
 """Operators who repair all the time, and so at once."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tests.simulation.backfilled import Backfilled
 from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
 from tests.simulation.disks import OnDisk
@@ -49,6 +50,8 @@ class Worlds(StrEnum):
     """Loaders that load when they are told of markers, by a control topic that loses what is said."""
     HOSTILE = "hostile"
     """Plain records, and clean-ups, VACUUMs, RESTOREs, retention, long outages, torn objects and more around them."""
+    BACKFILLED = "backfilled"
+    """Streams that start at the end of their topics, and operators who want what lies before it after all."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
@@ -73,6 +76,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.JOINED: Joined,
     Worlds.TOLD: Told,
     Worlds.HOSTILE: Hostile,
+    Worlds.BACKFILLED: Backfilled,
 }
 
 

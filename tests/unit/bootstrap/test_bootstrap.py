@@ -9,6 +9,7 @@ import pytest
 
 from bootstrap import view
 from bootstrap.apply import stage
+from bootstrap.apply.load_notes import require_not_loaded
 from bootstrap.plans.plan import (
     BeginChain,
     Make,
@@ -437,6 +438,28 @@ def test_what_an_interrupted_rewind_to_zero_was_to_stage_is_not_skipped_by_the_n
     assert rewound(late, 40 - 1).position == 0
     gone = state([flush(30, 40, 20)], beginning=ChainOrigin(Position(0)), low=15)
     assert rewound(gone, 25).position == 20, "as far as Kafka can bring it again"
+
+
+def test_what_a_moved_origin_left_without_a_marker_is_rewound_or_skipped() -> None:
+    """As the loader says that holds it: a writer claimed where the chain began before."""
+    late = state([flush(30, 40, None)], beginning=ChainOrigin(Position(10)))
+    assert rewound(late, 10).position == 10
+    assert plan_skip(late, Position(30), AUTHOR).marker.span == Span(Position(10), Position(30))
+
+
+@pytest.mark.parametrize(("to", "table", "is_told"), [(10, 40, True), (10, None, False), (30, 40, False)])
+def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
+    to: int, table: int | None, *, is_told: bool
+) -> None:
+    """The loader passes over what it stages from there; of a rewind within the chain the table has it all."""
+    plan = rewound(state([flush(30, 40, None)], beginning=ChainOrigin(Position(30))), to)
+    found = None if table is None else Position(table)
+    if not is_told:
+        return require_not_loaded(plan, lambda: found)
+    with pytest.raises(UsageError, match="has loaded orders/0 up to 40 since") as error:
+        require_not_loaded(plan, lambda: found)
+    assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 40 --yes" in error.value.remedy
+    return None
 
 
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:

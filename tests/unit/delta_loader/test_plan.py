@@ -88,6 +88,14 @@ def test_a_table_without_position_begins_at_a_root_only() -> None:
     assert next_run(None, [marker(5, 9, 3)]) == MissingOrigin(marker(5, 9, 3))
 
 
+def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker() -> None:
+    first, by_operator = marker(5, 9, None), by_hand(7)
+    assert next_run(None, [first], Position(0)) == Gap(Position(0), Position(5))
+    assert next_run(None, [first], Position(5)) == next_run(None, [first], Position(7)) == run_of(first)
+    assert next_run(None, [by_operator], Position(0)) == run_of(by_operator), "who made it has said where to begin"
+    assert next_run(Position(5), [first], Position(0)) == run_of(first), "the table's position decides where it has one"
+
+
 def test_a_straddling_marker_is_cut_unless_another_begins_at_the_position() -> None:
     straddling, exact = marker(5, 15), marker(10, 12)
     assert next_run(Position(10), [straddling]) == Overlap(Position(10), straddling)

@@ -229,6 +229,27 @@ def test_a_partition_without_new_records_is_staged_again_after_a_rewind(tmp_path
     assert world.chain() == [(0, 10, "first", 0)]
 
 
+def test_a_partition_that_has_staged_nothing_notices_a_rewind_of_its_origin(tmp_path: Path) -> None:
+    """No marker shows it: the stream began at its topic's end, and is to begin at the first record after all."""
+    world = World(tmp_path, {FIRST: 10}, "latest")
+    world.steps()
+    write_beginning(world, FIRST, ChainOrigin(Position(0)))
+    world.steps(2)
+    assert world.chain() == [], "not each round looks"
+    world.clock.now_s += LOOK_AT_QUIET_S
+    world.steps(30)  # it has to hear from its group first
+    assert world.chain() == [(0, 10, "first", 0)]
+
+
+def test_a_partition_with_records_in_its_buffer_notices_it_before_its_first_claim(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10}, "latest")
+    world.steps()
+    write_beginning(world, FIRST, ChainOrigin(Position(0)))
+    world.group.ends[FIRST] = 12
+    world.steps()
+    assert world.chain() == [(0, 12, "first", 0)]
+
+
 def test_a_quiet_partition_whose_chain_cannot_be_looked_at_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

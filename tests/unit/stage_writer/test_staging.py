@@ -1,6 +1,7 @@
 """Claims, one after the other: histories in which a late writer would do harm, each with its own test."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_to_json, to_arrow_schema
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.chain_origins import ChainOrigin
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
 from common.stage.notifications import news_path
@@ -103,6 +104,20 @@ class Forgetful(FsspecStore):
         return outcome
 
 
+class Meanwhile(FsspecStore):
+    """A store in which something happens right before its user's first marker is created."""
+
+    def __init__(self, world: World, happens: Callable[[], object]) -> None:
+        super().__init__(world.store.url)
+        self._happens: Callable[[], object] | None = happens
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
+        return super().create(path, data)
+
+
 class Rewound(FsspecStore):
     """A store in which a chain is rewound to 10 and staged again while its user looks below stray/ the first time."""
 
@@ -180,14 +195,56 @@ def test_settling_right_after_the_claim_only_costs_a_look(world: World) -> None:
 
 def test_a_zombie_without_a_marker_before_it_does_not_go_on_either(world: World) -> None:
     """The loader has settled the chain's first marker; its position is claimed again by one who saw no chain."""
-    zombie = world.job(0, 90, None)
-    first = world.seal(0, 10, None)
-    second = world.seal(10, 20, first.tail)
-    world.settle(0)
-    outcome = zombie.run()
+    others: list[Sealed] = []
+
+    def meanwhile() -> None:
+        others.append(world.seal(0, 10, None))
+        others.append(world.seal(10, 20, others[0].tail))
+        world.settle(0)
+
+    outcome = world.job(0, 90, None, world.stage(Meanwhile(world, meanwhile))).run()
     assert isinstance(outcome, Sealed)
     assert outcome.chain_moved, "the zombie must read the chain again"
-    assert world.stage().tail(SOURCE) == second.tail, "and a later owner must not begin at its end"
+    assert world.stage().tail(SOURCE) == others[1].tail, "and a later owner must not begin at its end"
+
+
+def test_a_zombie_that_finds_a_chain_where_it_knew_of_none_claims_nothing(world: World) -> None:
+    zombie = world.job(0, 90, None)
+    second = world.seal(10, 20, world.seal(0, 10, None).tail)
+    world.settle(0)
+    assert isinstance(zombie.run(), LostClaim)
+    assert world.markers() == [second.tail.path]
+
+
+@pytest.mark.parametrize("moved", [ChainOrigin(Position(0)), ChainOrigin(Position(100), generation=1)])
+def test_the_first_claim_of_a_chain_is_not_made_where_its_origin_has_moved(world: World, moved: ChainOrigin) -> None:
+    """A rewind to 0, or a restart, of a chain that began at the end of its topic, and has no marker yet."""
+    world.stage().begin(SOURCE, ChainOrigin(Position(100)))
+    late = world.job(100, 120, None)
+    world.store.write(origin_path(SOURCE), origin_to_bytes(moved))
+    assert isinstance(late.run(), LostClaim)
+    assert world.markers() == []
+
+
+def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(world: World) -> None:
+    def rewind() -> None:
+        world.store.write(origin_path(SOURCE), origin_to_bytes(ChainOrigin(Position(0))))
+
+    world.stage().begin(SOURCE, ChainOrigin(Position(100)))
+    outcome = world.job(100, 120, None, world.stage(Meanwhile(world, rewind))).run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved
+    assert world.job(0, 10, None).run() == LostClaim(), "it has a marker now"
+
+
+def test_the_first_claim_is_made_where_the_chain_begins_as_before(world: World) -> None:
+    world.stage().begin(SOURCE, ChainOrigin(Position(100), generation=2))
+    assert not world.seal(100, 120, None, generation=2).chain_moved
+
+
+def test_no_claim_is_made_where_the_origin_cannot_be_read(world: World) -> None:
+    world.store.write(origin_path(SOURCE), b"{")
+    assert isinstance(world.job(0, 10, None).run(), LostClaim)
 
 
 def test_a_zombie_does_not_take_another_zombies_marker_for_the_one_it_knew(world: World) -> None:
@@ -264,9 +321,15 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
     world: World, generation_above: int, *, moved: bool
 ) -> None:
     """A topic that was created again counts from 0, below all that its predecessor has left."""
-    world.seal(500, 510, None, generation=0)
-    world.seal(600, 610, None, generation=generation_above)
-    assert world.seal(0, 10, None, generation=1).chain_moved is moved
+    old = world.seal(500, 510, None, generation=0)
+    world.stage().begin(SOURCE, ChainOrigin(Position(0), generation=1))
+
+    def meanwhile() -> None:
+        world.seal(600, 610, old.tail, generation=generation_above)
+
+    outcome = world.job(0, 10, None, world.stage(Meanwhile(world, meanwhile)), generation=1).run()
+    assert isinstance(outcome, Sealed)
+    assert outcome.chain_moved is moved
 
 
 def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:

@@ -1,0 +1,76 @@
+"""Streams that start at the end of their topics, and operators who want what lies before it after all.
+
+What Kafka had when a chain's origin was recorded is not wanted. A rewind to before that origin, once it has told the
+operator that it is done, wants what it names, also where no marker shows a running writer that the chain was rewound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.stage.chain_origins import origin_from_bytes, origin_path
+from tests.simulation.invariants import StageInvariants
+from tests.simulation.kinds import STAGE, Around, Kind, settings_of
+from tests.simulation.operators import Operator
+
+if TYPE_CHECKING:
+    from common.spans import TopicPartition
+    from tests.simulation.invariants import Objects
+
+_BEFORE = 12
+"""The most records that a log has when its stream starts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OriginInvariants(StageInvariants):
+    """Those of every stage; what lies before the first origin of a chain is given up."""
+
+    around: Around
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        super(OriginInvariants, self).put(objects, path, data)
+        for source in self.around.broker.logs:
+            if path == f"{STAGE}/{origin_path(source)}" and path not in objects:
+                self.around.given_up.give(source, 0, int(origin_from_bytes(path, data).position))
+
+
+class Early(Operator):
+    """One who also rewinds chains that have no marker yet, and those of which nothing is loaded, to before them."""
+
+    def repair(self, source: TopicPartition) -> None:
+        """To 0 every other time."""
+        if self._world.rng.random() < 0.5:
+            self.mend(source, give_up=False)
+        else:
+            super().repair(source)
+
+
+class Backfilled(Kind):
+    """The plain kind, with ``start: latest``."""
+
+    settings = settings_of(start="latest")
+    operator = Early
+    is_mended = True
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        self._is_begun = False
+
+    def invariants(self) -> OriginInvariants:
+        """With origins."""
+        return OriginInvariants(STAGE, self.stream, lambda: self.log.tables, around=self.around)
+
+    def happens(self) -> None:
+        """Logs are not empty when the stream starts."""
+        if self._is_begun:
+            return
+        self._is_begun, broker = True, self.around.broker
+        for source in sorted(broker.logs):
+            for _ in range(self.around.world.rng.randrange(_BEFORE)):
+                broker.append(source, *self.record(source))
+
+    def ends_war(self) -> None:
+        """Each log ends with a record that is wanted."""
+        self.around.spawn("producer", self.end_logs)

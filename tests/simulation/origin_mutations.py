@@ -1,0 +1,34 @@
+"""Rules of chains whose origin is moved, each broken on purpose (tests/simulation/backfilled.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from delta_loader.load.context import LoadContext
+from stage_writer.stage.staging import ObjectStage
+from tests.simulation import operators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+from contextlib import contextmanager
+
+
+@contextmanager
+def a_moved_origin_goes_unnoticed() -> Iterator[None]:
+    """By writers, and by the loaders that stand behind them."""
+    with (
+        patch.object(ObjectStage, "begins_at", lambda *_where, **_own: True),
+        patch.object(LoadContext, "origin", lambda _self, _source: None),
+    ):
+        yield
+
+
+def what_lies_before_the_first_marker_is_nobodys() -> AbstractContextManager[object]:
+    return patch.object(LoadContext, "origin", lambda _self, _source: None)
+
+
+def a_first_load_during_a_rewind_goes_unnoticed() -> AbstractContextManager[object]:
+    return patch.object(operators, "require_not_loaded", lambda _plan, _table: None)
