@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from tests.conftest import FRESH_SEED
@@ -54,8 +52,11 @@ def test_a_seed_is_one_history() -> None:
 
 
 def test_the_faults_do_happen() -> None:
-    faults = sum((run(seed).faults for seed in range(60)), start=Counter[Fault]())
-    for worlds in (Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.EDITED):
-        faults += sum((run(seed, worlds).faults for seed in range(16)), start=Counter[Fault]())
-    faults += sum((run(seed, Worlds.EDITED, CALLED).faults for seed in range(12)), start=Counter[Fault]())
-    assert faults.keys() == set(Fault)
+    worlds = (Worlds.PLAIN, Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.EDITED)
+    missing = set(Fault)
+    for seed in range(100):
+        missing -= {fault for one in worlds for fault in run(seed, one).faults}
+        missing -= run(seed, Worlds.EDITED, CALLED).faults.keys()
+        if not missing:
+            break
+    assert not missing
