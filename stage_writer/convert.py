@@ -29,7 +29,7 @@ from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
 from common.spans import Position
 from common.stage.markers import TableKind
-from common.tables.changes import table_columns
+from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
@@ -116,7 +116,7 @@ class StreamConverter:
         if stream.evolves:
             room = stream.evolve_limit - sum(one.size for one in gained)
             kept = StructType(tuple(one for one in self._decoder.columns if schema.field(one.name)))
-            self._offers = Offers(kept, self._taken, room)
+            self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; ignores columns that are not for it."""
@@ -255,9 +255,11 @@ class StreamConverter:
 
 def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> Iterator[Step]:
     """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
+    router: Router | None = None
     for step in _record_steps(stream, columns):
         yield step
         columns = step.columns
+        router = step if isinstance(step, Router) else router
     named = naming_of(stream).of(columns, made_columns(stream))
     if named.plan is not None:
         yield Names(named.columns, named.plan)
@@ -268,7 +270,7 @@ def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> I
         columns = kafka.columns
     by = merge_by_of(stream)
     if by is not None:
-        yield Events(columns, stream, by, keys)
+        yield Events(columns, stream, by, keys, router)
     if stream.staged_place is not None:
         yield Places(columns, stream.staged_place)
 

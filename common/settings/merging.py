@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
-from common.settings.columns import declared_columns_of_table, naming_of
+from common.settings.columns import declared_columns_of_table, naming_of, table_columns_of
 from common.tables.changes import MergeBy, merge_by
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
         return None
     merge = stream.merge
     return merge_by(merge.keys, stream.kafka_column_names, merge.sequence, merge.soft_delete)
+
+
+def columns_of_rows(stream: Stream) -> tuple[str, ...]:
+    """The names of all columns that the settings give the stream's rows in the table."""
+    soft = stream.merge.soft_delete if stream.merge is not None else None
+    added = (*stream.kafka_column_names, *stream.included_column_names, *((soft,) if soft is not None else ()))
+    return (*table_columns_of(stream).names, *added)
 
 
 def operation_of(stream: Stream) -> tuple[str, tuple[str, ...]] | None:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common.errors import KafkaDeltaExpressError
+from common.settings.merging import columns_of_rows
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import KnownChain
 from common.tables.rollback import RollbackKind
@@ -28,7 +29,7 @@ from delta_loader.plan.held import missing_file, stage_again
 from delta_loader.plan.plan import TableShape, shape_of, shapes_of
 from delta_loader.tables.commits import Target, needed, side_commit
 from delta_loader.tables.load_modes.compatibility import require_compatible
-from delta_loader.tables.load_modes.load_mode import choose_load_mode, require_loadable, through_spark
+from delta_loader.tables.load_modes.load_mode import Merge, choose_load_mode, require_loadable, through_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from delta_loader.ports import DeltaTables, OpenStore, ParallelMap, TableMaker
     from delta_loader.stage.reading import Stage
     from delta_loader.tables.commits import CommitNaming, TableCommit
+    from delta_loader.tables.load_modes.load_mode import LoadMode
 
 
 class StreamTables:
@@ -147,10 +149,17 @@ class StreamTables:
         require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
-        seen = Target(url, state.table_id, shape, state.transactions, state.version, way)
+        seen = Target(url, state.table_id, shape, state.transactions, state.version, way, owned=self._owned(way, url))
         target, back = self._look_back.look(seen)
         self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
+
+    def _owned(self, way: LoadMode, url: str) -> frozenset[str]:
+        """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
+        if not isinstance(way, Merge):
+            return frozenset()
+        gained = self._stage.evolved(self._stream.app_id) if self._stream.evolves else None
+        return frozenset((*columns_of_rows(self._stream.at(url)), *(() if gained is None else gained.columns.names)))
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
         """Create the tables that the load is the first to need; check that its files are compatible. Raises TableError.

@@ -26,6 +26,7 @@ from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.spark.checks import PROBLEM, TableChecks
 from delta_loader.spark.gateway import Gateway, table_errors
+from delta_loader.spark.merging.merge_writes import event_writes
 from delta_loader.spark.merging.validation import MergeValidator
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import rows_of, staged_rows
@@ -96,8 +97,18 @@ class ConstraintChecker:
 
     def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """Each event is one row that would have been merged."""
-        refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
-        return [] if refused is None else [_record(*one, 1) for one in _found(refused, JUDGED_PLACE, most)]
+        by = writes[0].shape.merge
+        frames = []
+        if by is not None and any(write.casts for write in writes):
+            lossy = (self._lossy(write, by.place) for write in event_writes(writes, by))
+            frames += [frame.toDF(*JUDGED_PLACE, PROBLEM) for frame in lossy]
+        if checks_rows(target.way):
+            refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
+            frames += [] if refused is None else [refused.select(*JUDGED_PLACE, PROBLEM)]
+        if not frames:
+            return []
+        found = _found(reduce(DataFrame.unionByName, frames), JUDGED_PLACE, most)
+        return [_record(*one, 1) for one in found]
 
     def _staged(self, write: SparkWrite) -> DataFrame:
         return DataFrame(staged_rows(self._gateway, write, self._stage_url, placed=True), self._spark)

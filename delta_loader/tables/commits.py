@@ -54,6 +54,8 @@ class Target:
     """How rows are written to it."""
     identity: TableIdentity = NO_IDENTITY
     """What the stream's positions in it belong to."""
+    owned: frozenset[str] = frozenset()
+    """Where events are merged: the columns that the stream's rows have, some of which an older file may lack."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table with the commit in it, as the version right after this one."""
@@ -201,7 +203,8 @@ def side_commit(target: Target, naming: CommitNaming, load: Load) -> TableCommit
 def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit:
     """What a table needs of one of a load's markers."""
     start, by_spark = _start(target, ids, load, marker), through_spark(target.way)
-    return split_files_at(target.url, marker, start, by_spark=by_spark, schema=target.shape.schema)
+    schema, owned = target.shape.schema, target.owned
+    return split_files_at(target.url, marker, start, by_spark=by_spark, schema=schema, owned=owned)
 
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:

@@ -16,8 +16,9 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from common.tables.changes import DELETE_COLUMN
 from delta_loader.plan.plan import shape_of
-from delta_loader.tables.load_modes.casting import casts_of
+from delta_loader.tables.load_modes.casting import casts_of, merged_schema
 from delta_loader.tables.load_modes.record_identity import place_of
 
 if TYPE_CHECKING:
@@ -74,10 +75,19 @@ class FileSplit:
         return (*self.added, *(file for write in self.written for file in write.files))
 
 
-def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool = False, schema: str = "") -> FileSplit:
+def split_files_at(
+    url: str,
+    marker: Marker,
+    start: Position,
+    *,
+    by_spark: bool = False,
+    schema: str = "",
+    owned: frozenset[str] = frozenset(),
+) -> FileSplit:
     """What the table at ``url`` needs of a marker when it has all positions below ``start``.
 
     ``by_spark``: no file is added as it is. ``schema`` is the table's: Spark casts staged types that differ from it.
+    ``owned`` are the columns of a table that is merged into that events set, also where a file lacks them.
     """
     if marker.span.end <= start:
         return FileSplit()
@@ -87,15 +97,27 @@ def split_files_at(url: str, marker: Marker, start: Position, *, by_spark: bool 
         if table.url != url:
             continue
         whole, cut = _parted(table.files, marker, start)
-        casts = casts_of(schema, table.schema) if schema else ()
+        casts = _casts(table, schema) if schema else ()
         is_read = by_spark or bool(casts)
         added += [file for file in whole if not (file.is_mixed or is_read)]
         found = [
             *_writes(marker, table, [file for file in whole if file.is_mixed or is_read], None),
             *_writes(marker, table, cut, start),
         ]
+        if table.merge is not None and schema:
+            read = merged_schema(schema, table.schema, owned)
+            found = [replace(write, shape=replace(write.shape, schema=read)) for write in found]
         written += [replace(write, casts=casts) for write in found]
     return FileSplit(tuple(added), tuple(written))
+
+
+def _casts(table: StagedTable, schema: str) -> tuple[Cast, ...]:
+    """The casts of staged rows; of an event that deletes only what says which row, and which event wins, is used."""
+    if table.merge is None:
+        return casts_of(schema, table.schema)
+    used = {*table.merge.keys, table.merge.sequence}
+    casts = casts_of(schema, merged_schema(schema, table.schema, frozenset()))
+    return tuple(cast if cast.column in used else replace(cast, unused_if=DELETE_COLUMN) for cast in casts)
 
 
 def _parted(

@@ -7,6 +7,9 @@ Rules:
 2. A record whose route is one of `routes` goes to that table. A record whose route is null, or not in `routes`, goes to
    the stream's main table; with ``unrouted: dead_letters`` it is a reject. A record whose route fails always is.
 3. Rows are split with one sort over a batch, and a table without rows costs nothing: there may be hundreds.
+4. Where events are merged, all events of a key go to one table, a tombstone too: otherwise a delete would not find the
+   row, and an update would leave the old one in another table. The expression therefore sees only the key columns and
+   ``kafka``, and `_cdc` where tombstones are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from common.schema import Primitive, type_to_ddl
+from common.errors import ExpressionError
+from common.schema import Primitive, StructType, type_to_ddl
+from common.settings.columns import CDC_COLUMN
+from common.settings.merging import record_names
 from common.tables.urls import comparable
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.schema import StructType
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows
@@ -52,7 +57,7 @@ class Router:
     def __init__(self, columns: StructType, stream: Stream) -> None:
         route = stream.route or ""
         self.columns = columns
-        self._evaluator = Evaluator(columns, {SETTING: route})
+        self._evaluator = _evaluator(columns, stream, route)
         self.needs_headers = self._evaluator.needs_headers
         (found,) = self._evaluator.types
         if found is not Primitive.STRING:
@@ -68,13 +73,38 @@ class Router:
         evaluated = self._evaluator.evaluate(rows, messages)
         rows, (routes,) = evaluated.rows, evaluated.values
         places = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
-        tables = np.full(len(messages), OWN, np.int64)
+        tables = np.full(len(messages), OWN, np.int64) if rows.tables is None else rows.tables.copy()
         tables[rows.index] = np.where(places < 0, OWN, self._numbers[places])
         rows = replace(rows, tables=tables)
         lost = places < 0
         if not self._refuses or not lost.any():
             return rows
         return rows.without(lost, _rejects(routes, np.flatnonzero(lost), rows.index))
+
+
+def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
+    if stream.merge is None:
+        return Evaluator(columns, {SETTING: route})
+    seen = columns_of_every_event(columns, stream)
+    try:
+        return Evaluator(seen, {SETTING: route})
+    except ExpressionError:
+        Evaluator(columns, {SETTING: route})  # invalid for any stream
+        known = ", ".join(seen.names)
+        problem = f"it uses more than the key ({known}) and kafka, so the events of one row might go to several tables"
+        remedy = "route by kafka.topic or by a key column, or give each table a stream of its own with `where`"
+        raise refused(SETTING, route, problem, remedy) from None
+
+
+def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
+    """The columns that are the same in all events of a key (rule 4), by their names in the record."""
+    if stream.merge is None:
+        return columns
+    names = record_names(stream)
+    known = {names.get(key, key) for key in stream.merge.keys}
+    if stream.merge.tombstones == "ignore" and stream.has_events:
+        known.add(CDC_COLUMN)
+    return StructType(tuple(field for field in columns if field.name in known))
 
 
 def _rejects(routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:

@@ -21,6 +21,7 @@ from delta_loader.load.ports import Original, Ports, Refusing
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
+from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
@@ -162,6 +163,7 @@ class ChangeStream:
             log=structlog.get_logger(),
             metrics=Metrics(),
             refusing=refusing,
+            columns=tables if isinstance(tables, SparkDeltaTables) else None,
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)
 

@@ -10,10 +10,12 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from common.clock import SystemClock
+from common.settings import Stream
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, Conflicted
+from stage_writer.convert import StreamConverter
 from tests.conftest import FRESH
-from tests.fakes.changes import ChangeStream
+from tests.fakes.changes import COLUMNS, ChangeStream
 from tests.fakes.events import Row
 
 if TYPE_CHECKING:
@@ -168,6 +170,33 @@ def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vect
     stream.load(tables)
     assert stream.rows(spark) == stream.expected
     assert found.where("mine = 'kept' AND value = 'z'").count() == len({0, 1} & {key[0] for key in held})
+
+
+def test_an_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_letters(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """Two writers of two configs: the events of one lack a column, and a field of a STRUCT, that the table has."""
+    newer = {"late": "value", "inside": "{'b': id, 'a': \"at\"}"}
+    stream = ChangeStream(tmp_path, more={"derive": newer, "evolution": "add"})
+    stream.flush(0, [(1, "a", 1), (2, "a", 1)])
+    tables = tables_of(stream, spark)
+    stream.load(tables, spark)
+    spark.sql(f"ALTER TABLE delta.`{stream.table}` ADD COLUMNS (mine STRING)")
+    spark.sql(f"UPDATE delta.`{stream.table}` SET mine = 'kept'")  # noqa: S608 - our own path
+    settings = stream.settings.streams[0].model_dump(mode="json", exclude_defaults=True)
+    columns = COLUMNS.replace("at INT", "at BIGINT")
+    older = {**settings, "derive": {"inside": "{'a': \"at\"}"}, "columns": columns}
+    stream.converter = StreamConverter(Stream.model_validate(older))
+    stream.flush(0, [(1, "b", 1 << 40), (1, "b", 2), (2, None, 1 << 40), (3, "c", 7)])
+    (report,) = stream.loader(tables, spark).run_pass()
+    assert (report.failure, report.held) == (None, {})
+    rows = spark.read.format("delta").load(stream.table).select("id", "value", "at", "late", "inside", "mine").collect()
+    assert sorted(tuple(row) for row in rows) == [
+        (1, "b", 2, None, (None, 2), "kept"),
+        (3, "c", 7, None, (None, 7), None),
+    ]
+    (problem,) = (error for _, _, error in stream.letters(spark).values())
+    assert "a value of at, staged as BIGINT, is none of the column's type INT" in problem
 
 
 def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(

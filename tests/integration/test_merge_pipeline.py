@@ -55,11 +55,13 @@ class Database:
         self.topic = topic
         self.rows: dict[int, str] = {}
         self.clock = 0
+        self.more: dict[str, object] = {}
+        """Further columns of the rows."""
 
     def put(self, customer: int, city: str, *, late: bool = False, refused: bool = False) -> None:
         self.clock += 1
         at = 0 if late else self.clock
-        row = {"id": customer, "city": city, "changed": at}
+        row = {"id": customer, "city": city, "changed": at, **self.more}
         op = "u" if customer in self.rows else "c"
         self._send(customer, {"payload": {"op": op, "before": None, "after": row, "ts_ms": 1}})
         if not (late or refused):
@@ -127,3 +129,48 @@ def read(spark: SparkSession, folder: Path) -> dict[int, str]:
     rows = spark.read.format("delta").load(f"{folder}/customers").collect()
     assert len({row["id"] for row in rows}) == len(rows)
     return {row["id"]: row["city"] for row in rows}
+
+
+def test_a_table_follows_a_source_that_gains_a_column(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> None:
+    """With a stream of few lines; what came in the new column at first is in the rescue column until its next event."""
+    topic, table = new_topic(2), f"{tmp_path}/customers"
+    stream = {
+        "app_id": "customers",
+        "topics": [topic],
+        "table": table,
+        "columns": "id BIGINT, city STRING",
+        "unknown_fields": "evolve",
+        "envelope": "debezium",
+        "load": "merge",
+        "merge": {"keys": ["id"]},
+    }
+    settings = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{tmp_path}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+        "streams": [stream],
+    }
+    config, database = programs.config(settings), Database(kafka.bootstrap_servers, topic)
+    for customer in range(6):
+        database.put(customer, "Bonn")
+    load(programs, config, database, spark)
+    database.more = {"tier": 1}
+    for customer in range(4):
+        database.put(customer, "Ulm")
+    load(programs, config, database, spark)
+    database.more = {"tier": 2}
+    database.put(0, "Jena")
+    database.delete(1)
+    database.more = {}
+    database.put(2, "Jena")
+    load(programs, config, database, spark)
+    found = spark.read.format("delta").load(table)
+    assert dict(found.dtypes)["tier"] == "bigint"
+    tier = "coalesce(tier, get_json_object(_rescued, '$.tier'))"
+    rows = {row["id"]: (row["city"], row["t"]) for row in found.selectExpr("id", "city", f"{tier} AS t").collect()}
+    assert rows == {0: ("Jena", 2), 2: ("Jena", None), 3: ("Ulm", 1), 4: ("Bonn", None), 5: ("Bonn", None)}
+    assert found.where("id = 0 AND tier = 2").count() == 1
+    assert read(spark, tmp_path) == database.rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.hints import did_you_mean
-from common.settings.loading import Evolution
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ def check_creation(stream: Stream, columns: Collection[str]) -> None:
         msg = (
             "uniform asks for Iceberg's metadata, which Delta writes by a jar of its own (delta-iceberg); there is "
             "none for the Delta that this program brings; leave uniform out"
-        )
-        raise ValueError(msg)
-    if stream.merge is not None and stream.evolution is not Evolution.STRICT:
-        msg = (
-            f"evolution is {stream.evolution.value}, which goes with rows that are added or appended, and the stream "
-            "merges; leave evolution out, and change the table by ALTER TABLE"
         )
         raise ValueError(msg)
     if stream.cluster_by and stream.partition_by:

@@ -1,7 +1,6 @@
 """Checks of a stream's `merge`.
 
-Rule: meaningless combinations are refused here. A record that gives several rows or goes to several tables has no
-single row to change, and a table that gains columns would keep old values in them.
+Rule: meaningless combinations are refused here. A record that gives several rows has no single row to change.
 """
 
 from __future__ import annotations
@@ -63,12 +62,10 @@ def _check_types(stream: Stream) -> None:
 
 def _check_together(stream: Stream) -> None:
     refused = {
-        "route": stream.route is not None,
         "explode": stream.explode is not None,
-        "unknown_fields: evolve": stream.evolves,
     }
     for key in (key for key, given in refused.items() if given):
-        msg = f"{key} is given beside merge, and cannot be: an event changes one row of one table, whose columns stay; "
+        msg = f"{key} is given beside merge, and cannot be: an event changes one row; "
         raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
     merge = stream.merge
     if merge is not None and merge.operation is not None and not merge.deletes:

@@ -71,15 +71,21 @@ def merge_within(
         return _run(gateway, command, transaction)
 
 
-def events_of(gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str) -> Java:
-    """All staged events as a Java data frame; files that are needed in full are read as one."""
+def events_of(
+    gateway: Gateway, writes: Sequence[SparkWrite], by: MergeBy, stage_url: str, *, lossless: bool = False
+) -> Java:
+    """All staged events as a Java data frame; ``lossless`` is as in `rows_of`."""
+    return rows_of(gateway, event_writes(writes, by), stage_url, lossless=lossless)
+
+
+def event_writes(writes: Sequence[SparkWrite], by: MergeBy) -> list[SparkWrite]:
+    """The writes with all columns of their files; files that are needed in full are read as one."""
     shape = writes[0].shape
     shape = replace(shape, schema=schema_to_json(staged_columns(schema_from_json(shape.schema), by)), merge=None)
     plain = [write for write in writes if write.start is None and not write.without]
     whole = tuple(file for write in plain for file in write.files)
     parts = [replace(plain[0], shape=shape, files=whole)] if whole else []
-    parts += [replace(write, shape=shape) for write in writes if write not in plain]
-    return rows_of(gateway, parts, stage_url)
+    return parts + [replace(write, shape=shape) for write in writes if write not in plain]
 
 
 def _analysed(gateway: Gateway, statement: str) -> Java:

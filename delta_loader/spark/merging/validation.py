@@ -50,7 +50,7 @@ class MergeValidator:
         files = [file for write in writes for file in write.files]
         self._bounds = key_bounds(files, self._columns, by.keys, backticks)
         self._checks = TableChecks(spark, gateway, target)
-        events = DataFrame(events_of(gateway, writes, by, stage_url), spark)
+        events = DataFrame(events_of(gateway, writes, by, stage_url, lossless=True), spark)
         places = zip(JUDGED_PLACE, by.place, strict=True)
         self._events = events.withColumns({name: functions.col(quote_name(place)) for name, place in places})
 

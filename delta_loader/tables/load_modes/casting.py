@@ -20,17 +20,21 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema.ddl import quote_name, type_to_ddl
-from common.schema.spark_json import schema_from_json
+from common.schema.evolution import additions, with_additions
+from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import (
     INTEGER_BITS,
     MAX_DECIMAL_PRECISION,
     ArrayType,
     DataType,
     DecimalType,
+    Field,
     MapType,
     Primitive,
     StructType,
 )
+from common.tables.table_features import GENERATED, IDENTITY
+from delta_loader.tables.load_modes.variants import staged_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +54,8 @@ class Cast:
     """The type that it was staged with, as DDL."""
     type: str
     """The type that it gets, as DDL: the staged structure, with the table's types."""
+    unused_if: str = ""
+    """A BOOLEAN column that is true where nothing uses the value: the row deletes."""
 
     @property
     def value(self) -> str:
@@ -59,7 +65,8 @@ class Cast:
     @property
     def loses(self) -> str:
         """Whether the value would change, in SQL (rule 2)."""
-        return f"NOT (try_cast({self.value} AS {self.staged}) <=> {quote_name(self.column)})"
+        loses = f"NOT (try_cast({self.value} AS {self.staged}) <=> {quote_name(self.column)})"
+        return f"(NOT {quote_name(self.unused_if)} AND {loses})" if self.unused_if else loses
 
     @property
     def problem(self) -> str:
@@ -94,6 +101,26 @@ def casts_of(table_schema: str, staged_schema: str) -> tuple[Cast, ...]:
         if wanted is not None and type_to_ddl(wanted) != type_to_ddl(field.type):
             found.append(Cast(field.name, type_to_ddl(field.type), type_to_ddl(wanted)))
     return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def merged_schema(table_schema: str, staged_schema: str, owned: frozenset[str]) -> str:
+    """The staged columns with those that the table also fills from the stream's rows, null in these files.
+
+    These are the table's columns among ``owned`` and, within a staged column, all fields of the table's: an event says
+    what the whole row is, so what it lacks must not keep an older event's value.
+    """
+    try:
+        table, staged = staged_form(schema_from_json(table_schema)), schema_from_json(staged_schema)
+    except SchemaError:
+        return staged_schema
+    wanted = StructType(tuple(field for field in table if field.name in staged.names or _is_filled(field, owned)))
+    added = additions(staged, wanted)
+    return schema_to_json(with_additions(staged, added)) if added else staged_schema
+
+
+def _is_filled(field: Field, owned: frozenset[str]) -> bool:
+    return field.name in owned and not any(made in field.metadata_json for made in (GENERATED, IDENTITY))
 
 
 def cast_type(table: DataType, staged: DataType) -> DataType | None:

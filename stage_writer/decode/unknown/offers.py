@@ -36,14 +36,15 @@ _LONG_BITS = 63
 class Offers:
     """Makes the offers of one stream."""
 
-    def __init__(self, columns: StructType, taken: Iterable[str], room: int) -> None:
+    def __init__(self, columns: StructType, taken: Iterable[str], room: int, *, reserved: str = "") -> None:
         """``columns`` are those that messages are decoded into; ``taken`` are the table's other ones, by their names.
 
-        ``room`` is the maximum number of fields of an offer.
+        ``room`` is the maximum number of fields of an offer. No column's name begins with ``reserved``.
         """
         others = {name.casefold() for name in (*taken, *RESERVED)} - {name.casefold() for name in columns.names}
         self._columns = columns
         self._taken = others
+        self._reserved = reserved
         self._room = min(room, MOST_OFFERED)
 
     def of(self, texts: Iterable[str]) -> StructType:
@@ -54,9 +55,12 @@ class Offers:
         for text in texts:
             offered = _offered(parse_document(text), self._columns, 0)
             if isinstance(offered, StructType):
-                free = StructType(tuple(field for field in offered if field.name.casefold() not in self._taken))
+                free = StructType(tuple(field for field in offered if self._is_free(field.name.casefold())))
                 found = joined_within(found, free, self._room)
         return found
+
+    def _is_free(self, name: str) -> bool:
+        return name not in self._taken and not (self._reserved and name.startswith(self._reserved))
 
 
 def _offered(value: Json, known: DataType, depth: int) -> DataType | None:

@@ -25,6 +25,7 @@ from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.changes.message_keys import MessageKeys
+from stage_writer.shape.rows import Rows
 
 if TYPE_CHECKING:
     from common.schema import StructType
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.envelopes.framing import FramedDecoder
-    from stage_writer.shape.rows import Rows
+    from stage_writer.shape.route import Router
 
 
 class Events:
@@ -43,8 +44,15 @@ class Events:
 
     needs_headers = False
 
-    def __init__(self, columns: StructType, stream: Stream, by: MergeBy, opener: FramedDecoder | None = None) -> None:
-        """``opener`` makes JSON of message keys that are binary records."""
+    def __init__(
+        self,
+        columns: StructType,
+        stream: Stream,
+        by: MergeBy,
+        opener: FramedDecoder | None = None,
+        router: Router | None = None,
+    ) -> None:
+        """``opener`` makes JSON of message keys that are binary records; ``router`` gives the tables of tombstones."""
         table = table_columns(columns)
         _check_types(table, by)
         if by.soft_delete is not None:
@@ -53,6 +61,8 @@ class Events:
         self._schema = to_arrow_schema(self.columns)
         self._by = by
         self._opener = opener
+        self._router = router
+        self._names = record_names(stream)
         self._keys = _message_keys(table, stream, by) if deletes_by_tombstones(stream) else None
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
@@ -69,19 +79,27 @@ class Events:
             headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
             keys = self._opener.keys_of(sent, headers)
         found = self._keys.read(keys, sent)
-        places = tombstones[found.index]
-        given = {name: found.rows[name] for name in found.rows.column_names}
-        given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(places))
-        deletes = self._arranged(given, places, messages)
-        index = np.concatenate([rows.index, places])
-        order = np.argsort(index, kind="stable")
         rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in found.rejects)
+        gone = Rows(found.rows, tombstones[found.index], tuple(rejects), tables=rows.tables)
+        if self._router is not None:
+            gone = self._router.apply(gone.with_table(self._as_in_record(gone.table)), messages)
+            gone = gone.with_table(gone.table.rename_columns(found.rows.column_names))
+        given = {name: gone.table[name] for name in gone.table.column_names}
+        given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(gone))
+        deletes = self._arranged(given, gone.index, messages)
+        index = np.concatenate([rows.index, gone.index])
+        order = np.argsort(index, kind="stable")
         return replace(
             rows,
             table=pa.concat_tables([made, deletes]).take(pa.array(order)),
             index=index[order],
-            rejects=(*rows.rejects, *rejects),
+            rejects=(*rows.rejects, *gone.rejects),
+            tables=gone.tables,
         )
+
+    def _as_in_record(self, keys: pa.Table) -> pa.Table:
+        """The key columns under the names that expressions know them by."""
+        return keys.rename_columns([self._names.get(name, name) for name in keys.column_names])
 
     def _without_nulls(self, rows: Rows) -> Rows:
         """The rows without those refused by rule 1."""

@@ -28,9 +28,7 @@ KEYS = {"keys": ["id"]}
         ({"merge": {**KEYS, "soft_delete": "_kafka_offset"}}, "there is one of that name"),
         ({"merge": {**KEYS, "tombstones": "drop"}}, "tombstones"),
         ({"columns": "id INT, _merge_x INT", "merge": KEYS}, "the column '_merge_x' begins with _merge_"),
-        ({"merge": KEYS, "route": "name", "routes": {"a": "/a"}}, "route is given beside merge, and cannot be"),
         ({"merge": KEYS, "explode": "many"}, "explode is given beside merge"),
-        ({"merge": KEYS, "unknown_fields": "evolve"}, "unknown_fields: evolve is given beside merge"),
     ],
 )
 def test_what_contradicts_itself_is_refused_with_its_key_and_the_remedy(settings: dict[str, object], told: str) -> None:

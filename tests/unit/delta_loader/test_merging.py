@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_to_json
+from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.types import Field, Primitive, StructType
 from common.settings.loading import LoadSetting
 from common.spans import Position, Span
@@ -19,9 +19,10 @@ from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts
 from common.tables.state import TableState
+from common.tables.table_features import GENERATED
 from delta_loader.inspect.verify.findings import Verdict
 from delta_loader.inspect.verify.verify import Verifier
-from delta_loader.plan.plan import Limits, Run, plan_load
+from delta_loader.plan.plan import Limits, Run, plan_load, shape_of
 from delta_loader.ports import in_turn
 from delta_loader.tables.file_split import split_files_at
 from delta_loader.tables.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from common.stage.markers import Marker
+    from delta_loader.tables.file_split import SparkWrite
 
 BY = MergeBy(("id",), ("_kafka_topic", "_kafka_partition", "_kafka_offset"), None, None)
 
@@ -89,6 +91,41 @@ def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
     assert (write.shape.merge, write.start, write.root) == (BY, 4, None)
     (write,) = split_files_at("/t", chain[3], Position(9)).written
     assert (write.shape.merge, write.start) == (None, None)
+
+
+def staged(columns: str) -> Marker:
+    marker = flush(0, 3, None)
+    table = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl(columns)), (), (file_of(None),), BY)
+    return replace(marker, manifest=replace(required(marker.manifest), tables=(table,)))
+
+
+def read(marker: Marker, table: str, *owned: str) -> SparkWrite:
+    schema = schema_to_json(parse_ddl(table))
+    (write,) = split_files_at("/t", marker, Position(0), schema=schema, owned=frozenset(owned)).written
+    return write
+
+
+def test_what_an_older_file_lacks_of_the_stream_s_columns_is_null_and_other_columns_stay() -> None:
+    marker = staged("id INT, inside STRUCT<a: INT>")
+    write = read(marker, "id INT, mine STRING, inside STRUCT<b: INT, a: INT>, gained ARRAY<INT>", "id", "gained")
+    assert to_ddl(schema_from_json(write.shape.schema)) == "id INT, inside STRUCT<a: INT, b: INT>, gained ARRAY<INT>"
+    assert write.shape.merge == BY
+    assert read(marker, "id INT, inside STRUCT<a: INT>", "id", "gained").shape == shape_of(marker.tables[0])
+
+
+def test_a_column_that_delta_computes_is_left_to_delta_also_where_the_stream_has_it() -> None:
+    made = Field("made", Primitive.INTEGER, metadata_json=json.dumps({GENERATED: "id + 1"}))
+    schema = schema_to_json(StructType((*parse_ddl("id INT"), made)))
+    (write,) = split_files_at("/t", staged("id INT"), Position(0), schema=schema, owned=frozenset({"made"})).written
+    assert schema_from_json(write.shape.schema).names == ("id",)
+
+
+def test_a_delete_is_not_refused_for_a_value_that_it_does_not_set() -> None:
+    casts = read(staged("id BIGINT, inside STRUCT<a: BIGINT>"), "id INT, inside STRUCT<a: INT, b: INT>").casts
+    assert [(cast.column, cast.unused_if) for cast in casts] == [("id", ""), ("inside", "_merge_delete")]
+    assert casts[1].type == "STRUCT<a: INT, b: INT>"
+    assert casts[0].loses.startswith("NOT (try_cast")
+    assert casts[1].loses.startswith("(NOT _merge_delete AND NOT (try_cast")
 
 
 def test_an_append_only_table_is_refused() -> None:

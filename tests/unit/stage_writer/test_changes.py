@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.errors import SchemaError, UsageError
+from common.errors import ExpressionError, SchemaError, UsageError
 from common.schema import Field, Primitive, schema_from_json
 from common.settings import Stream
 from common.spans import Position
@@ -163,6 +163,56 @@ def test_a_derived_key_of_a_type_that_tells_nothing_apart_is_refused() -> None:
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["half"]}))
     with pytest.raises(SchemaError, match=r"merge\.sequence names 'half'"):
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["id"], "sequence": "half"}))
+
+
+ROUTES = {"eu": "/tables/eu", "us": "/tables/us"}
+
+
+def test_events_of_a_key_go_to_the_table_of_its_route_and_its_tombstone_too() -> None:
+    route = "CASE WHEN ID < 10 THEN 'eu' WHEN ID < 20 THEN 'us' END"
+    stream = merging("ID BIGINT, op STRING", route=route, rename={"ID": "id"}, merge=BY_OP, routes=ROUTES)
+    values = [record(ID=1, op="u"), None, record(ID=12, op="u"), None, record(ID=30), None]
+    staged = converted(stream, values, [None, b'{"ID":1}', None, b'{"ID":12}', None, b'{"ID":31}'])
+    found = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
+    deletes = {
+        url: list(zip(rows["id"].to_pylist(), rows["_merge_delete"].to_pylist(), strict=True))
+        for url, rows in found.items()
+    }
+    assert deletes == {
+        "own": [(30, False), (31, True)],
+        "/tables/eu": [(1, False), (1, True)],
+        "/tables/us": [(12, False), (12, True)],
+    }
+
+
+def test_a_tombstone_without_a_route_is_a_dead_letter_where_that_is_asked_for() -> None:
+    stream = merging("id BIGINT", route="CASE WHEN id < 10 THEN 'eu' END", unrouted="dead_letters", routes=ROUTES)
+    staged = converted(stream, [None, None, None], [b"5", b"50", b"x"])
+    assert dict(staged.dead_letters) == {"unrouted": 1, "unreadable_key": 1}
+    assert [(table.url, rows["id"].to_pylist()) for table, rows in staged.routed] == [("/tables/eu", [5])]
+
+
+def test_a_route_by_what_not_every_event_of_a_key_has_is_refused() -> None:
+    with pytest.raises(ExpressionError, match="more than the key") as caught:
+        StreamConverter(merging(route="name", routes=ROUTES))
+    assert "kafka.topic" in caught.value.remedy
+    with pytest.raises(ExpressionError, match="nmae"):
+        StreamConverter(merging(route="nmae", routes=ROUTES))
+    stream = merging(envelope="debezium", route="_cdc.source", routes=ROUTES)
+    with pytest.raises(ExpressionError, match="more than the key"):
+        StreamConverter(stream)
+    ignoring = {"keys": ["id"], "tombstones": "ignore"}
+    stream = merging(envelope="debezium", route="_cdc.source", routes=ROUTES, merge=ignoring)
+    values = [record(op="d", before={"id": 1}, source={"table": "us", "db": "x"}), None]
+    (staged,) = StreamConverter(stream).convert([batch_of(values)])
+    assert (staged.tombstones, staged.records) == (1, 2)
+    StreamConverter(merging(route="kafka.topic", routes=ROUTES))
+
+
+def test_a_field_with_a_name_that_merging_has_for_itself_is_not_offered_as_a_column() -> None:
+    staged = converted(merging(unknown_fields="evolve"), [record(id=1, _merge_delete=True, _MERGE_x=1, size=5)])
+    assert staged.offered.names == ("size",)
+    assert events(staged, "id", "_merge_delete") == [(1, False)]
 
 
 def test_a_range_of_events_cannot_be_replayed() -> None:
