@@ -49,14 +49,15 @@ class Expectations:
         self._on_fail = {name: one.on_fail or stream.on_fail for name, one in stream.expect.items()}
         self._rules = {name: one.rule for name, one in stream.expect.items()}
         seen = StructType(tuple(field for field in columns if field.name != DELETE_COLUMN))
-        self._each = {name: Evaluator(seen, {_setting(name): rule}) for name, rule in self._rules.items()}
-        for name, evaluator in self._each.items():
-            (found,) = evaluator.types
+        self._seen = seen
+        self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})
+        self._alone: dict[str, Evaluator] = {}
+        """Those that were needed: one rule each."""
+        for name, found in zip(self._rules, self._together.types, strict=True):
             if found is not Primitive.BOOLEAN:
                 problem = f"its type is {type_to_ddl(found)}, and a rule is true or false"
                 remedy = "compare it with something, as in: amount > 0"
                 raise refused(_setting(name), self._rules[name], problem, remedy)
-        self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})
         self.needs_headers = self._together.needs_headers
         self.needs_kafka = self._together.needs_kafka
 
@@ -104,7 +105,9 @@ class Expectations:
 
     def _broken_alone(self, name: str, rows: Rows, messages: Messages) -> dict[int, str]:
         """The same for one rule: where any of them fails for a row, they are evaluated one by one."""
-        evaluated = self._each[name].evaluate(rows, messages)
+        if name not in self._alone:
+            self._alone[name] = Evaluator(self._seen, {_setting(name): self._rules[name]})
+        evaluated = self._alone[name].evaluate(rows, messages)
         (values,) = evaluated.values
         false = evaluated.rows.index[~pc.fill_null(values, fill_value=True).to_numpy()]
         reasons = dict.fromkeys(np.searchsorted(rows.index, false).tolist(), self._is_false(name))
