@@ -265,7 +265,13 @@ def restart(
         msg = "--at is an offset of one Kafka partition"
         raise UsageError(msg, "give --partition too")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
-    plans = work.plan_restart(topic, partition, give_up=give_up, at=None if at is None else Position(at))
+    plans = work.plan_restart(
+        topic,
+        partition,
+        give_up=give_up,
+        at=None if at is None else Position(at),
+        say=lambda line: echo(line, err=True),
+    )
     if yes:
         work.restart(plans)
     echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
+from bootstrap.apply.live_loaders import require_no_loader
 from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
@@ -75,6 +76,7 @@ class Work:
         self._settings = settings
         self._options = settings.stage.storage_options
         self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
+        self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
         self._turns = RepairLocks(self._store, self._author, uuid.uuid4().hex, take_over=take_over)
@@ -169,13 +171,25 @@ class Work:
         )
 
     def plan_restart(
-        self, topic: str, partition: int | None, *, give_up: bool, at: Position | None = None
+        self,
+        topic: str,
+        partition: int | None,
+        *,
+        give_up: bool,
+        at: Position | None = None,
+        say: Callable[[str], None] = lambda _line: None,
     ) -> tuple[Restart | Left, ...]:
         """The plan for a topic that was recreated, or that the table does not know, or for one of its partitions.
 
-        Raises UsageError.
+        ``say`` is told why it waits, if it does. Raises UsageError, also while a loader loads it under another app_id.
         """
         states = self._look(topic, partition)
+        others = {app_id for state in states for app_id in state.staged_for} - {state.app_id for state in states}
+        if others:
+            topics = frozenset({topic, *topics_of(topic)})
+            lease_s = self._settings.loader.lease_s
+            require_no_loader(self._store, self._clock, lease_s, dict.fromkeys(others, topics), say=say)
+            states = self._look(topic, partition)  # such a loader may have added to the table
         stream = self._settings.stream_of(topic)
         if stream is not None and not give_up:
             require_whole(stream, self._tables(stream), self._open)

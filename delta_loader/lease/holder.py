@@ -16,20 +16,8 @@ from common import metrics as catalogue
 from common.background import BackgroundLoop
 from common.errors import StoreError
 from common.remedies import CONFIG
-from delta_loader.lease.rules import (
-    FOLDER,
-    Claim,
-    Epoch,
-    LeaseRecord,
-    LeaseState,
-    epoch_of,
-    epoch_path,
-    next_step,
-    observed,
-    record_of,
-    sending,
-    stale,
-)
+from common.stage.leases import FOLDER, Epoch, LeaseRecord, epoch_of, epoch_path
+from delta_loader.lease.rules import Claim, LeaseState, next_step, observed, record_of, sending, stale
 from delta_loader.status.values import LeaseStatus
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 import structlog
 
 from common.metrics import Metrics
+from common.stage.leases import Epoch, epoch_path
 from common.storage.store import FsspecStore
 from delta_loader.lease.holder import LoaderLease, lease_status
-from delta_loader.lease.rules import Epoch, epoch_path
 
 if TYPE_CHECKING:
     from tests.conftest import Lake

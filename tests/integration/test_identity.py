@@ -13,6 +13,8 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.settings import load_settings
+from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
+from common.storage.store import FsspecStore
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
@@ -164,7 +166,15 @@ def test_another_app_id_is_held_and_goes_on_behind_the_first(edited: Edited, new
     edited.send(orders, 5)
     edited.load()
     assert edited.held() == {orders: "other_stream"}
-    edited.obey()
+    command = edited.remedy()
+    still_loads = Grant("loader-1", frozenset({"orders"}), 1.0, Epoch(9), {"orders": frozenset({orders})})
+    lease = LeaseRecord("loader-1", released=False, lease_s=1.0, created_ms=0, grants=(still_loads,))
+    FsspecStore(f"{edited.folder}/stage").create(epoch_path(Epoch(9)), lease.to_bytes())
+    done = edited.programs.run(*shlex.split(command))
+    assert done.returncode == 0, done.stderr
+    assert "whether the loader loader-1 still runs" in done.stderr, (
+        "it may add to what the table has under the old name"
+    )
     edited.send(orders, 2)
     edited.load()
     assert (edited.held(), edited.rows()) == ({}, edited.sent)

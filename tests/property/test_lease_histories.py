@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.metrics import Metrics
+from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
 from delta_loader.lease.holder import LoaderLease
-from delta_loader.lease.rules import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
 from tests.builders import required
 from tests.conftest import examples
 from tests.simulation.store import Bucket, SimulatedStore

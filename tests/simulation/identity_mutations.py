@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from bootstrap.plans import restart
+from common.stage.leases import Grant
 from common.tables import identity as table_identity
 from common.tables import rollback, stream_history
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.identity import TableIdentity
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
-from delta_loader.lease.rules import Grant
 from delta_loader.load import rollback as detection
 from delta_loader.load.rollback import RollbackDetector
 from delta_loader.plan import plan

@@ -85,10 +85,10 @@ if TYPE_CHECKING:
     from bootstrap.plans.state import PartitionState
     from common.ports import CreateOutcome, ObjectStore
     from common.spans import Topic, TopicPartition
+    from common.stage.leases import Epoch
     from common.stage.markers import Manifest, Marker, MarkerName, StagedTable
     from common.stage.state_files import MarkedState, StateFileName, StateFiles, StateKind
     from common.tables.transactions import TxnIds
-    from delta_loader.lease.rules import Epoch
     from delta_loader.tables.commits import CommitOutcome, TableCommit
     from delta_loader.tables.load_modes.refused import RefusedRecord
     from stage_writer.chain_end import Tail

@@ -21,6 +21,7 @@ from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges
 from common.stage.evolved import Evolved
 from common.stage.idle import IdleFact, facts_to_bytes, idle_path
+from common.stage.leases import LeaseRecord
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
 from common.stage.merged import InputEnd
 from common.stage.replacements import (
@@ -35,7 +36,6 @@ from common.stage.state_files import MarkedState, StateFileName, StateFiles, Sta
 from common.tables.changes import MergeBy
 from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts
-from delta_loader.lease.rules import LeaseRecord
 from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
 from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
 from stage_writer.topologies.stores.changes import Changes

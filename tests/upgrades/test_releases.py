@@ -16,11 +16,11 @@ from common.stage import markers, replacements
 from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.evolved import Evolved
 from common.stage.idle import facts_from_bytes, idle_path
+from common.stage.leases import LeaseRecord
 from common.stage.markers import manifest_from_bytes
 from common.stage.replacements import replacement_from_bytes
 from common.stage.resolutions import Resolution
 from common.tables.commit_metadata import CommitMetadata
-from delta_loader.lease.rules import LeaseRecord
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_bytes

@@ -6,22 +6,8 @@ from dataclasses import replace
 import pytest
 
 from common.settings import Settings
-from delta_loader.lease.rules import (
-    Claim,
-    Epoch,
-    Grant,
-    LeaseRecord,
-    LeaseState,
-    Sent,
-    Wait,
-    epoch_of,
-    epoch_path,
-    next_step,
-    observed,
-    record_of,
-    sending,
-    stale,
-)
+from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_of, epoch_path
+from delta_loader.lease.rules import Claim, LeaseState, Sent, Wait, next_step, observed, record_of, sending, stale
 from delta_loader.status.values import LeaseStatus, StreamStatus, to_json, to_text
 from tests.builders import settings_of
 

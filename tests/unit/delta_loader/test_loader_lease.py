@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import CreateOutcome, StoredObject
+from common.stage.leases import FOLDER, Epoch, Grant, LeaseRecord, epoch_path
 from common.storage.store import FsspecStore
 from delta_loader.lease.holder import LeaseThread, LoaderLease, lease_status
-from delta_loader.lease.rules import FOLDER, Epoch, Grant, LeaseRecord, epoch_path
 from tests.builders import required
 from tests.fakes.group import HandClock
 from tests.waiting import until

@@ -1,0 +1,90 @@
+"""A new chain is planned only once no loader adds to the table under the stream's former app_id."""
+
+import pytest
+
+from bootstrap.apply.live_loaders import require_no_loader
+from common.errors import UsageError
+from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
+from common.storage.store import FsspecStore
+from tests.fakes.clock import IdleClock
+
+OLD = {"orders-v1": frozenset({"orders"})}
+
+
+class Lease:
+    """The lease of a stage in memory, whose loader renews it for as long as ``renewals`` last."""
+
+    def __init__(self, url: str, *grants: Grant, renewals: int = 0) -> None:
+        self.store = FsspecStore(url)
+        self.clock = IdleClock()
+        self.said: list[str] = []
+        self._grants = grants
+        self._renewals = renewals
+        self._put(1)
+
+    def check(self) -> None:
+        sleep = self.clock.sleep_s
+
+        def slept(seconds: float) -> None:
+            sleep(seconds)
+            epoch = 2 + int(self.clock.monotonic_s() // 10)
+            if epoch - 2 in range(1, self._renewals + 1):
+                self._put(epoch)
+
+        self.clock.sleep_s = slept  # type: ignore[method-assign]
+        require_no_loader(self.store, self.clock, 30.0, OLD, say=self.said.append)
+
+    def _put(self, epoch: int) -> None:
+        grants = tuple(
+            Grant(one.holder, one.streams, one.lease_s, Epoch(epoch) if self._renewals else one.renewed, one.topics)
+            for one in self._grants
+        )
+        record = LeaseRecord("loader-1", released=not grants, lease_s=30.0, created_ms=0, grants=grants)
+        self.store.create(epoch_path(Epoch(epoch)), record.to_bytes())
+
+
+def granted(streams: frozenset[str] | None, topics: dict[str, frozenset[str]] | None = None) -> Grant:
+    return Grant("loader-1", streams, 30.0, Epoch(1), topics or {})
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest) -> str:
+    return f"memory://live_loaders/{request.node.name}"
+
+
+def test_a_loader_that_renews_is_waited_for_no_longer(url: str) -> None:
+    lease = Lease(url, granted(frozenset({"orders-v1", "other"}), dict(OLD)), renewals=1)
+    with pytest.raises(UsageError, match="loader-1 still loads the stream orders-v1") as error:
+        lease.check()
+    assert error.value.remedy.startswith("stop it")
+    assert lease.clock.monotonic_s() < 30, "it did not wait for the whole lease time"
+
+
+def test_a_loader_that_died_is_waited_for_until_its_lease_ends(url: str) -> None:
+    lease = Lease(url, granted(frozenset({"orders-v1"}), dict(OLD)))
+    lease.check()
+    assert lease.clock.monotonic_s() >= 30
+    assert lease.said == ["waiting up to 30 s to learn whether the loader loader-1 still runs"]
+
+
+@pytest.mark.parametrize(
+    ("grant", "waits"),
+    [
+        (granted(None), True),
+        (granted(frozenset({"orders-v1"})), True),
+        (granted(frozenset({"orders-v1"}), {"orders-v1": frozenset({"^ord.*"})}), True),
+        (granted(frozenset({"orders-v1"}), {"orders-v1": frozenset({"returns"})}), False),
+        (granted(frozenset({"orders-v2"})), False),
+    ],
+    ids=["older-release", "any-topic", "pattern", "other-topic", "new-stream"],
+)
+def test_only_loaders_of_the_topic_under_the_former_app_id_count(url: str, grant: Grant, *, waits: bool) -> None:
+    lease = Lease(url, grant)
+    lease.check()
+    assert bool(lease.clock.monotonic_s()) is waits
+
+
+def test_without_a_lease_nothing_is_waited_for(url: str) -> None:
+    lease = Lease(url)
+    lease.check()
+    assert (lease.clock.monotonic_s(), lease.said) == (0, [])
