@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.apply.stage import beginning_of, staged_markers
 from bootstrap.plans.state import PartitionState
-from common.tables.deferred_ranges import debts_of
+from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
 
@@ -42,7 +42,7 @@ def partition_state(
     transactions = {} if table is None else table.transactions
     ids = _ids(stream, source, beginning, transactions, identity)
     generation = ids.generations[source]
-    debts = debts_of(ids, transactions, stream.side_tables, [source])
+    deferred = deferred_of(ids, transactions, stream.side_tables, [source])
     markers = staged_markers(store, source)
     begun = 0 if beginning is None else beginning.generation
     older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(begun))
@@ -57,7 +57,7 @@ def partition_state(
         beginning=beginning,
         generation=generation,
         topic_id=topic_id,
-        owed_from=min((debt.owed.start for debt in debts), default=None),
+        deferred_from=min((missing.span.start for missing in deferred), default=None),
     )
     foreign = _foreign(state, stream, ids, begun, identity)
     if foreign is None:
@@ -69,7 +69,7 @@ def partition_state(
     return replace(
         state,
         table=None,  # Its content is about another chain.
-        owed_from=None,
+        deferred_from=None,
         foreign=foreign,
         elsewhere=max((position for position in loaded if position is not None), default=None),
         replaced_generation=max(

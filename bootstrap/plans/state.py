@@ -66,15 +66,15 @@ class PartitionState:
     """Where ``foreign``: how far the table has this topic, under this app_id or one that the chain was staged for."""
     replaced_generation: int = 0
     """The highest generation of the chains that the table has instead."""
-    owed_from: Position | None = None
+    deferred_from: Position | None = None
     """Where the ranges begin that another table of the stream lacks and the main table has."""
 
     @property
     def in_all_tables(self) -> Position | None:
         """The end of what every table of the stream has; None while the main table has no position."""
-        if self.table is None or self.owed_from is None:
+        if self.table is None or self.deferred_from is None:
             return self.table
-        return min(self.table, self.owed_from)
+        return min(self.table, self.deferred_from)
 
     @property
     def chain_topic_id(self) -> str | None:

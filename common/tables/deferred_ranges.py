@@ -55,13 +55,13 @@ class DeferredIds:
             return None
         return Span(position_after(Offset(start)), position_after(Offset(end)))
 
-    def written(self, owed: Span) -> dict[str, int]:
+    def written(self, span: Span) -> dict[str, int]:
         """The txn actions that record it."""
-        return {self.start: owed.start - 1, self.end: owed.end - 1}
+        return {self.start: span.start - 1, self.end: span.end - 1}
 
-    def paid(self, owed: Span) -> dict[str, int]:
+    def caught_up(self, span: Span) -> dict[str, int]:
         """The txn actions that record that nothing is deferred anymore."""
-        return {self.start: owed.end - 1, self.end: owed.end - 1}
+        return {self.start: span.end - 1, self.end: span.end - 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class DeferredRange:
 
     url: str
     source: TopicPartition
-    owed: Span
+    span: Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +90,34 @@ class DeferredRanges:
         for name in transactions:
             prefix, _, end = name.rpartition(":")
             partition, _, digest = prefix.rpartition(":")
-            owed = DeferredIds.with_prefix(prefix).read(transactions) if end == _END else None
-            if owed is not None:
-                found[partition] = (*found.get(partition, ()), (digest, owed))
+            span = DeferredIds.with_prefix(prefix).read(transactions) if end == _END else None
+            if span is not None:
+                found[partition] = (*found.get(partition, ()), (digest, span))
         return cls(found)
 
     def of(self, ids: TxnIds, urls: Iterable[str], sources: Iterable[TopicPartition]) -> tuple[DeferredRange, ...]:
         """The deferred ranges of some tables and Kafka partitions, ordered by table first."""
         if not self.by_partition:
             return ()
-        owed_by = {(source, digest): owed for source in sources for digest, owed in self._at(ids, source)}
-        lacking = dict.fromkeys(source for source, _ in owed_by)
+        span_by = {(source, digest): span for source in sources for digest, span in self._at(ids, source)}
+        lacking = dict.fromkeys(source for source, _ in span_by)
         digests = ((url, _digest_of(url)) for url in urls if lacking)
         return tuple(
-            DeferredRange(url, source, owed_by[source, digest])
+            DeferredRange(url, source, span_by[source, digest])
             for url, digest in digests
             for source in lacking
-            if (source, digest) in owed_by
+            if (source, digest) in span_by
         )
 
     def floor(self, ids: TxnIds, urls: Iterable[str], source: TopicPartition, position: Position) -> Position:
         """The position up to which every table has a Kafka partition's rows, when the main table is at ``position``."""
-        return min([position, *(debt.owed.start for debt in self.of(ids, urls, [source]))])
+        return min([position, *(missing.span.start for missing in self.of(ids, urls, [source]))])
 
     def _at(self, ids: TxnIds, source: TopicPartition) -> tuple[tuple[str, Span], ...]:
         return self.by_partition.get(ids.of(source), ())
 
 
-def debts_of(
+def deferred_of(
     ids: TxnIds, transactions: Mapping[str, int], urls: Iterable[str], sources: Iterable[TopicPartition]
 ) -> tuple[DeferredRange, ...]:
     """All deferred ranges, by the main table's txn actions."""

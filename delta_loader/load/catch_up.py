@@ -55,76 +55,78 @@ class CatchUp:
 
     def run(self, listing: Listing, ids: TxnIds) -> None:
         """Load what can be loaded, and leave out a table that cannot take its range. Raises KafkaDeltaExpressError."""
-        for debt in self.tables.debts(listing):
-            if debt.url not in self.tables.failed:
-                with self.tables.tried(debt.url):
-                    self._pay(debt, listing, ids)
+        for missing in self.tables.deferred(listing):
+            if missing.url not in self.tables.failed:
+                with self.tables.tried(missing.url):
+                    self._load(missing, listing, ids)
 
-    def _pay(self, debt: DeferredRange, listing: Listing, ids: TxnIds) -> None:
-        start = debt.owed.start
+    def _load(self, missing: DeferredRange, listing: Listing, ids: TxnIds) -> None:
+        start = missing.span.start
         while True:
-            if self.must_end(debt.source) or debt.url in self.tables.failed:
+            if self.must_end(missing.source) or missing.url in self.tables.failed:
                 return
-            start = max(start, self.tables.position(debt.url, debt.source) or start)
-            if start >= debt.owed.end:
+            start = max(start, self.tables.position(missing.url, missing.source) or start)
+            if start >= missing.span.end:
                 break
-            load = self._next(debt, start, listing)
-            self.tables.ensure(load, [debt.url])
-            load = self._whole(debt, load)
-            commit = self.tables.side_commit(debt.url, CommitNaming(ids, self.ports.new_id()), load, owed=True)
+            load = self._next(missing, start, listing)
+            self.tables.ensure(load, [missing.url])
+            load = self._whole(missing, load)
+            commit = self.tables.side_commit(missing.url, CommitNaming(ids, self.ports.new_id()), load, catch_up=True)
             if commit is None:
-                start = load.runs[debt.source].end if debt.url in self.tables.targets else start
+                start = load.runs[missing.source].end if missing.url in self.tables.targets else start
             else:
                 self.commit(commit)
-        self._note(debt, ids)
+        self._note(missing, ids)
 
-    def _note(self, debt: DeferredRange, ids: TxnIds) -> None:
+    def _note(self, missing: DeferredRange, ids: TxnIds) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
-        own, now = self.tables.own, self.tables.debts([debt.source], [debt.url])
-        if own is not None and [one.owed.end for one in now] == [debt.owed.end]:
+        own, now = self.tables.own, self.tables.deferred([missing.source], [missing.url])
+        if own is not None and [one.span.end for one in now] == [missing.span.end]:
             metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
             with self.tables.tried(own.url):
-                self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), debt, ids))
+                self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), missing, ids))
 
-    def _next(self, debt: DeferredRange, start: Position, listing: Listing) -> Load:
+    def _next(self, missing: DeferredRange, start: Position, listing: Listing) -> Load:
         """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
-        outcome = self._staged(debt, start, listing)
+        outcome = self._staged(missing, start, listing)
         if isinstance(outcome, Run | Overlap):
-            load = plan_load({debt.source: first_part(outcome, debt.owed.end)}, self.limits)
+            load = plan_load({missing.source: first_part(outcome, missing.span.end)}, self.limits)
             if load is not None:
                 return load
-        problem = f"it lacks what came from {start} to {debt.owed.end} of {debt.source}, which is not staged any more"
-        raise _waits(debt, start, problem)
+        problem = (
+            f"it lacks what came from {start} to {missing.span.end} of {missing.source}, which is not staged any more"
+        )
+        raise _waits(missing, start, problem)
 
-    def _staged(self, debt: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
-        if debt.source not in listing:
+    def _staged(self, missing: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
+        if missing.source not in listing:
             return None
         with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
-            names = listing[debt.source].around(start, _WINDOW)
+            names = listing[missing.source].around(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
-        found = self.identity.younger(debt.source, [marker for name in names for marker in read.get(name, ())])
-        has_offsets = self.stream.kafka_columns or debt.url == self.stream.dead_letters
-        return cuttable(next_run(start, found), [debt.url], kafka_columns=has_offsets)
+        found = self.identity.younger(missing.source, [marker for name in names for marker in read.get(name, ())])
+        has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
+        return cuttable(next_run(start, found), [missing.url], kafka_columns=has_offsets)
 
-    def _whole(self, debt: DeferredRange, load: Load) -> Load:
+    def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
-        gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [debt.url])
+        gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [missing.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
-            raise _waits(debt, load.start_of(load.markers[0]), "a data file of what it lacks is gone")
+            raise _waits(missing, load.start_of(load.markers[0]), "a data file of what it lacks is gone")
         return left
 
 
-def _waits(debt: DeferredRange, start: Position, problem: str) -> TableError:
-    source = debt.source
+def _waits(missing: DeferredRange, start: Position, problem: str) -> TableError:
+    source = missing.source
     if is_merged(source.topic):  # the main table has it, so rewind is refused (bootstrap/plans/repair.py, rule 6)
         return TableError(
-            f"{debt.url} waits: {problem}",
+            f"{missing.url} waits: {problem}",
             f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {source} is a "
             "chain of several topics, and what its tables have of it cannot be staged again",
         )
     return TableError(
-        f"{debt.url} waits: {problem}",
+        f"{missing.url} waits: {problem}",
         f"{repair('rewind', source, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
         "tables pass over it",
     )

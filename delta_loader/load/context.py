@@ -162,5 +162,5 @@ class LoadContext:
         for source, listed in self.listing.items():
             position = None if self.is_foreign(source) else self.position(source)
             self.reporter.partition(source, position, listed, self.markers(source))
-        left_out = {*self.tables.failed, *(debt.url for debt in self.tables.debts(self.listing))}
+        left_out = {*self.tables.failed, *(missing.url for missing in self.tables.deferred(self.listing))}
         self.reporter.stream(self.staged, len(left_out))

@@ -46,21 +46,21 @@ def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[To
 
 
 def with_deferred(
-    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], debts: Iterable[DeferredRange], ids: TxnIds
+    commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], deferred: Iterable[DeferredRange], ids: TxnIds
 ) -> TableCommit:
     """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
-    known = {debt.source: debt.owed for debt in debts if debt.url == url}
+    known = {missing.source: missing.span for missing in deferred if missing.url == url}
     versions: dict[str, int] = {}
     for source, span in spans.items():
         before = known.get(source, span)
-        owed = Span(min(before.start, span.start), max(before.end, span.end))
-        versions |= DeferredIds.of(ids, source, url).written(owed)
+        wider = Span(min(before.start, span.start), max(before.end, span.end))
+        versions |= DeferredIds.of(ids, source, url).written(wider)
     return _moved(commit, versions)
 
 
-def with_caught_up(commit: TableCommit, debt: DeferredRange, ids: TxnIds) -> TableCommit:
+def with_caught_up(commit: TableCommit, missing: DeferredRange, ids: TxnIds) -> TableCommit:
     """The commit to the main table, also noting that a deferred range is complete."""
-    return _moved(commit, DeferredIds.of(ids, debt.source, debt.url).paid(debt.owed))
+    return _moved(commit, DeferredIds.of(ids, missing.source, missing.url).caught_up(missing.span))
 
 
 def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:

@@ -242,7 +242,9 @@ class StreamTables:
 
     # Deferred ranges.
 
-    def debts(self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None) -> tuple[DeferredRange, ...]:
+    def deferred(
+        self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None
+    ) -> tuple[DeferredRange, ...]:
         """The ranges that tables may lack below the main table's position."""
         return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, sources)
 
@@ -259,28 +261,28 @@ class StreamTables:
             self._read_of, self._read = own, DeferredRanges.read({} if own is None else own.transactions)
         return self._read
 
-    def side_commit(self, url: str, naming: CommitNaming, load: Load, *, owed: bool = False) -> TableCommit | None:
+    def side_commit(self, url: str, naming: CommitNaming, load: Load, *, catch_up: bool = False) -> TableCommit | None:
         """The commit of a load to a secondary table; None if it adds nothing.
 
-        With ``owed`` the load is the range that the table lacks; otherwise the table waits until it has that range.
+        With ``catch_up`` the load is the range that the table lacks; otherwise the table waits until it has that range.
         """
         target = self.targets.get(url)
         if target is None:
             return None
-        part = load if owed else without_sources(load, self._in_debt(url, load.runs))
+        part = load if catch_up else without_sources(load, self._lacking(url, load.runs))
         return None if part is None else side_commit(target, naming, part)
 
     def with_deferred(self, commit: TableCommit, load: Load) -> TableCommit:
         """The commit to the main table, noting the ranges of the load that other tables do not get."""
         for url in self._stream.side_tables:
-            without = self._in_debt(url, load.runs) if url in self.targets else tuple(load.runs)
+            without = self._lacking(url, load.runs) if url in self.targets else tuple(load.runs)
             spans = left_out(load, url, without)
             if spans:
-                commit = with_deferred(commit, url, spans, self.debts(spans, [url]), self._look_back.ids)
+                commit = with_deferred(commit, url, spans, self.deferred(spans, [url]), self._look_back.ids)
         return commit
 
-    def _in_debt(self, url: str, sources: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset(debt.source for debt in self.debts(sources, [url]))
+    def _lacking(self, url: str, sources: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(missing.source for missing in self.deferred(sources, [url]))
 
     def position(self, url: str, source: TopicPartition) -> Position | None:
         """A table's own position."""

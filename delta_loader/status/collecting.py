@@ -15,7 +15,7 @@ from common.stage.idle import stream_fact
 from common.stage.markers import Marker
 from common.stage.merged import ids_together, with_chains
 from common.stage.paused import StreamPart, pause_of
-from common.tables.deferred_ranges import debts_of
+from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.stream_history import StreamHistory, read_stream_history
@@ -186,7 +186,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
         way=way,
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
-        owed=debts_of(ids, transactions, stream.side_tables, sources),
+        deferred=deferred_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=() if evolved is None else evolved.gained,
         valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),

@@ -90,7 +90,7 @@ class StreamStatus:
     """Why the last load failed; None if it did not."""
     unfit: tuple[Check, ...] = ()
     """Why the table does not accept what the stream declares; empty when it does."""
-    owed: tuple[DeferredRange, ...] = ()
+    deferred: tuple[DeferredRange, ...] = ()
     """What secondary tables may still lack of what the main table has."""
     gained: tuple[Gained, ...] = ()
     """The columns that it gained because records had their fields, as published to writers."""
@@ -177,13 +177,13 @@ def _stream_json(stream: StreamStatus) -> Json:
         "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
         "owed": [
             {
-                "table": debt.url,
-                "topic": str(debt.source.topic),
-                "partition": int(debt.source.partition),
-                "from": debt.owed.start,
-                "to": debt.owed.end,
+                "table": missing.url,
+                "topic": str(missing.source.topic),
+                "partition": int(missing.source.partition),
+                "from": missing.span.start,
+                "to": missing.span.end,
             }
-            for debt in stream.owed
+            for missing in stream.deferred
         ],
         "gained": [
             {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
@@ -263,8 +263,10 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
     for found in stream.unfit:
         lines += [f"  not ready to load: {found.message}", f"  → {found.remedy}"]
-    for debt in stream.owed:
-        lines.append(f"  {debt.url} was left out of {debt.owed} of {debt.source}, and gets it before anything later")
+    for missing in stream.deferred:
+        lines.append(
+            f"  {missing.url} was left out of {missing.span} of {missing.source}, and gets it before anything later"
+        )
     if stream.aside.late or stream.aside.rewound:
         lines.append(
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"

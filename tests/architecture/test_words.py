@@ -21,6 +21,7 @@ WORDS = {
     r"however long": "no matter how long",
     r"went_back|WentBack|LookBack": "rollback",
     r"way_of_loading": "load mode",
+    r"debts?": "deferred range",
 }
 
 

@@ -397,11 +397,11 @@ def _what_a_table_lacks_is_settled() -> AbstractContextManager[object]:
 
 
 def _later_records_come_before_what_a_table_lacks() -> AbstractContextManager[object]:
-    """And it is not paid at the beginning of a pass, which mostly is before they could."""
+    """And it does not catch up at the beginning of a pass, which mostly is before they could."""
     side_commit = StreamTables.side_commit
 
     def at_once(self: StreamTables, url: str, naming: CommitNaming, load: plan.Load, **_named: bool) -> object:
-        return side_commit(self, url, naming, load, owed=True)
+        return side_commit(self, url, naming, load, catch_up=True)
 
     @contextmanager
     def broken() -> Iterator[None]:

@@ -107,9 +107,9 @@ def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> No
 
 
 def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:
-    owed = replace(state(*OLD, table=20), owed_from=Position(15))
+    behind = replace(state(*OLD, table=20), deferred_from=Position(15))
     with pytest.raises(UsageError, match=r"\[15, 20\) of the old orders/0 is staged and not loaded into every table"):
-        plan_restart(owed, give_up=False)
+        plan_restart(behind, give_up=False)
 
 
 @pytest.mark.parametrize("table", [None, 0, 15])

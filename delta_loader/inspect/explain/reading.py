@@ -112,7 +112,9 @@ class Explainer:
             held=None if partition is None else partition.held,
             kafka_end=None if partition is None else partition.kafka_end,
             owed_to=tuple(
-                debt.url for debt in seen.owed if debt.source == source and debt.owed.covers(Position(offset))
+                missing.url
+                for missing in seen.deferred
+                if missing.source == source and missing.span.covers(Position(offset))
             ),
         )
 

@@ -181,9 +181,11 @@ def _difference(
         return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
     fewer = expected - have
     after = -1 if dead else min((one.version for one in region.brought), default=-1)
-    waiting = tables.owed(source, region.span, dead=dead)
+    waiting = tables.tables_lacking(source, region.span, dead=dead)
     if waiting:
-        text = f"{fewer:,} of {expected:,} {what} in {place} may still be owed to {', '.join(waiting)}, and are staged"
+        text = (
+            f"{fewer:,} of {expected:,} {what} in {place} is perhaps deferred for {', '.join(waiting)}, and are staged"
+        )
         return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
     found = tables.touching(source, region.span, after) if not dead else []
     if dead and ledger is not None:

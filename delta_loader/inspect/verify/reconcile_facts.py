@@ -130,7 +130,7 @@ class Tables:
     shape: Shape = field(default_factory=Shape)
     routed: tuple[Ledger, ...] = ()
     """Of the existing tables of its routes."""
-    debts: tuple[DeferredRange, ...] = ()
+    deferred: tuple[DeferredRange, ...] = ()
     """The ranges that tables may still lack (rule 5)."""
 
     def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
@@ -147,12 +147,14 @@ class Tables:
         own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
         return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
 
-    def owed(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
+    def tables_lacking(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
         """The tables for rows, or for dead letters, that may lack records of a span."""
         return [
-            debt.url
-            for debt in self.debts
-            if debt.source == source and meets(span, [debt.owed]) and (debt.url == self.dead_letters_url) == dead
+            missing.url
+            for missing in self.deferred
+            if missing.source == source
+            and meets(span, [missing.span])
+            and (missing.url == self.dead_letters_url) == dead
         ]
 
 

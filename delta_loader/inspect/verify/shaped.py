@@ -71,7 +71,7 @@ def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
     """Rows beyond the first one of a record are missing."""
     spans = [region.span for region in tables.offset_ranges(source)]
     removals = [removal for span in spans for _, removal in tables.touching(source, span)]
-    if any(tables.owed(source, span, dead=False) for span in spans):
+    if any(tables.tables_lacking(source, span, dead=False) for span in spans):
         text += "; a table still waits for some"
         return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, source)
     if removals and all(one.by_right for one in removals):

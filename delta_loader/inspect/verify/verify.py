@@ -23,7 +23,7 @@ from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
-from common.tables.deferred_ranges import debts_of
+from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
 from delta_loader.inspect.history import read_history
@@ -172,7 +172,7 @@ class Verifier:
             stream.dead_letters,
             shape,
             tuple(ledger for ledger in routed if ledger.version is not None),
-            self._debts(stream, rows),
+            self._deferred(stream, rows),
         )
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
         other_topics = self._other_topics(tables)
@@ -214,14 +214,14 @@ class Verifier:
             )
             yield Finding(Verdict.FAULT, "files_gone", text, ledger.url, version=version, files=paths)
 
-    def _debts(self, stream: Stream, own: Ledger) -> tuple[DeferredRange, ...]:
+    def _deferred(self, stream: Stream, own: Ledger) -> tuple[DeferredRange, ...]:
         """What secondary tables may still lack, by the main table's txn actions."""
         transactions = own.transactions
         if own.first_version:
             state = read_table_state(self.open_store(stream.table))
             transactions = transactions if state is None else {**state.transactions, **transactions}
         ids = replace(own.ids, generations=own.generations)
-        return debts_of(ids, transactions, stream.side_tables, own.positions)
+        return deferred_of(ids, transactions, stream.side_tables, own.positions)
 
     def _other_topics(self, tables: Tables) -> dict[TopicPartition, Finding]:
         """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
@@ -258,7 +258,7 @@ class Verifier:
         expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
         have = self.contents.count(tables.url, version)
         have += sum(self.contents.count(one.url, one.version) for one in tables.routed if one.version is not None)
-        foreign = tables.debts or any(
+        foreign = tables.deferred or any(
             one.removals or any(finding.kind == "foreign_rows" for finding in one.findings)
             for one in tables.row_ledgers
         )
@@ -269,7 +269,7 @@ class Verifier:
             verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
             text = f"the table has {have:,} rows, and the commits brought {expected:,}"
             if foreign:
-                text += "; others have added or deleted rows since" if not tables.debts else "; tables wait for some"
+                text += "; others have added or deleted rows since" if not tables.deferred else "; tables wait for some"
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
         return _by_the_log(tables), findings
 
@@ -376,9 +376,10 @@ def _cleaned(tables: Tables) -> Iterator[Finding]:
 
 
 def _owed(tables: Tables) -> Iterator[Finding]:
-    for debt in tables.debts:
-        text = f"{debt.url} was left out when {debt.owed} of {debt.source} was loaded, and may still lack some of it"
-        yield Finding(Verdict.UNPROVED, "owed", text, debt.url, debt.source, (debt.owed,))
+    for missing in tables.deferred:
+        loaded = f"{missing.span} of {missing.source} was loaded"
+        text = f"{missing.url} was left out when {loaded}, and may still lack some of it"
+        yield Finding(Verdict.UNPROVED, "owed", text, missing.url, missing.source, (missing.span,))
 
 
 def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:

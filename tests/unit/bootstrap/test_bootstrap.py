@@ -42,7 +42,7 @@ def state(
     low: int = 0,
     high: int = 1_000,
     table: int | None = None,
-    owed_from: int | None = None,
+    deferred_from: int | None = None,
     start: Start = StartAt.EARLIEST,
     beginning: ChainOrigin | None = None,
 ) -> PartitionState:
@@ -58,7 +58,7 @@ def state(
         table=None if table is None else Position(table),
         staged=tuple(sorted(staged, key=lambda found: found.name)),
         beginning=beginning,
-        owed_from=None if owed_from is None else Position(owed_from),
+        deferred_from=None if deferred_from is None else Position(deferred_from),
     )
 
 
@@ -395,16 +395,16 @@ def test_a_rewind_to_the_table_s_position_splits_a_marker_that_straddles_it() ->
 
 def test_a_rewind_keeps_staged_what_another_table_of_the_stream_lacks() -> None:
     # To 17, where the own table is, another one would never get [10, 17): so down to where a marker ends.
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 17)
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 17)
     assert (plan.position, aside(plan), plan.marker) == (10, [20, 10], None)
     # And what all of them have is sound.
-    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, owed_from=4), 3, below_table=True)
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=17, deferred_from=4), 3, below_table=True)
     assert (plan.position, aside(plan)) == (3, [20, 10, 0])
 
 
 def test_a_skip_does_not_leave_out_what_another_table_of_the_stream_lacks() -> None:
     assert skipped(state(chain_of(0, 10, 20), table=40), 50)[0] == span(40, 50)
-    assert skipped(state(chain_of(0, 10, 20), table=40, owed_from=12), 50)[0] == span(20, 50)
+    assert skipped(state(chain_of(0, 10, 20), table=40, deferred_from=12), 50)[0] == span(20, 50)
 
 
 def test_a_rewind_above_the_table_never_leaves_a_hole() -> None:

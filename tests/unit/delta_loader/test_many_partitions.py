@@ -93,19 +93,19 @@ def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all(
         tables = tables_with(transactions)
         floors = [tables.floor(source, Position(100)) for source in PARTITIONS]
         assert floors == [Position(10) if number % every == 0 else Position(100) for number in range(MANY)]
-        assert [debt.source for source in PARTITIONS for debt in tables.debts([source])] == PARTITIONS[::every]
+        assert [missing.source for source in PARTITIONS for missing in tables.deferred([source])] == PARTITIONS[::every]
 
 
 def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
     transactions = owing(MANY)
     tables = tables_with(transactions)
-    (owed,) = tables.debts(PARTITIONS)
-    assert tables.floor(owed.source, Position(100)) == 10
+    (missing,) = tables.deferred(PARTITIONS)
+    assert tables.floor(missing.source, Position(100)) == 10
     (url,) = tables.targets
-    paid = {**transactions, **DeferredIds.of(IDS, owed.source, owed.url).paid(owed.owed)}
-    tables.targets[url] = Target(url, "id", TableShape("{}", ()), paid)
-    assert tables.debts(PARTITIONS) == ()
-    assert tables.floor(owed.source, Position(100)) == 100
+    caught_up = {**transactions, **DeferredIds.of(IDS, missing.source, missing.url).caught_up(missing.span)}
+    tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up)
+    assert tables.deferred(PARTITIONS) == ()
+    assert tables.floor(missing.source, Position(100)) == 100
 
 
 def test_the_newest_generations_are_found_in_one_pass() -> None:

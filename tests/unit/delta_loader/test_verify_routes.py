@@ -181,7 +181,7 @@ def test_what_a_table_is_owed_is_not_proved_and_no_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**rows))
     assert kinds(report, Verdict.FAULT) == []
     assert kinds(report, Verdict.UNPROVED) == [("owed", "orders_b"), ("table_waits", "orders_b")]
-    # What was never owed is a fault all the same.
+    # Rows that were never deferred are a fault.
     report = logs.verify(Contents(**{**rows, "orders_a": [4, 5]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
 

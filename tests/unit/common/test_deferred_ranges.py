@@ -1,7 +1,7 @@
 """Debts: what a table lacks, written in the own table's txn actions."""
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.tables.deferred_ranges import DeferredIds, DeferredRange, DeferredRanges, debts_of
+from common.tables.deferred_ranges import DeferredIds, DeferredRange, DeferredRanges, deferred_of
 from common.tables.transactions import TxnIds
 from tests.builders import span
 
@@ -11,35 +11,35 @@ IDS = TxnIds("orders", several_topics=False)
 A, B = "s3://lake/a", "s3://lake/b"
 
 
-def test_a_debt_is_read_as_it_was_written_and_is_none_once_it_is_paid() -> None:
+def test_a_deferred_range_is_read_as_it_was_written_until_the_table_has_caught_up() -> None:
     ids = DeferredIds.of(IDS, ORDERS, A)
-    for owed in (span(0, 1), span(5, 90)):
-        assert ids.read(ids.written(owed)) == owed
-        assert ids.read(ids.paid(owed)) is None
+    for missing in (span(0, 1), span(5, 90)):
+        assert ids.read(ids.written(missing)) == missing
+        assert ids.read(ids.caught_up(missing)) is None
     assert ids.read({}) is None
 
 
-def test_however_a_table_is_spelled_its_debt_is_the_same_and_each_table_has_its_own() -> None:
+def test_a_table_has_one_deferred_range_however_its_url_is_spelled() -> None:
     assert DeferredIds.of(IDS, ORDERS, A) == DeferredIds.of(IDS, ORDERS, "s3a://lake/a/")
     assert len({DeferredIds.of(IDS, source, url) for source in (ORDERS, OTHER) for url in (A, B)}) == 4
 
 
-def test_debts_are_found_among_other_txn_actions_which_they_are_never_taken_for() -> None:
+def test_deferred_ranges_are_found_among_other_txn_actions() -> None:
     transactions = {
         "orders-0": 99,
         "orders-1": 99,
         **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
-        **DeferredIds.of(IDS, OTHER, A).paid(span(10, 50)),
+        **DeferredIds.of(IDS, OTHER, A).caught_up(span(10, 50)),
         **DeferredIds.of(IDS, OTHER, B).written(span(7, 9)),
     }
-    found = debts_of(IDS, transactions, [A, B], [ORDERS, OTHER])
+    found = deferred_of(IDS, transactions, [A, B], [ORDERS, OTHER])
     assert found == (DeferredRange(A, ORDERS, span(10, 50)), DeferredRange(B, OTHER, span(7, 9)))
     assert IDS.position(transactions, ORDERS) == 100
     assert IDS.at({}, transactions, [ORDERS, OTHER]).generations == {ORDERS: 0, OTHER: 0}
-    assert debts_of(IDS, {"orders-0": 99}, [A, B], [ORDERS, OTHER]) == ()
+    assert deferred_of(IDS, {"orders-0": 99}, [A, B], [ORDERS, OTHER]) == ()
 
 
-def test_nothing_beyond_the_lowest_debt_is_in_all_tables() -> None:
+def test_nothing_beyond_the_lowest_deferred_range_is_in_all_tables() -> None:
     transactions = {
         **DeferredIds.of(IDS, ORDERS, A).written(span(10, 50)),
         **DeferredIds.of(IDS, ORDERS, B).written(span(30, 40)),
