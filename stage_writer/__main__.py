@@ -37,7 +37,7 @@ from common.stage.paused import StreamPart
 from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
-from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
 from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.first_pass import no_first_pass
@@ -281,11 +281,11 @@ def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapp
     return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
 
 
-def _require_compatible(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
+def _require_compatible(settings: Settings, converters: Sequence[RecordConverter | ConvertsTopology]) -> None:
     """Raises ConfigError for rows that their table, as it is now, can never accept."""
     tables = TableCompatibility(stores_of(settings.stage.storage_options), SystemClock(), get_logger())
     for converter in converters:
-        formats = converter.all_formats if isinstance(converter, StreamConverter) else converter.formats
+        formats = converter.all_formats if isinstance(converter, RecordConverter) else converter.formats
         found = tables.find(formats)
         if found is not None:
             msg = f"{converter.stream.app_id}: {found.problem}"
@@ -387,11 +387,11 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
         cli.echo(replayed_to_json(everything, done=yes))
 
 
-def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
+def _converter_now(settings: Settings, stream: Stream) -> RecordConverter:
     """A stream's converter, including the columns that the stream has gained."""
     reader = find_reader(settings.writer.native)
     converters = converters_of(settings, reader.make, avro_pass=reader.make_avro)
-    plain = (found for found in converters if isinstance(found, StreamConverter))  # others are not replayable
+    plain = (found for found in converters if isinstance(found, RecordConverter))  # others are not replayable
     converter = next(found for found in plain if found.stream is stream)
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     gained = latest(store, stream.app_id) if stream.evolves else None
@@ -400,7 +400,7 @@ def _converter_now(settings: Settings, stream: Stream) -> StreamConverter:
 
 def _replayed(
     settings: Settings,
-    converter: StreamConverter,
+    converter: RecordConverter,
     records: Records,
     ranges: Sequence[Range],
     *,
@@ -438,7 +438,7 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 
 def _try_records(
     settings: Settings,
-    converters: Sequence[StreamConverter | ConvertsTopology],
+    converters: Sequence[RecordConverter | ConvertsTopology],
     partitions: Collection[TopicPartition],
     tell: Callable[[str, str], None],
 ) -> bool:
@@ -449,7 +449,7 @@ def _try_records(
         with closing(Sampler(settings)) as sampler:
             sample = sampler.sample(converter, mine)
         tell("sample", "\n".join(sample.lines(alarm)))
-        has_state = not isinstance(converter, StreamConverter) and converter.topology.has_state
+        has_state = not isinstance(converter, RecordConverter) and converter.topology.has_state
         well = well and (has_state or sample.is_well(alarm))
     return well
 
@@ -482,20 +482,22 @@ def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[st
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
 
 
-def _require_written(settings: Settings, converters: Sequence[StreamConverter | ConvertsTopology]) -> None:
+def _require_written(settings: Settings, converters: Sequence[RecordConverter | ConvertsTopology]) -> None:
     """Raises ConfigError for a topic that a topology writes to and that is missing or not writable."""
     for converter in _with_topologies(converters):
         for topic in converter.topology.topics_written:
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
 
 
-def _groups(converters: Sequence[StreamConverter | ConvertsTopology]) -> TopicGroups:
+def _groups(converters: Sequence[RecordConverter | ConvertsTopology]) -> TopicGroups:
     """The topics that tasks read together. Raises ConfigError."""
     found = _with_topologies(converters)
     return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
 
 
-def _with_topologies(converters: Iterable[StreamConverter | ConvertsTopology]) -> list[ConvertsTopology]:
+def _with_topologies(
+    converters: Iterable[RecordConverter | ConvertsTopology],
+) -> list[ConvertsTopology]:
     """The streams that have topologies."""
     return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
@@ -527,7 +529,7 @@ def converters_of(
     *,
     avro_pass: MakeAvroPass = no_avro_pass,
     stopping: Stopping = NEVER_STOPPING,
-) -> list[StreamConverter | ConvertsTopology]:
+) -> list[RecordConverter | ConvertsTopology]:
     """The streams' converters. Raises the ConfigError of the first stream that cannot work.
 
     ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies.
@@ -535,12 +537,12 @@ def converters_of(
     schemas = schemas_of(settings)
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    converters: list[StreamConverter | ConvertsTopology] = []
+    converters: list[RecordConverter | ConvertsTopology] = []
     for index, stream in enumerate(settings.streams):
         try:
             if stream.topology is None:
                 inputs = record_inputs(stream, avro_pass)
-                converters.append(StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits))
+                converters.append(converter_of(stream, schemas, first_pass, inputs, limits))
             else:
                 from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
 

@@ -27,7 +27,6 @@ from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
-from common.spans import Position
 from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
@@ -46,11 +45,12 @@ from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
 from stage_writer.shape.kafka_columns import KafkaColumns
 from stage_writer.shape.names import Names
-from stage_writer.shape.outcome import Outcome, Part, staged_of
+from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
 from stage_writer.shape.places import Places
-from stage_writer.shape.route import Router, parted
+from stage_writer.shape.route import Router, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows
 from stage_writer.shape.slicing import ExplodeLimits, Slice, sliced
+from stage_writer.shape.stops import until_stops
 from stage_writer.shape.where import Condition
 
 if TYPE_CHECKING:
@@ -67,12 +67,78 @@ if TYPE_CHECKING:
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
     from stage_writer.shape.opening import Opens
+    from stage_writer.shape.route import Routing
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 _NOTHING = np.zeros(0, np.int64)
+
+
+class RecordPipeline:
+    """From messages to rows with the same columns. Raises SchemaError and ExpressionError for an invalid stream."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        schemas: SchemaTypes | None = None,
+        gained: Way = (),
+        first_pass: MakeFirstPass = no_first_pass,
+        inputs: RecordInputs = NO_INPUTS,
+    ) -> None:
+        """``gained`` are columns in addition to the declared ones."""
+        self._stream = stream
+        self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
+        self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
+        self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
+        self._steps = tuple(_steps(stream, self._decoder.columns, self._keys))
+        self.exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
+        self._before = len(self._steps) if self.exploder is None else self._steps.index(self.exploder)
+        self.columns = self._steps[-1].columns if self._steps else self._decoder.columns
+        """The columns of its rows."""
+        self._arrow_schema = to_arrow_schema(self.columns)
+
+    @property
+    def record_columns(self) -> StructType:
+        """The columns that messages are decoded into."""
+        return self._decoder.columns
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether a step uses the records' headers, or one names the schema."""
+        return self._stream.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
+
+    @property
+    def json_of(self) -> Opens | None:
+        """Returns the JSON of the record in a message, for a format that only its schema opens."""
+        if self._stream.format == "json" or not isinstance(self._decoder, OpeningDecoder):
+            return None
+        return self._decoder.body_of if self._stream.framing != "confluent_header" else None
+
+    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+        """What must be available before this batch can be decoded."""
+        found = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
+        if found is not None or self._keys is None or not batch.values.null_count:
+            return found
+        tombstones = batch.values.is_null()
+        headers = None if batch.headers is None else batch.headers.filter(tombstones)
+        return self._keys.waits(batch.keys.filter(tombstones), headers)
+
+    def begin(self, messages: Messages) -> Slice:
+        """The steps before a row may become several."""
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        for step in self._steps[: self._before]:
+            rows = step.apply(rows, messages)
+        return Slice(messages, rows, decoded.tombstones)
+
+    def finish(self, begun: Slice) -> Rows:
+        """The remaining steps."""
+        rows = begun.rows
+        for step in self._steps[self._before :]:
+            rows = step.apply(rows, begun.messages)
+        return rows.with_table(rows.table.cast(self._arrow_schema))
 
 
 class StreamConverter:
@@ -99,23 +165,17 @@ class StreamConverter:
         self._first_pass = first_pass
         self._inputs = inputs
         self._limits = limits
-        self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
-        self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
-        self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
-        self._steps = tuple(_steps(stream, self._decoder.columns, self._keys))
-        self._exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
-        self._before = len(self._steps) if self._exploder is None else self._steps.index(self._exploder)
-        schema = self._steps[-1].columns if self._steps else self._decoder.columns
-        rows = rows_format(stream, schema)
-        dead_letters = table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
-        require_can_partition(rows)
-        self._formats = (rows, dead_letters)
-        self._row_formats = tuple(replace(rows, url=url) for url in stream.row_tables)
+        self._pipeline = RecordPipeline(stream, schemas, gained, first_pass, inputs)
+        schema = self._pipeline.columns
+        self._row_formats = tuple(rows_format(stream.at(url), schema) for url in stream.row_tables)
+        for rows in self._row_formats:
+            require_can_partition(rows)
+        self._formats = (self._row_formats[0], dead_letters_format(stream))
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
         self._offers = None
         if stream.evolves:
             room = stream.evolve_limit - sum(one.size for one in gained)
-            kept = StructType(tuple(one for one in self._decoder.columns if schema.field(one.name)))
+            kept = StructType(tuple(one for one in self._pipeline.record_columns if schema.field(one.name)))
             self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
     def at(self, gained: StructType) -> StreamConverter:
@@ -149,23 +209,16 @@ class StreamConverter:
     @property
     def needs_headers(self) -> bool:
         """Whether an expression uses the records' headers, or one names the schema."""
-        return self._stream.framing == "confluent_header" or any(step.needs_headers for step in self._steps)
+        return self._pipeline.needs_headers
 
     @property
     def json_of(self) -> Opens | None:
         """Returns the JSON of the record in a message, for a format that only its schema opens."""
-        if self._stream.format == "json" or not isinstance(self._decoder, OpeningDecoder):
-            return None
-        return self._decoder.body_of if self._stream.framing != "confluent_header" else None
+        return self._pipeline.json_of
 
     def waits(self, batch: MessageBatch) -> SchemaWait | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
-        found = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
-        if found is not None or self._keys is None or not batch.values.null_count:
-            return found
-        tombstones = batch.values.is_null()
-        headers = None if batch.headers is None else batch.headers.filter(tombstones)
-        return self._keys.waits(batch.keys.filter(tombstones), headers)
+        return self._pipeline.waits(batch)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
@@ -175,7 +228,7 @@ class StreamConverter:
 
         Raises RuntimeError for a stream with rules that hold, for which only `slices` is right.
         """
-        begun = self._begun(batches) if batches else None
+        begun = self._pipeline.begin(Messages.of(batches)) if batches else None
         if begun is not None and begun.rows.stops:
             msg = "a message that may not be staged was converted"
             raise RuntimeError(msg)
@@ -185,52 +238,23 @@ class StreamConverter:
         """The same, in as many slices as their rows require (`slicing`): parts of the batches, with their rows."""
         if not batches:
             return
-        begun = self._begun(batches)
+        begun, exploder = self._pipeline.begin(Messages.of(batches)), self._pipeline.exploder
         if begun.rows.stops:
-            yield from self._until_stops(begun)
+            yield from until_stops(begun.messages, begun.rows.stops, self.slices)
             return
-        for one in (begun,) if self._exploder is None else sliced(begun, self._exploder, self._limits):
+        for one in (begun,) if exploder is None else sliced(begun, exploder, self._limits):
             staged = self._finished(one)
             if not one.is_last:
                 staged = [part.as_piece(batch) for batch, part in zip(one.messages.batches, staged, strict=True)]
             yield list(zip(one.messages.batches, staged, strict=True))
 
-    def _until_stops(self, begun: Slice) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
-        """The slices of the messages in front of each partition's first stop, and these stops (rule 4)."""
-        messages = begun.messages
-        stops = sorted(begun.rows.stops, key=lambda stop: stop.index)
-        kept: list[MessageBatch] = []
-        ends: dict[TopicPartition, tuple[MessageBatch, StagedRows]] = {}
-        for batch, (start, end) in zip(messages.batches, pairwise(messages.starts.tolist()), strict=True):
-            if batch.source in ends:
-                continue  # a partition may have several batches
-            stop = next((stop for stop in stops if start <= stop.index < end), None)
-            kept.append(batch if stop is None else batch.part(0, stop.index - start))
-            if stop is not None:
-                at = Position(int(messages.offsets[stop.index]))
-                ends[batch.source] = (batch, StagedRows.stopped(at, stop.problem))
-        yield from self.slices([batch for batch in kept if len(batch)])
-        for found in ends.values():
-            yield [found]
-
-    def _begun(self, batches: Sequence[MessageBatch]) -> Slice:
-        """The steps before a row may become several."""
-        messages = Messages.of(batches)
-        decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
-        for step in self._steps[: self._before]:
-            rows = step.apply(rows, messages)
-        return Slice(messages, rows, decoded.tombstones)
-
     def _finished(self, begun: Slice) -> list[StagedRows]:
         """The remaining steps, for each of the slice's batches."""
-        messages, rows = begun.messages, begun.rows
-        for step in self._steps[self._before :]:
-            rows = step.apply(rows, messages)
-        table = rows.table.cast(self._formats[0].arrow_schema)
+        messages, rows = begun.messages, self._pipeline.finish(begun)
+        tables = {number: Part(index, part) for number, part, index in parted(rows)}
         outcome = Outcome(
-            rows.index,
-            {number: Part(index, part) for number, part, index in parted(rows.with_table(table))},
+            rows.index if rows.tables is None else index_of(tables),
+            tables,
             sorted(rows.rejects, key=lambda reject: reject.index),
             _NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones,
             rows.filtered,
@@ -255,11 +279,11 @@ class StreamConverter:
 
 def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> Iterator[Step]:
     """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
-    router: Router | None = None
+    routing: Routing | None = None
     for step in _record_steps(stream, columns):
         yield step
         columns = step.columns
-        router = step if isinstance(step, Router) else router
+        routing = step if isinstance(step, Router | ToAllTables) else routing
     named = naming_of(stream).of(columns, made_columns(stream))
     if named.plan is not None:
         yield Names(named.columns, named.plan)
@@ -270,7 +294,7 @@ def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> I
         columns = kafka.columns
     by = merge_by_of(stream)
     if by is not None:
-        yield Events(columns, stream, by, keys, router)
+        yield Events(columns, stream, by, keys, routing)
     if stream.staged_place is not None:
         yield Places(columns, stream.staged_place)
 
@@ -283,8 +307,7 @@ def _record_steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         deriver = Deriver(columns, stream.derive)
         yield deriver
         columns = deriver.columns
-    if stream.route is not None:
-        yield Router(columns, stream)
+    yield from routing_of(columns, stream)
     if stream.merge is not None:
         operation = Operation(columns, operation_of(stream))
         yield operation
@@ -293,6 +316,11 @@ def _record_steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         yield Expectations(columns, stream)
     if stream.explode is not None:
         yield Exploder(columns, stream.explode)
+
+
+def dead_letters_format(stream: Stream) -> TableFormat:
+    """How the stream's table for dead letters is written."""
+    return table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ())
 
 
 def require_can_partition(rows: TableFormat) -> None:

@@ -24,6 +24,7 @@ from common.spans import Position, Span, TopicPartition
 from common.stage.markers import TableKind
 from common.stage.merged import topics_of
 from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_table import RecordConverter
 from stage_writer.fetch.fetched import batches_of
 from stage_writer.fetch.kafka import consumer_properties
 from stage_writer.partitions.dead_letter_alarm import DeadLetterShare
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from stage_writer.tasks.topology import TopologyConverter
     from stage_writer.tasks.wiring import ConvertsTopology
 
-    Converts = StreamConverter | ColumnsConverter | SampledTasks
+    Converts = RecordConverter | ColumnsConverter | SampledTasks
 
 SAMPLE_RECORDS = 1_000
 """Per topic, approximately."""
@@ -137,7 +138,7 @@ class Sampler(KafkaReader):
         super().__init__(consumer_properties(settings), _AT_A_TIME)
 
     def sample(
-        self, of_stream: StreamConverter | ConvertsTopology, sources: Collection[TopicPartition]
+        self, of_stream: RecordConverter | ConvertsTopology, sources: Collection[TopicPartition]
     ) -> StreamSample:
         """The newest records of a stream's partitions, and the result of its config for them.
 
@@ -165,10 +166,10 @@ class Sampler(KafkaReader):
         return spans
 
 
-def _for_sample(converter: StreamConverter | ConvertsTopology) -> Converts:
+def _for_sample(converter: RecordConverter | ConvertsTopology) -> Converts:
     """The converter of a stream's sample (rule 3)."""
-    if isinstance(converter, StreamConverter) or converter.topology.is_columns_only:
-        return cast("StreamConverter | ColumnsConverter", converter)
+    if isinstance(converter, RecordConverter) or converter.topology.is_columns_only:
+        return cast("RecordConverter | ColumnsConverter", converter)
     from stage_writer.tasks.sampling import SampledTasks  # noqa: PLC0415 - only with topologies
 
     return SampledTasks(cast("TopologyConverter", converter))

@@ -18,6 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def with_main_table(values: object) -> object:
+    """A stream's settings with the first of `tables` as its main table, where `table` is not given."""
+    if not isinstance(values, dict) or "table" in values:
+        return values
+    tables = values.get("tables")
+    if not isinstance(tables, list | tuple) or not tables:
+        return values
+    first, *others = tables
+    if isinstance(first, dict) and set(first) == {"table"}:
+        first = first["table"]
+    if isinstance(first, dict):
+        msg = (
+            "tables[0] is the main table, whose columns and layout are the stream's own; write its URL alone, and "
+            f"{', '.join(key for key in first if key != 'table')} in the stream"
+        )
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
+    return {**values, "table": first, "tables": others}
+
+
 def with_locations(values: object) -> object:
     """A stream's settings with names replaced by locations (rule 1)."""
     if not isinstance(values, dict) or not isinstance(values.get("catalog_tables"), dict):
@@ -25,19 +44,17 @@ def with_locations(values: object) -> object:
     known: dict[object, object] = values["catalog_tables"]
 
     def located(value: object) -> object:
+        if isinstance(value, dict):
+            return value | {key: located(value[key]) for key in ("table", "template") if key in value}
         return known.get(value, value) if isinstance(value, str) else value
 
     filled = {key: located(values[key]) for key in ("table", "dead_letters", "template") if key in values}
-    routes = values.get("routes")
-    if isinstance(routes, dict):
-        filled["routes"] = {value: located(table) for value, table in routes.items()}
-    own = values.get("route_tables")
-    if isinstance(own, dict):
-        filled["route_tables"] = {
-            route: {**table, "template": located(table["template"])} if "template" in table else table
-            for route, table in own.items()
-            if isinstance(table, dict)
-        } | {route: table for route, table in own.items() if not isinstance(table, dict)}
+    for key in ("routes", "route_tables"):
+        sections = values.get(key)
+        if isinstance(sections, dict):
+            filled[key] = {route: located(section) for route, section in sections.items()}
+    if isinstance(values.get("tables"), list | tuple):
+        filled["tables"] = [located(table) for table in values["tables"]]
     return {**values, **filled}
 
 

@@ -1,17 +1,37 @@
-"""`route_tables` of a stream: settings of a topology's tables that differ from the stream's.
+"""The tables of a stream in addition to its main one: `routes`, `tables` and `route_tables`.
 
-Rule: such a table inherits nothing of the main table's columns and layout: missing settings have a stream's default.
-Everything else (places, dead letters, Kafka's columns, evolution) is the stream's.
+Rules:
+
+1. A URL alone is a table like the main one. A section without ``columns`` changes only the settings that it gives.
+2. A section with ``columns`` describes its table in full: it inherits nothing of the main table's columns, of what
+   makes them (`derive`, `drop` and the like) and of its layout; missing settings have a stream's default.
+3. Everything else (`where`, Kafka's columns, dead letters, evolution) is the stream's.
 """
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, field_validator, model_serializer
 
 from common.errors import SchemaError
 from common.schema import parse_ddl
+from common.settings.formats import ValueFormat
 from common.settings.loading import LoadSetting
 from common.settings.section import Section
+
+LAYOUT = ("partition_by", "cluster_by", "table_properties", "template", "load")
+"""A table's settings that do not concern its records, except for `z_order`."""
+MAKING = ("derive", "drop", "rename", "field_names", "formats")
+"""The settings that make a table's columns of a record's fields."""
+
+
+class FieldNames(StrEnum):
+    """The names that a table has for a record's fields."""
+
+    AS_IS = "as_is"
+    SNAKE_CASE = "snake_case"
 
 
 def require_columns(value: str) -> str:
@@ -24,10 +44,32 @@ def require_columns(value: str) -> str:
     return value
 
 
-class RouteTable(Section):
-    """The table of a route."""
+def require_map(routes: object) -> object:
+    """The routes unchanged; raises ValueError for a single table."""
+    if isinstance(routes, str):
+        msg = "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
+        raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
+    return routes
 
-    columns: str = Field(min_length=1, description="Its columns and their types, as in Spark's `CREATE TABLE`.")
+
+class RouteTable(Section):
+    """The settings of one table."""
+
+    columns: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Its columns and their types, as in Spark's `CREATE TABLE`: the section then inherits nothing of "
+        "the stream's columns and layout. Without them it has the stream's, and only the settings given here differ.",
+    )
+    derive: dict[str, str] = Field(default_factory=dict, description="As the stream's `derive`; with `columns`.")
+    drop: tuple[str, ...] = Field(default=(), description="As the stream's `drop`; with `columns`.")
+    rename: dict[str, str] = Field(default_factory=dict, description="As the stream's `rename`; with `columns`.")
+    field_names: FieldNames = Field(
+        default=FieldNames.AS_IS, description="As the stream's `field_names`; with `columns`."
+    )
+    formats: dict[str, ValueFormat] = Field(
+        default_factory=dict, description="As the stream's `formats`; with `columns`."
+    )
     partition_by: tuple[str, ...] = Field(default=(), description="Its partition columns, in order.")
     cluster_by: tuple[str, ...] = Field(default=(), description="As the stream's `cluster_by`.")
     table_properties: dict[str, str] = Field(default_factory=dict, description="As the stream's `table_properties`.")
@@ -37,5 +79,44 @@ class RouteTable(Section):
 
     @field_validator("columns")
     @classmethod
-    def _columns(cls, value: str) -> str:
-        return require_columns(value)
+    def _columns(cls, value: str | None) -> str | None:
+        return None if value is None else require_columns(value)
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The settings that differ from the stream's (rules 1 and 2)."""
+        if self.columns is not None:
+            return frozenset(RouteTable.model_fields)
+        return frozenset(self.model_fields_set.intersection(RouteTable.model_fields)) - {"columns"}
+
+    @property
+    def overrides(self) -> dict[str, object]:
+        """The stream's settings, except for `table_services`, for this table."""
+        found: dict[str, object] = {name: getattr(self, name) for name in (*LAYOUT, *MAKING) if name in self.given}
+        return found if self.columns is None else {**found, "columns": self.columns, "jmespath": {}}
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, serialized: SerializerFunctionWrapHandler) -> object:
+        """Only what was given: by rule 1, a setting that is not given is not the same as its default."""
+        values = serialized(self)
+        return {name: value for name, value in values.items() if name in self.model_fields_set}
+
+
+def _section(value: object) -> object:
+    return {"table": value} if isinstance(value, str) else value
+
+
+class OtherTable(RouteTable):
+    """A table and its settings."""
+
+    table: str = Field(description="URL of the Delta table, or its name where `catalog_tables` has it.")
+
+    @model_serializer(mode="wrap")
+    def _as_given(self, serialized: SerializerFunctionWrapHandler) -> object:
+        if not self.given:
+            return self.table
+        return {name: value for name, value in serialized(self).items() if name in self.model_fields_set}
+
+
+TableOrUrl = Annotated[OtherTable, BeforeValidator(_section, json_schema_input_type=str | OtherTable)]
+"""A table by its URL, or a section."""

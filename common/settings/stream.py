@@ -12,21 +12,21 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from common.schema import StructType, parse_ddl
-from common.settings.catalog import require_location, with_locations
+from common.settings.catalog import require_location, with_locations, with_main_table
 from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import MergeSettings
-from common.settings.route_tables import RouteTable, require_columns
+from common.settings.route_tables import FieldNames, RouteTable, TableOrUrl, require_columns, require_map
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
+from common.settings.topic_names import require_topics
 from common.settings.values import CODECS, DurationS, LoadScheduleOrNone, SizeOrNone, StartAt, StartValue
 from common.stage.merged import is_merged, topics_of
 from common.stage.row_places import STAGED_PLACE, Place
 from common.tables.urls import comparable
 
 KAFKA_COLUMNS = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class UnknownFields(StrEnum):
@@ -45,13 +45,6 @@ class Included(StrEnum):
 
 
 INCLUDED_COLUMNS = {Included.KEY: "_kafka_key", Included.HEADERS: "_kafka_headers"}
-
-
-class FieldNames(StrEnum):
-    """The names that a table has for a record's fields."""
-
-    AS_IS = "as_is"
-    SNAKE_CASE = "snake_case"
 
 
 class Stream(Section):
@@ -272,22 +265,31 @@ class Stream(Section):
     )
     route: str | None = Field(
         default=None,
-        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*` "
-        "that returns text, or a field's name. All tables have the stream's columns and "
-        "partitioning.",
+        description="Which of `routes` a record takes: one SQL expression over the record's fields and `kafka.*`, or a "
+        "field's name. Text is one route; an array of texts gives the record to each of them. See "
+        "[routing.md](routing.md).",
         examples=["kind", "regexp_extract(kafka.topic, '^shop-([a-z]+)', 1)"],
     )
-    routes: dict[str, str] = Field(
+    route_settings: dict[str, TableOrUrl] = Field(
         default_factory=dict,
-        description="Values of `route`, and the URL of the table for such records. Two values may share a table.",
+        alias="routes",
+        description="Values of `route`, and the table for such records: its URL, for a table like the stream's, or a "
+        "section with its own columns and layout. Two values may share a table. See [routing.md](routing.md).",
         examples=[{"click": "s3://lake/tables/clicks"}],
     )
     route_tables: dict[str, RouteTable] = Field(
         default_factory=dict,
-        description="With a `topology`: settings for tables of `routes` that differ from the main table, by "
-        "route. They inherit nothing from the stream: a missing setting has its default. See "
-        "[topologies.md](topologies.md#several-tables).",
+        description="The same sections as in `routes`, apart from the URLs, as earlier releases have them for a "
+        "`topology`.",
         examples=[{"alerts": {"columns": "device STRING, day DATE, share DOUBLE", "partition_by": ["day"]}}],
+    )
+    other_tables: tuple[TableOrUrl, ...] = Field(
+        default=(),
+        alias="tables",
+        description="Without `route`: several tables, each of which gets a row of every record. Each is a URL, for a "
+        "table like the stream's, or a section. The first is the main table, unless `table` is given. See "
+        "[routing.md](routing.md).",
+        examples=[["s3://lake/tables/orders", "s3://archive/tables/orders"]],
     )
     unrouted: str = Field(
         default="table",
@@ -364,7 +366,7 @@ class Stream(Section):
     @model_validator(mode="before")
     @classmethod
     def _located(cls, values: object) -> object:
-        return with_locations(values)
+        return with_locations(with_main_table(values))
 
     @field_validator("table", "dead_letters")
     @classmethod
@@ -382,33 +384,12 @@ class Stream(Section):
     @field_validator("topics", mode="before")
     @classmethod
     def _topics(cls, value: object) -> object:
-        if not isinstance(value, list | tuple) or not all(isinstance(topic, str) for topic in value):
-            msg = "is not a list of topics; write [orders] or [^orders-.*]"
-            raise ValueError(msg)
-        patterns = [topic for topic in value if topic.startswith("^")]
-        if patterns and len(value) > 1:
-            msg = "mixes a regular expression with other topics; give one expression alone, or names only"
-            raise ValueError(msg)
-        for topic in value:
-            if topic.startswith("^"):
-                _compile(topic)
-            elif not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-                msg = f"holds {topic!r}, which is no topic name; letters, digits, '.', '_' and '-' are allowed"
-                raise ValueError(msg)
-        if len(set(value)) < len(value):
-            msg = "names a topic twice; name each once"
-            raise ValueError(msg)
-        return value
+        return require_topics(value)
 
-    @field_validator("routes", mode="before")
+    @field_validator("route_settings", mode="before")
     @classmethod
     def _routes(cls, value: object) -> object:
-        if isinstance(value, str):
-            msg = (
-                "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
-            )
-            raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
-        return value
+        return require_map(value)
 
     @field_validator("include")
     @classmethod
@@ -520,31 +501,54 @@ class Stream(Section):
     def row_tables(self) -> tuple[str, ...]:
         """The URLs of the tables for its rows, each once: the main table first."""
         by_place: dict[str, str] = {}
-        for url in (self.table, *self.routes.values()):
+        for url in (self.table, *self.routes.values(), *(one.table for one in self.other_tables)):
             by_place.setdefault(comparable(url), url)
         return tuple(by_place.values())
 
+    @property
+    def routes(self) -> dict[str, str]:
+        """The URL of each route's table."""
+        return {route: found.table for route, found in self.route_settings.items()}
+
+    @property
+    def sections(self) -> dict[str, tuple[str, RouteTable]]:
+        """The tables with settings that differ from the stream's: their URL and settings, by the key of these."""
+        found: dict[str, tuple[str, RouteTable]] = {
+            f"routes.{route}": (one.table, one) for route, one in self.route_settings.items() if one.given
+        }
+        routes = self.routes
+        more = ((route, one) for route, one in self.route_tables.items() if route in routes)  # see checks
+        found |= {f"route_tables.{route}": (routes[route], one) for route, one in more}
+        tables = enumerate(self.other_tables)
+        return found | {f"tables[{number}]": (one.table, one) for number, one in tables if one.given}
+
+    @property
+    def has_several_columns(self) -> bool:
+        """Whether rows of some of its tables are staged with other columns than those of its main table."""
+        place = self.staged_place
+        return any(one.columns is not None or self.at(url).staged_place != place for url, one in self.sections.values())
+
     def at(self, url: str) -> Stream:
         """The stream as if that one of its tables were the main one: with its columns and layout."""
-        found = self._route_table(url)
+        _, found = self._section_of(url)
         if found is None:
             return self.model_copy(update={"table": url})
-        services = self.table_services.model_copy(update={"z_order": found.z_order})
-        own = {name: getattr(found, name) for name in RouteTable.model_fields if name != "z_order"}
-        return self.model_copy(update={"table": url, "table_services": services, **own})
+        own = found.overrides
+        if "z_order" in found.given:
+            own["table_services"] = self.table_services.model_copy(update={"z_order": found.z_order})
+        return self.model_copy(update={"table": url, **own})
 
     def key_of(self, url: str, name: str) -> str:
         """The key of a setting for one of its tables for rows."""
-        found = self._route_table(url)
-        route = next((route for route, one in self.route_tables.items() if one is found), None)
-        return f"streams[].{name}" if route is None else f"streams[].route_tables.{route}.{name}"
+        key, found = self._section_of(url)
+        return f"streams[].{name}" if found is None or name not in found.given else f"streams[].{key}.{name}"
 
-    def _route_table(self, url: str) -> RouteTable | None:
-        """The separate settings of one of its tables; None for one like the stream's."""
-        wanted = comparable(url) if self.route_tables else ""
-        return next(
-            (found for route, found in self.route_tables.items() if comparable(self.routes[route]) == wanted), None
-        )
+    def _section_of(self, url: str) -> tuple[str, RouteTable | None]:
+        """The key and the settings of one of its tables; None for one like the stream's."""
+        sections = self.sections
+        wanted = comparable(url) if sections else ""
+        matching = ((key, one) for key, (place, one) in sections.items() if comparable(place) == wanted)
+        return next(matching, ("", None))
 
     def load_of(self, url: str) -> LoadSetting:
         """How one of its tables is loaded; the one for dead letters is always appended to."""
@@ -576,7 +580,8 @@ class Stream(Section):
     def places(self) -> tuple[tuple[str, str], ...]:
         """The locations of its tables, with the keys that set them."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
-        return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()))
+        tables = ((f"streams[].tables[{number}]", one.table) for number, one in enumerate(self.other_tables))
+        return (*own, *((f"streams[].routes.{value}", url) for value, url in self.routes.items()), *tables)
 
     @property
     def may_merge(self) -> bool:
@@ -587,11 +592,3 @@ class Stream(Section):
     def several_topics(self) -> bool:
         """Whether txn actions must name the topic: several names, or a regular expression."""
         return len(self.topics) > 1 or self.pattern is not None
-
-
-def _compile(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        msg = f"holds {pattern!r}, which is no regular expression ({error}); fix it or give the topics' names"
-        raise ValueError(msg) from None

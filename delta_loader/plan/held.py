@@ -116,11 +116,13 @@ def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -
         return Held(found.reason, found.problem, found.remedy)
     if found.is_newer:
         return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
-    return Held(
-        "unreadable_marker",
-        f"the marker {found.name.path} cannot be used: {found.problem}",
-        f"stage its records again with `{rewind(source, found.name.start)}`",
-    )
+    again = f"stage its records again with `{rewind(source, found.name.start)}`"
+    if found.table is not None:
+        again = (
+            f"if {found.table} was taken out of streams[].routes or streams[].tables, put it back until `delta-loader "
+            f"status {CONFIG}` shows nothing waiting; or {again}: they then go to the tables that the stream has now"
+        )
+    return Held("unreadable_marker", f"the marker {found.name.path} cannot be used: {found.problem}", again)
 
 
 def missing_file(source: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:

@@ -53,6 +53,8 @@ class UnreadableMarker:
     """Whether it is valid, but written by a newer release than this one."""
     app_id: str | None = None
     """The stream that it was staged for; None where the content does not name it."""
+    table: str | None = None
+    """The table with files in it that is not one of the stream's; None where it has another problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def for_tables(marker: Marker, tables: Mapping[str, str]) -> Found:
     app_id = marker.manifest.app_id
     if strange:
         problem = f"it stages files for {strange[0]}, which is not a table of this stream"
-        return UnreadableMarker(marker.name, problem, app_id=app_id)
+        return UnreadableMarker(marker.name, problem, app_id=app_id, table=strange[0])
     problem = next((why for table in marker.tables if (why := _no_schema(table.schema)) is not None), "")
     if problem:
         return UnreadableMarker(marker.name, problem, app_id=app_id)

@@ -204,7 +204,7 @@ def _has_foreign(found: Iterable[Found]) -> bool:
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
     """The incompatibilities of the stream's main table, and of those that have their own columns."""
-    others = dict.fromkeys(stream.routes[route] for route in stream.route_tables)
+    others = dict.fromkeys(url for url, _ in stream.sections.values())
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
     return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
 

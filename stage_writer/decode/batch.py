@@ -157,6 +157,22 @@ class Messages:
         ]
         return Messages.of([batch.part(low, high) for batch, low, high in cuts])
 
+    def taken(self, index: NDArray[np.int64]) -> Messages:
+        """Some of the messages, by rising indices; ``batches`` stay whole, as the messages' origin."""
+        if len(index) == len(self):
+            return self
+        places = pa.array(index)
+        headers = None if self.headers is None else self.headers.take(places)
+        return Messages(
+            self.batches,
+            self.bounds(index),
+            self.offsets[index],
+            self.timestamps_ms[index],
+            self.values.take(places),
+            self.keys.take(places),
+            headers,
+        )
+
     def bounds(self, index: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where each batch starts in ``index``, rising indices of messages; and the length of ``index`` at the end."""
         return np.searchsorted(index, self.starts)

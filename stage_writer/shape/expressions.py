@@ -52,6 +52,8 @@ class CheckedExpression:
     text: str
     kafka_parts: frozenset[str]
     """Includes `*` when it uses ``kafka`` as a whole."""
+    fields: frozenset[str]
+    """The fields that it names, in lower case."""
 
 
 class ExpressionChecker:
@@ -73,15 +75,17 @@ class ExpressionChecker:
         tree = self._parsed(setting, text)
         lambdas = set(_lambda_names(tree))
         parts: set[str] = set()
+        fields: set[str] = set()
         for node in _nodes(tree):
             self._check_node(node, setting, text)
             if node["class"] == "COLUMN_REF":
                 path = [str(part).casefold() for part in _list(node["column_names"])]
                 if path[0] not in lambdas:
                     self._check_name(path[0], setting, text)
+                    fields.add(path[0])
                 if path[0] == KAFKA:
                     parts.add(path[1] if len(path) > 1 else "*")
-        return CheckedExpression(setting, text, frozenset(parts))
+        return CheckedExpression(setting, text, frozenset(parts), frozenset(fields - {KAFKA}))
 
     def _parsed(self, setting: str, text: str) -> Json:
         ((answer,),) = self._connection.execute("SELECT json_serialize_sql(?)", [f"SELECT {text}"]).fetchall()

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 
 def census_of(stream: Stream) -> FieldCensus | None:
-    """Counts the fields of a stream's records; None where no record is available: a topology makes its own rows."""
-    if stream.topology is not None:
+    """Counts the fields of a stream's records; None where no columns belong to all of them.
+
+    A topology makes its own rows, and tables may have columns of their own.
+    """
+    if stream.topology is not None or stream.has_several_columns:
         return None
     columns = stream.schema_of_columns
     filled = [".".join(path_steps(column)) for column in stream.jmespath]

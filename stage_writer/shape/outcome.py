@@ -22,7 +22,7 @@ from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.route import OWN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,12 +64,20 @@ def joined(parts: Sequence[Part]) -> Part:
     return Part(index[order], pa.concat_tables([part.rows for part in parts]).take(pa.array(order)))
 
 
+def index_of(tables: Mapping[int, Part]) -> Index:
+    """The message of each row of all tables. Rising."""
+    if len(tables) == 1:
+        (only,) = tables.values()
+        return only.index
+    return np.sort(np.concatenate([_NOTHING, *(part.index for part in tables.values())]))
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of messages (rule 1)."""
 
     index: Index
-    """The message of each row, of any table. Rising."""
+    """The message of each row, of every table. Rising."""
     tables: Mapping[int, Part]
     """By the number of the table, for those that have rows."""
     rejects: Sequence[Reject]
@@ -85,6 +93,39 @@ class Outcome:
         again = np.zeros(len(self.index), np.bool_)
         again[1:] = self.index[1:] == self.index[:-1]
         return again
+
+
+def together(
+    arrived: Sequence[tuple[int, Part]],
+    rejects: Iterable[Reject],
+    tombstones: Index,
+    messages: int,
+    filtered: Index | None = None,
+) -> Outcome:
+    """The outcome of messages whose rows for several tables, by their numbers, were made apart.
+
+    A message that is refused for any table is refused as a whole, with the first reason. ``filtered`` are by default
+    the messages that end in nothing else.
+    """
+    by_message: dict[int, Reject] = {}
+    for reject in rejects:
+        by_message.setdefault(reject.index, reject)
+    refused = np.zeros(messages, np.bool_)
+    refused[list(by_message)] = True
+    by_table: dict[int, list[Part]] = {}
+    for number, part in arrived:
+        kept = ~refused[part.index]
+        accepted = part if kept.all() else Part(part.index[kept], part.rows.filter(pa.array(kept)))
+        if len(accepted.index):
+            by_table.setdefault(number, []).append(accepted)
+    tables = {number: joined(parts) for number, parts in by_table.items()}
+    index = index_of(tables)
+    left = ~refused
+    left[index] = False
+    left[tombstones] = False
+    if filtered is None:
+        filtered = np.flatnonzero(left)
+    return Outcome(index, tables, sorted(by_message.values(), key=_index), tombstones, filtered)
 
 
 def staged_of(
@@ -184,6 +225,10 @@ def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
 
 def _copied(part: pa.Table) -> pa.Table:
     return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
+
+
+def _index(reject: Reject) -> int:
+    return reject.index
 
 
 def _places(rejects: Sequence[Reject]) -> Index:

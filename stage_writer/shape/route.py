@@ -1,35 +1,36 @@
-"""Which of a stream's tables each record goes to: the `route` of a stream.
+"""Which of a stream's tables each record goes to: the `route` of a stream, or all its `tables`.
 
 Rules:
 
-1. The expression sees the declared fields, the derived columns and ``kafka`` (see `evaluation`), and gives text. It is
-   evaluated once for each record, before that is exploded: all its rows go to one table.
-2. A record whose route is one of `routes` goes to that table. A record whose route is null, or not in `routes`, goes to
-   the stream's main table; with ``unrouted: dead_letters`` it is a reject. A record whose route fails always is.
+1. The expression sees the declared fields, the derived columns and ``kafka`` (see `evaluation`), and gives text, or an
+   array of texts. It is evaluated once for each record, before that is exploded: all its rows go to the same tables.
+2. A record goes to the table of each of its routes, once. For a route that is null or not in `routes`, and for an array
+   that is null or empty, it goes to the stream's main table; with ``unrouted: dead_letters`` it is a reject, and in no
+   table. A record whose route fails always is.
 3. Rows are split with one sort over a batch, and a table without rows costs nothing: there may be hundreds.
-4. Where events are merged, all events of a key go to one table, a tombstone too: otherwise a delete would not find the
-   row, and an update would leave the old one in another table. The expression therefore sees only the key columns and
-   ``kafka``, and `_cdc` where tombstones are ignored.
+4. Where events are merged, all events of a key go to the same tables, a tombstone too: otherwise a delete would not
+   find the row, and an update would leave the old one in another table. The expression therefore sees only the key
+   columns and ``kafka``, and `_cdc` where tombstones are ignored. Each of the tables merges its own copy.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import ExpressionError
-from common.schema import Primitive, StructType, type_to_ddl
+from common.schema import ArrayType, Primitive, StructType, type_to_ddl
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import record_names
 from common.tables.urls import comparable
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
 from stage_writer.shape.expressions import refused
+from stage_writer.shape.rows import Destinations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +50,9 @@ _SHOWN_CHARACTERS = 100
 
 
 class Router:
-    """Records for each message the table that its rows go to: a `Step`.
+    """Records for each message the tables that its rows go to: a `Step`.
 
-    Raises ExpressionError for an expression that does not give text.
+    Raises ExpressionError for an expression that does not give text or texts.
     """
 
     def __init__(self, columns: StructType, stream: Stream) -> None:
@@ -60,10 +61,12 @@ class Router:
         self._evaluator = _evaluator(columns, stream, route)
         self.needs_headers = self._evaluator.needs_headers
         (found,) = self._evaluator.types
-        if found is not Primitive.STRING:
+        self._is_several = isinstance(found, ArrayType)
+        if (found.element if isinstance(found, ArrayType) else found) is not Primitive.STRING:
             problem = f"its type is {type_to_ddl(found)}, and routes are text"
             raise refused(SETTING, route, problem, f"cast it: CAST({route.strip()} AS VARCHAR)")
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
+        self._tables = len(numbers)
         self._values = pa.array(stream.routes, pa.string())
         self._numbers = np.array([numbers[comparable(url)] for url in stream.routes.values()], np.int64)
         self._refuses = stream.unrouted == "dead_letters"
@@ -72,14 +75,32 @@ class Router:
         """The rows, with the tables of their messages recorded (rule 2)."""
         evaluated = self._evaluator.evaluate(rows, messages)
         rows, (routes,) = evaluated.rows, evaluated.values
+        owners = np.arange(len(rows))
+        if self._is_several:
+            owners, routes = _one_by_one(routes)
         places = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
-        tables = np.full(len(messages), OWN, np.int64) if rows.tables is None else rows.tables.copy()
-        tables[rows.index] = np.where(places < 0, OWN, self._numbers[places])
-        rows = replace(rows, tables=tables)
-        lost = places < 0
-        if not self._refuses or not lost.any():
+        unknown = places < 0
+        numbers = np.where(unknown, OWN, self._numbers[places])
+        lost = np.zeros(len(rows), np.bool_)
+        if self._refuses and unknown.any():
+            lost[owners[unknown]] = True
+        if self._is_several:  # each table once
+            pairs = np.unique(owners * self._tables + numbers)
+            owners, numbers = pairs // self._tables, pairs % self._tables
+        kept = ~lost[owners]
+        counts = np.bincount(rows.index[owners[kept]], minlength=len(messages))
+        rows = rows.with_destinations(Destinations.of(numbers[kept], counts))
+        if not lost.any():
             return rows
-        return rows.without(lost, _rejects(routes, np.flatnonzero(lost), rows.index))
+        evaluated_routes = evaluated.values[0]
+        return rows.without(lost, self._rejects(evaluated_routes, np.flatnonzero(lost), rows.index))
+
+    def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
+        known = set(self._values.to_pylist())
+        for row, found in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
+            route = next((one for one in found or [None] if one not in known), None) if self._is_several else found
+            shown = "null" if route is None else repr(route[:_SHOWN_CHARACTERS])
+            yield Reject(int(index[row]), ErrorClass.UNROUTED, f"its route is {shown}, which is none of routes")
 
 
 def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
@@ -107,10 +128,41 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     return StructType(tuple(field for field in columns if field.name in known))
 
 
-def _rejects(routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
-    for row, route in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
-        shown = "null" if route is None else repr(route[:_SHOWN_CHARACTERS])
-        yield Reject(int(index[row]), ErrorClass.UNROUTED, f"its route is {shown}, which is none of routes")
+class ToAllTables:
+    """Records that the rows of each message go to every table: a `Step`."""
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType, stream: Stream) -> None:
+        self.columns = columns
+        self._tables = len(stream.row_tables)
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows, with all tables for their messages."""
+        counts = np.zeros(len(messages), np.int64)
+        counts[rows.index] = self._tables
+        numbers = np.tile(np.arange(self._tables), int((counts > 0).sum()))
+        return rows.with_destinations(Destinations.of(numbers, counts))
+
+
+Routing: TypeAlias = Router | ToAllTables
+
+
+def routing_of(columns: StructType, stream: Stream) -> Iterator[Routing]:
+    """The step of a stream with several tables. Raises ExpressionError."""
+    if stream.route is not None:
+        yield Router(columns, stream)
+    elif stream.other_tables:
+        yield ToAllTables(columns, stream)
+
+
+def _one_by_one(routes: pa.ChunkedArray) -> tuple[Index, pa.ChunkedArray]:
+    """The texts of arrays, each with the number of its array; null for an array that is null or empty."""
+    lengths = pc.fill_null(pc.list_value_length(routes), 0).to_numpy()
+    owners = np.repeat(np.arange(len(lengths)), lengths)
+    empty = np.flatnonzero(lengths == 0)
+    texts = pa.chunked_array([*pc.list_flatten(routes).chunks, pa.nulls(len(empty), pa.string())], pa.string())
+    return np.concatenate([owners, empty]), texts
 
 
 def parted(rows: Rows) -> Iterator[tuple[int, pa.Table, Index]]:
@@ -118,12 +170,12 @@ def parted(rows: Rows) -> Iterator[tuple[int, pa.Table, Index]]:
     if rows.tables is None:
         yield OWN, rows.table, rows.index
         return
-    numbers = rows.tables[rows.index]
-    order = np.argsort(numbers, kind="stable")
+    places, numbers = rows.tables.of_rows(rows.index)
     counts = np.bincount(numbers)
-    if len(counts) and counts[numbers[0]] == len(numbers):
+    if len(places) == len(rows) and len(counts) and counts[numbers[0]] == len(numbers):
         yield int(numbers[0]), rows.table, rows.index
         return
+    order = places[np.argsort(numbers, kind="stable")]
     table, index = rows.table.take(pa.array(order)), rows.index[order]
     for number, (start, end) in enumerate(pairwise([0, *np.cumsum(counts).tolist()])):
         if start < end:

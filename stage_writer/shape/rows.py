@@ -42,6 +42,51 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Destinations:
+    """The tables that the rows of each message go to, by their numbers (`Stream.row_tables`)."""
+
+    numbers: Index
+    """Message by message, each table once."""
+    starts: Index
+    """Where the numbers of each message start, and how many there are at the end."""
+
+    @classmethod
+    def of(cls, numbers: Index, counts: Index) -> Destinations:
+        """With so many numbers for each message."""
+        return cls(numbers, np.concatenate([[0], np.cumsum(counts)]))
+
+    def joined(self, other: Destinations) -> Destinations:
+        """Those of both, which have different messages of the same batches."""
+        counts = [np.diff(one.starts) for one in (self, other)]
+        messages = np.concatenate([np.repeat(np.arange(len(one)), one) for one in counts])
+        numbers = np.concatenate([self.numbers, other.numbers])
+        return Destinations.of(numbers[np.argsort(messages, kind="stable")], counts[0] + counts[1])
+
+    def part(self, start: int, end: int) -> Destinations:
+        """Those of the messages ``[start, end)``."""
+        first, last = self.starts[start], self.starts[end]
+        return Destinations(self.numbers[first:last], self.starts[start : end + 1] - first)
+
+    def among(self, wanted: Mask, index: Index) -> tuple[Index, Destinations]:
+        """Those of the messages ``index`` with a table that is ``wanted``, and these tables of theirs, by number."""
+        messages = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+        is_one = np.zeros(len(self.starts) - 1, np.bool_)
+        is_one[index] = True
+        kept = wanted[self.numbers] & is_one[messages]
+        picked, counts = np.unique(messages[kept], return_counts=True)
+        return picked, Destinations.of(self.numbers[kept], counts)
+
+    def of_rows(self, index: Index) -> tuple[Index, Index]:
+        """For rows with these messages: each pair of a row and one of its tables, by rising rows."""
+        firsts, counts = self.starts[index], self.starts[index + 1] - self.starts[index]
+        if bool((counts == 1).all()):
+            return np.arange(len(index)), self.numbers[firsts]
+        rows = np.repeat(np.arange(len(index)), counts)
+        within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, self.numbers[firsts[rows] + within]
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """Rows in conversion, and the outcome of the other messages."""
 
@@ -56,11 +101,15 @@ class Rows:
     """By rule of `expect`, the messages that break it, dead letters included. Rising."""
     stops: tuple[Stop, ...] = ()
     """The messages that may not be staged, in any order; nothing after them is staged either."""
-    tables: Index | None = None
-    """For each message, the number of the table that its rows go to; None if there is only one table."""
+    tables: Destinations | None = None
+    """The tables that the rows go to; None if there is only one table."""
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def with_destinations(self, found: Destinations) -> Rows:
+        """These rows with their tables; others of the same messages may have theirs already."""
+        return replace(self, tables=found if self.tables is None else self.tables.joined(found))
 
     def with_table(self, table: pa.Table) -> Rows:
         """The same rows with other columns."""

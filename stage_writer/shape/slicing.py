@@ -112,7 +112,7 @@ def _part(whole: Slice, start: int, end: int, of_rows: tuple[int, int]) -> Slice
             ),
             filtered=within(np.sort(rows.filtered)),
             violations={rule: within(index) for rule, index in rows.violations.items()},
-            tables=None if rows.tables is None else rows.tables[start:end],
+            tables=None if rows.tables is None else rows.tables.part(start, end),
         ),
         within(whole.tombstones),
     )

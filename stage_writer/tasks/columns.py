@@ -13,17 +13,17 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from common.schema import to_arrow_schema
 from common.tables.urls import comparable
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.kafka_columns import KafkaColumns
-from stage_writer.shape.outcome import Outcome, Part, joined, staged_of
+from stage_writer.shape.outcome import Outcome, Part, staged_of, together
 from stage_writer.shape.places import Places
 from stage_writer.shape.rows import Rows
 from stage_writer.tasks.decoders import decoders_of
@@ -118,7 +118,9 @@ class ColumnsConverter:
             rejects = sorted(only.rows.rejects, key=_index)
             filtered = np.sort(only.rows.filtered)  # by several steps
             return Outcome(only.rows.index, parts, rejects, decoded.tombstones, filtered)
-        return _together(arrived, len(messages), decoded.tombstones)
+        parts_by_table = [(one.table, Part(one.rows.index, one.rows.table)) for one in arrived]
+        all_rejects = chain.from_iterable(one.rows.rejects for one in arrived)
+        return together(parts_by_table, all_rejects, decoded.tombstones, len(messages))
 
     def _walk(self, node: str, rows: Rows, messages: Messages) -> Iterator[_Arrived]:
         """The rows at the sinks below a node, depth first."""
@@ -153,29 +155,6 @@ class _WayIn:
         for step in self._more:
             rows = step.apply(rows, messages)
         return rows.with_table(rows.table.cast(self._schema))
-
-
-def _together(arrived: Sequence[_Arrived], messages: int, tombstones: Index) -> Outcome:
-    """The rows of several sinks (rule 2)."""
-    rejects: dict[int, Reject] = {}
-    for one in arrived:
-        for reject in one.rows.rejects:
-            rejects.setdefault(reject.index, reject)
-    refused = np.zeros(messages, np.bool_)
-    refused[list(rejects)] = True
-    by_table: dict[int, list[Part]] = {}
-    for one in arrived:
-        index, table = one.rows.index, one.rows.table
-        kept = ~refused[index]
-        part = Part(index, table) if kept.all() else Part(index[kept], table.filter(pa.array(kept)))
-        if len(part.index):
-            by_table.setdefault(one.table, []).append(part)
-    tables = {table: joined(parts) for table, parts in by_table.items()}
-    index = np.sort(np.concatenate([np.zeros(0, np.int64), *(part.index for part in tables.values())]))
-    left = ~refused
-    left[index] = False
-    left[tombstones] = False
-    return Outcome(index, tables, sorted(rejects.values(), key=_index), tombstones, np.flatnonzero(left))
 
 
 def _index(reject: Reject) -> int:

@@ -1,14 +1,13 @@
-"""How the tables of a stream with a topology are written: by its `columns`, and those of its `route_tables`."""
+"""How the tables of a stream with a topology are written: by its `columns`, and those of its tables."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from common.schema import nullable_columns
-from common.stage.markers import TableKind
 from common.stage.row_places import place_fields
-from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
-from stage_writer.convert import require_can_partition, rows_format, table_format
+from common.tables.dead_letters import kafka_fields_of
+from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
 
 if TYPE_CHECKING:
     from common.schema import StructType
@@ -24,9 +23,7 @@ def declared_of(stream: Stream) -> dict[str, StructType]:
 
 def formats_of(stream: Stream) -> tuple[TableFormat, TableFormat]:
     """The stream's main table, and the one for dead letters. Raises SchemaError."""
-    return row_format(stream, stream.table), table_format(
-        stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ()
-    )
+    return row_format(stream, stream.table), dead_letters_format(stream)
 
 
 def row_format(stream: Stream, url: str) -> TableFormat:

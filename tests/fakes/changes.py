@@ -179,15 +179,15 @@ class ChangeStream:
             assert (key, value) == (sent.key, sent.value), "with its bytes"
         return letters
 
-    def rows(self, spark: SparkSession) -> Table:
-        """What the table is."""
-        found = spark.read.format("delta").load(spark_url(self.table))
+    def rows(self, spark: SparkSession, table: str | None = None) -> Table:
+        """What the table is, or another one of the stream's."""
+        found = spark.read.format("delta").load(spark_url(table or self.table))
         offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
         names = ["id", f"`{self.label}`", "value", "at", "gone" if self.soft else "id", offset]
         rows = [tuple(row) for row in found.selectExpr(*names).collect()]
-        table = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
-        assert len(table) == len(rows), "one row for each key"
-        return table
+        by_key = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
+        assert len(by_key) == len(rows), "one row for each key"
+        return by_key
 
 
 def _bytes(value: bytearray | None) -> bytes | None:

@@ -97,6 +97,20 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     assert days.count() == 0
 
 
+def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, spark: SparkSession) -> None:
+    copy, even = f"{tmp_path.as_uri()}/tables/copy", f"{tmp_path.as_uri()}/tables/even"
+    route = "CASE WHEN id % 2 = 0 THEN ['copy', 'even', 'own'] ELSE ['copy', 'own'] END"
+    stream = ChangeStream(tmp_path, more={"route": route, "routes": {"copy": copy, "even": even}})
+    tables, chance = tables_of(stream, spark), random.Random(11)  # noqa: S311 - a test's dice
+    for turn in range(2):
+        for partition in (0, 1, 0):
+            stream.flush(partition, [(2, "a", 1), (3, "b", 1), *some_events(chance, sequenced=False)])
+        stream.load(tables)
+        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        assert stream.rows(spark, copy) == stream.expected, f"the copy after load {turn}"
+        assert stream.rows(spark, even) == {key: row for key, row in stream.expected.items() if key[0] % 2 == 0}
+
+
 def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:
     """By events that have it, and by those that only touch a file of it; the table is what it was but for its rows."""
     stream = ChangeStream(tmp_path, more=BY_VALUE)

@@ -106,5 +106,6 @@ class Filling(Counting):
     def _declared(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         own = self.stream
         yield TABLE, own.columns, own.partition_by
-        for route, table in own.route_tables.items():
-            yield own.routes[route], table.columns, table.partition_by
+        for route in own.route_tables:
+            table = own.at(own.routes[route])
+            yield table.table, table.columns, table.partition_by

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[^\s./:\\`\"']+(\.[^\s./:\\`\"']+){1,2}")
 def check_catalog_tables(stream: Stream) -> None:
     """Raise ValueError for names that a catalog does not allow, or that have no effect."""
     templates = _templates(stream)
-    for key, table in (*((f"routes.{value}", url) for value, url in stream.routes.items()), *templates):
+    for key, table in (*((key.partition(".")[2], url) for key, url in stream.places[2:]), *templates):
         try:
             require_location(table)
         except ValueError as error:
@@ -44,5 +44,5 @@ def check_catalog_tables(stream: Stream) -> None:
 
 
 def _templates(stream: Stream) -> list[tuple[str, str]]:
-    of_routes = ((f"route_tables.{route}.template", found.template) for route, found in stream.route_tables.items())
+    of_routes = ((f"{key}.template", found.template) for key, (_, found) in stream.sections.items())
     return [(key, template) for key, template in (("template", stream.template), *of_routes) if template is not None]

@@ -1,9 +1,10 @@
-"""Checks of a stream's `route_tables`.
+"""Checks of the sections that tables of a stream have in `routes`, `route_tables` and `tables`.
 
 Rules:
 
-1. Only topologies make rows of several shapes. A record that `route` sends to a table has the stream's columns.
-2. A table has one shape, even if several routes lead to it.
+1. A table has one shape, even if several routes lead to it.
+2. A record goes through the settings of its table only, so settings of the whole stream that depend on its columns are
+   refused where tables have different ones.
 """
 
 from __future__ import annotations
@@ -11,50 +12,88 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.checks.columns import check_columns
+from common.settings.formats import forms_of
 from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
+from common.settings.route_tables import MAKING
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from common.settings.route_tables import RouteTable
     from common.settings.stream import Stream
 
 
 def check_route_tables(stream: Stream) -> None:
     """Raise ValueError for invalid tables; errors of a table's columns are prefixed by its key."""
-    if stream.route_tables and stream.topology is None:
-        msg = (
-            "route_tables are given, and there is no topology: a record that route sends to a table has the stream's "
-            "columns; leave route_tables out, or give the records a stream of their own"
-        )
-        raise ValueError(msg)
-    for route, found in stream.route_tables.items():
+    for route in stream.route_tables:
         if route not in stream.routes:
             hint = did_you_mean(route, stream.routes, f"write routes: {{{route}: table URL}}")
             msg = f"route_tables names {route!r}, which is none of routes; {hint}"
             raise ValueError(msg)
-        _check(stream, route, found)
-    for route in stream.route_tables:
+        if stream.route_settings[route].given:
+            msg = f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
+            raise ValueError(msg)
+    for key, (url, found) in stream.sections.items():
+        _check(stream, key, url, found)
+    if stream.has_several_columns:
+        for setting, instead in _excluded(stream):
+            msg = f"some tables have columns of their own, so {setting} cannot be set; {instead}"
+            raise ValueError(msg)
+    for key, (url, _) in stream.sections.items():
         try:
-            check_columns(stream.at(stream.routes[route]))
+            check_columns(stream.at(url))
         except ValueError as error:
-            msg = f"route_tables.{route}: {error}"
+            msg = f"{key}: {error}"
             raise ValueError(msg) from None
 
 
-def _check(stream: Stream, route: str, found: RouteTable) -> None:
-    url = stream.routes[route]
+def _excluded(stream: Stream) -> Iterator[tuple[str, str]]:
+    """A setting that is excluded by rule 2, with what to write instead."""
+    if stream.explode is not None:
+        yield "explode", "give the exploded rows a stream of their own"
+    if stream.evolves:
+        yield "unknown_fields: evolve", "write unknown_fields: rescue"
+    if stream.format != "json":
+        yield f"format: {stream.format}", "give these records a stream for each table"
+    if stream.merge is not None:
+        yield "merge", "write the tables of routes as URLs alone, or give each table a stream of its own with `where`"
+    if stream.validates:
+        yield "validate: true", "give these records a stream for each table"
+    if stream.framing == "confluent_header":
+        yield "framing: confluent_header", "give these records a stream for each table"
+
+
+def _check(stream: Stream, key: str, url: str, found: RouteTable) -> None:
     if comparable(url) == comparable(stream.table):
-        msg = f"route_tables.{route} is the stream's own table, whose columns are columns; leave it out"
+        msg = f"{key} is the stream's own table, whose columns are columns; leave it out"
         raise ValueError(msg)
-    others = (other for other, place in stream.routes.items() if comparable(place) == comparable(url))
-    for other in others:
-        if stream.route_tables.get(other) != found:
-            msg = f"routes.{route} and routes.{other} lead to one table, and route_tables has two of it; say the same"
+    for other, place, same in _tables(stream):
+        if comparable(place) == comparable(url) and (same is None or same.overrides != found.overrides):
+            msg = f"{key} and {other} lead to one table, and their settings of it differ; say the same"
             raise ValueError(msg)
-    if found.load is LoadSetting.MERGE:
-        msg = f"route_tables.{route}.load is merge, and a topology's rows are not merged; leave it out"
+    making = [name for name in MAKING if name in found.model_fields_set]
+    if making and found.columns is None:
+        msg = f"{key}.{making[0]} is given without columns; add columns, or leave it out for the stream's own"
+        raise ValueError(msg)
+    if making and stream.topology is not None:
+        msg = f"topology makes the rows, so {key}.{making[0]} cannot be set; add a step to the topology"
+        raise ValueError(msg)
+    if "load" in found.model_fields_set and (found.load is LoadSetting.MERGE or stream.merge is not None):
+        msg = f"{key}.load is given, and only the stream's load can be merge, for all its tables; leave {key}.load out"
         raise ValueError(msg)
     if found.template is not None and comparable(found.template) in map(comparable, stream.row_tables):
-        msg = f"route_tables.{route}.template is one of the stream's own tables; name another one"
+        msg = f"{key}.template is one of the stream's own tables; name another one"
         raise ValueError(msg)
+    try:
+        forms_of(stream.at(url).schema_of_columns, found.formats if found.columns is not None else stream.formats)
+    except ValueError as error:
+        msg = f"{key}.formats: {error}"
+        raise ValueError(msg) from None
+
+
+def _tables(stream: Stream) -> Iterator[tuple[str, str, RouteTable | None]]:
+    """The keys, URLs and settings of the tables of routes."""
+    for route, one in stream.route_settings.items():
+        yield f"routes.{route}", one.table, stream.route_tables.get(route, one if one.given else None)

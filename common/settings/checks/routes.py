@@ -3,8 +3,7 @@
 Rules:
 
 1. The loader has to know every table of a stream by its URL, so routes name them one by one, without templates.
-2. All rows of a stream have the same columns, in all of its tables. Its dead letters have others, so no table takes
-   both, of one stream or of two.
+2. A stream's dead letters have other columns than its rows, so no table takes both, of one stream or of two.
 3. Several routes may lead to one table, the stream's main table included, and several streams may load into one: their
    txn actions distinguish them, as long as no app_id is a prefix of another.
 """
@@ -33,13 +32,38 @@ def check_routes(stream: Stream) -> None:
     if stream.route is not None and not stream.routes:
         msg = "route is given, and routes name no table; write routes: {value: table URL}"
         raise ValueError(msg)
-    for value, url in stream.routes.items():
+    _check_tables(stream)
+    for key, url in stream.places[2:]:
         if comparable(url) == comparable(stream.dead_letters):
             msg = (
-                f"routes.{value} is the stream's dead_letters, whose columns are others; give the rows a table of "
-                "their own, or leave the route out and say unrouted: dead_letters"
+                f"{key.partition('.')[2]} is the stream's dead_letters, whose columns are others; give the rows a "
+                "table of their own, or leave the route out and say unrouted: dead_letters"
             )
             raise ValueError(msg)
+
+
+def _check_tables(stream: Stream) -> None:
+    """Raise ValueError for `tables` that cannot each get every record."""
+    if not stream.other_tables:
+        return
+    others = {
+        "route": stream.route is not None,
+        "routes": bool(stream.route_settings),
+        "topology": stream.topology is not None,
+    }
+    other = next((key for key, is_given in others.items() if is_given), None)
+    if other is not None:
+        instead = "write the tables under routes, or leave route and routes out"
+        if other == "topology":
+            instead = "write routes, which its sinks name"
+        msg = f"tables are given, each of which gets every record, and so is {other}; {instead}"
+        raise ValueError(msg)
+    seen: set[str] = set()
+    for url in (stream.table, *(one.table for one in stream.other_tables)):
+        if comparable(url) in seen:
+            msg = f"tables names {url} twice, and a table has each record once; name each once"
+            raise ValueError(msg)
+        seen.add(comparable(url))
 
 
 def check_shared(one: Stream, two: Stream) -> None:

@@ -432,7 +432,11 @@ def _duplicates(
     if seen.both.count:
         places = ", ".join(map(str, seen.both.spans[:_NAMED]))
         text = f"{seen.both.count:,} records of {source} are rows and dead letters: {places}"
-        yield Finding(Verdict.FAULT, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
+        verdict = Verdict.FAULT
+        if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
+            verdict = Verdict.UNPROVED
+            text += "; that is right only if one of their tables refused them"
+        yield Finding(verdict, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
 
 
 def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:

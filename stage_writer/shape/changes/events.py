@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.envelopes.framing import FramedDecoder
-    from stage_writer.shape.route import Router
+    from stage_writer.shape.route import Routing
 
 
 class Events:
@@ -50,9 +50,9 @@ class Events:
         stream: Stream,
         by: MergeBy,
         opener: FramedDecoder | None = None,
-        router: Router | None = None,
+        routing: Routing | None = None,
     ) -> None:
-        """``opener`` makes JSON of message keys that are binary records; ``router`` gives the tables of tombstones."""
+        """``opener`` makes JSON of message keys that are binary records; ``routing`` gives the tables of tombstones."""
         table = table_columns(columns)
         _check_types(table, by)
         if by.soft_delete is not None:
@@ -61,7 +61,7 @@ class Events:
         self._schema = to_arrow_schema(self.columns)
         self._by = by
         self._opener = opener
-        self._router = router
+        self._routing = routing
         self._names = record_names(stream)
         self._keys = _message_keys(table, stream, by) if deletes_by_tombstones(stream) else None
 
@@ -81,8 +81,8 @@ class Events:
         found = self._keys.read(keys, sent)
         rejects = (replace(reject, index=int(tombstones[reject.index])) for reject in found.rejects)
         gone = Rows(found.rows, tombstones[found.index], tuple(rejects), tables=rows.tables)
-        if self._router is not None:
-            gone = self._router.apply(gone.with_table(self._as_in_record(gone.table)), messages)
+        if self._routing is not None:
+            gone = self._routing.apply(gone.with_table(self._as_in_record(gone.table)), messages)
             gone = gone.with_table(gone.table.rename_columns(found.rows.column_names))
         given = {name: gone.table[name] for name in gone.table.column_names}
         given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(gone))

@@ -87,11 +87,11 @@ def test_a_table_of_its_own_shape_takes_nothing_of_the_stream_s() -> None:
         ({"alerts": ALERTS | {"z_order": ["day"]}}, {}, r"route_tables.alerts: table_services.z_order names 'day', by"),
         ({"alerts": ALERTS | {"cluster_by": ["share"]}}, {}, "route_tables.alerts: cluster_by and partition_by"),
         ({"alerts": {"columns": "_kafka_offset INT"}}, {}, "route_tables.alerts: kafka_columns makes the column"),
-        ({"alerts": ALERTS | {"load": "merge"}}, {}, "a topology's rows are not merged"),
+        ({"alerts": ALERTS | {"load": "merge"}}, {}, "only the stream's load can be merge"),
         ({"alerts": ALERTS | {"template": "/data/late"}}, {}, "alerts.template is one of the stream's own tables"),
         ({"alerts": ALERTS}, {"routes": {"alerts": "/data/orders"}}, "route_tables.alerts is the stream's own table"),
         ({"alerts": ALERTS}, {"routes": {"alerts": "/data/a", "more": "/data/a/"}}, "lead to one table"),
-        ({"alerts": ALERTS}, {"topology": None, "route": "city"}, "route_tables are given, and there is no topology"),
+        ({"alerts": ALERTS | {"derive": {"a": "1"}}}, {}, "topology makes the rows, so route_tables.alerts.derive"),
         ({"alerts": ALERTS | {"template": "shop.model"}}, {}, "route_tables.alerts.template: 'shop.model' is the name"),
     ],
 )

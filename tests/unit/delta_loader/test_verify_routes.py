@@ -85,10 +85,11 @@ class Logs:
         self.stream: Stream = settings.streams[0].model_copy(update={"kafka_columns": True})
         self.versions: dict[str, int] = {}
 
-    def load(self, url: str, start: int, end: int, here: int, rows: int, **txns: int) -> None:
+    def load(self, url: str, start: int, end: int, here: int, rows: int, *, exploded: int = 0, **txns: int) -> None:
         """A commit of ours: of so many rows ``here`` are in this table."""
         span = Span(Position(start), Position(end))
-        counts = Counts(end - start, rows, end - start - rows, 0, here=None if here == rows else here)
+        others = end - start - (rows - exploded)
+        counts = Counts(end - start, rows, others, 0, exploded=exploded, here=None if here == rows else here)
         metadata = CommitMetadata("c", "orders", {SOURCE: span}, None, {SOURCE: counts})
         version = self.versions.get(url, 0)
         bounds = {"_kafka_topic": "orders", "_kafka_partition": 0}
@@ -156,6 +157,35 @@ def test_the_rows_of_all_tables_together_are_those_that_were_staged(logs: Logs) 
 def test_a_record_in_two_tables_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8, 9, 0]}))
     assert ("rows_twice", "orders") in kinds(report, Verdict.FAULT)
+
+
+@pytest.fixture
+def copies() -> Logs:
+    """Ten records, each in the main table and in a route's."""
+    made = Logs()
+    made.load(made.route("a"), 0, 10, here=10, rows=20, exploded=10)
+    made.load(made.own, 0, 10, here=10, rows=20, exploded=10)
+    return made
+
+
+def test_records_in_several_tables_are_there_as_often_as_they_were_staged(copies: Logs) -> None:
+    every = list(range(10))
+    report = copies.verify(Contents(orders=every, orders_a=every))
+    assert [(one.proved, one.rows) for one in report.partitions] == [(True, 20)]
+    assert (kinds(report, Verdict.FAULT), kinds(report, Verdict.UNPROVED)) == ([], [])
+    more = copies.verify(Contents(orders=[*every, 3], orders_a=every))
+    assert kinds(more, Verdict.FAULT) == [("rows_twice", "orders")]
+    fewer = copies.verify(Contents(orders=every, orders_a=every[1:]))
+    assert kinds(fewer, Verdict.FAULT) == [("rows_missing", "orders")]
+
+
+def test_a_record_that_one_of_its_tables_refused_is_not_proved_and_no_fault(copies: Logs) -> None:
+    every = list(range(10))
+    dead = copies.staging.dead_letters
+    copies.write(dead, {"commitInfo": {"operation": "WRITE"}})
+    contents = Contents(orders=every, orders_a=every, **{dead.rpartition("/")[2]: [3]})
+    report = copies.verify(contents)
+    assert ("row_and_dead_letter", "orders") in kinds(report, Verdict.UNPROVED)
 
 
 def test_a_record_that_one_table_has_lost_is_a_fault(logs: Logs) -> None:

@@ -185,6 +185,29 @@ def test_events_of_a_key_go_to_the_table_of_its_route_and_its_tombstone_too() ->
     }
 
 
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"routes": ROUTES, "route": "CASE WHEN id < 10 THEN ['eu', 'us', 'eu'] ELSE ['own', 'us'] END"},
+        {"tables": list(ROUTES.values())},
+    ],
+    ids=["an array", "all tables"],
+)
+def test_each_table_of_an_event_has_it_once_and_its_tombstone_too(tables: dict[str, object]) -> None:
+    values = [record(id=1), None, record(id=12), b"{", None, record(id=2)]
+    staged = converted(merging("id BIGINT", **tables), values, [None, b"1", None, None, b"12", None])
+    found = {"own": staged.rows[0], **{table.url: rows for table, rows in staged.routed}}
+    small, large = [(1, False), (1, True), (2, False)], [(12, False), (12, True)]
+    every = [(1, False), (1, True), (12, False), (12, True), (2, False)]
+    by_route = {"own": large, "/tables/eu": small, "/tables/us": every}
+    assert {
+        url: list(zip(rows["id"].to_pylist(), rows["_merge_delete"].to_pylist(), strict=True))
+        for url, rows in found.items()
+    } == (by_route if "route" in tables else dict.fromkeys(found, every))
+    copies = 5 if "route" in tables else 10
+    assert (staged.records, staged.exploded, dict(staged.dead_letters)) == (6, copies, {"invalid_json": 1})
+
+
 def test_a_tombstone_without_a_route_is_a_dead_letter_where_that_is_asked_for() -> None:
     stream = merging("id BIGINT", route="CASE WHEN id < 10 THEN 'eu' END", unrouted="dead_letters", routes=ROUTES)
     staged = converted(stream, [None, None, None], [b"5", b"50", b"x"])

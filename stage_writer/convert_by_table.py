@@ -1,0 +1,297 @@
+"""The conversion of a stream whose tables have different columns.
+
+    fields that expressions name ─► where ─► route ─► expect ─► for each table: its messages, as a stream of its own
+         └─ rejects                  └──────────┴─────────┴──────────────────────┴─► the dead-letter table's rows
+
+Rules:
+
+1. The stream's `columns` say what `where`, `route` and `expect` see, and only the fields that these name are decoded
+   for them: the rest of a record has to match the columns of its own tables, and of no other one.
+2. The messages of a table are then decoded by its own columns, and go through its own settings. Tables with the same
+   columns and settings are converted together.
+3. A message that any of its tables refuses is refused as a whole, and further rows, over all tables, are counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import Field, Primitive, StructType, to_ddl
+from common.settings.columns import made_columns
+from common.settings.formats import path_steps
+from common.settings.stream import UnknownFields
+from stage_writer.convert import (
+    RecordPipeline,
+    StreamConverter,
+    dead_letters_format,
+    require_can_partition,
+    rows_format,
+)
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.decode import Decoded
+from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.duck import connect
+from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
+from stage_writer.shape.derive import Deriver
+from stage_writer.shape.expectations import Expectations
+from stage_writer.shape.expressions import ExpressionChecker
+from stage_writer.shape.outcome import Part, staged_of, together
+from stage_writer.shape.route import parted, routing_of
+from stage_writer.shape.rows import Rows
+from stage_writer.shape.slicing import ExplodeLimits
+from stage_writer.shape.stops import until_stops
+from stage_writer.shape.where import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from common.spans import TopicPartition
+    from common.stage.state_files import StateFiles
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.decode import Decodes
+    from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.rejects import Reject
+    from stage_writer.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.shape.rows import Step
+
+    Index = NDArray[np.int64]
+
+_NOTHING = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Tables with the same columns, made by the same settings."""
+
+    name: str
+    """The key of the settings of its first table; empty for the stream's own."""
+    pipeline: RecordPipeline
+    wanted: NDArray[np.bool_]
+    """Which tables, by their numbers, are in it."""
+
+
+class TablesConverter:
+    """A `stage_writer.ports.Converter`. Raises SchemaError and ExpressionError for an invalid stream."""
+
+    def __init__(
+        self, stream: Stream, schemas: SchemaTypes | None = None, first_pass: MakeFirstPass = no_first_pass
+    ) -> None:
+        """``schemas`` is the registry of a stream whose messages have frames."""
+        self._stream = stream
+        self._choice = _Choice(stream, schemas, first_pass)
+        self._groups: list[_Group] = []
+        urls = stream.row_tables
+        formats: list[TableFormat] = []
+        by_settings: dict[str, _Group] = {}
+        for number, url in enumerate(urls):
+            own = _alone(stream.at(url))
+            group = by_settings.get(_settings_of(own))
+            if group is None:
+                key = stream.key_of(url, "columns").removeprefix("streams[].").removesuffix("columns").rstrip(".")
+                pipeline = RecordPipeline(own, schemas, (), first_pass)
+                group = _Group(key, pipeline, np.zeros(len(urls), np.bool_))
+                by_settings[_settings_of(own)] = group
+            group.wanted[number] = True
+            formats.append(rows_format(own, group.pipeline.columns))
+            require_can_partition(formats[-1])
+        self._groups = list(by_settings.values())
+        self._row_formats = tuple(formats)
+        self._dead_letters = dead_letters_format(stream)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
+        return self._stream
+
+    @property
+    def formats(self) -> tuple[TableFormat, TableFormat]:
+        """The stream's main table, and the one for dead letters. The others appear with their rows."""
+        return self._row_formats[0], self._dead_letters
+
+    @property
+    def all_formats(self) -> tuple[TableFormat, ...]:
+        """All its tables."""
+        return (*self._row_formats, self._dead_letters)
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether Kafka's headers must be read."""
+        return self._choice.needs_headers or any(group.pipeline.needs_headers for group in self._groups)
+
+    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+        """What must be available before this batch can be converted: the types of its messages' schemas."""
+        return self._groups[0].pipeline.waits(batch)
+
+    def at(self, gained: StructType) -> TablesConverter:  # noqa: ARG002 - the port's
+        """Tables with columns of their own gain none."""
+        return self
+
+    def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
+        """There is no state."""
+
+    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
+        """The batches with their rows, in one slice."""
+        if not batches:
+            return
+        messages = Messages.of(batches)
+        chosen, tombstones = self._choice.of(messages)
+        if chosen.stops:
+            yield from until_stops(messages, chosen.stops, self.slices)
+        else:
+            yield list(zip(batches, self._staged(messages, chosen, tombstones), strict=True))
+
+    def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
+        arrived: list[tuple[int, Part]] = []
+        rejects, without_rows = list(chosen.rejects), [tombstones]
+        for group in self._groups:
+            if chosen.tables is None:
+                continue
+            picked, tables = chosen.tables.among(group.wanted, chosen.index)
+            if len(picked) == 0:
+                continue
+            begun = group.pipeline.begin(messages.taken(picked))
+            rows = replace(group.pipeline.finish(begun), tables=tables)
+            arrived += [(number, Part(picked[index], part)) for number, part, index in parted(rows)]
+            rejects += [_placed(reject, picked, group.name) for reject in rows.rejects]
+            without_rows.append(picked[begun.tombstones])
+        gone = np.unique(np.concatenate(without_rows))
+        outcome = together(arrived, rejects, gone, len(messages), np.sort(chosen.filtered))
+        outcome = replace(outcome, violations=chosen.violations)
+        return staged_of(messages, outcome, self._row_formats, self._dead_letters)
+
+
+RecordConverter = StreamConverter | TablesConverter
+"""The conversion of a stream without a topology."""
+
+
+def converter_of(
+    stream: Stream,
+    schemas: SchemaTypes | None = None,
+    first_pass: MakeFirstPass = no_first_pass,
+    inputs: RecordInputs = NO_INPUTS,
+    limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+) -> RecordConverter:
+    """The conversion of a stream. Raises SchemaError and ExpressionError for an invalid stream."""
+    if stream.has_several_columns:
+        return TablesConverter(stream, schemas, first_pass)
+    return StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits)
+
+
+def _placed(reject: Reject, picked: Index, group: str) -> Reject:
+    error = f"{reject.error} (in {group})" if group else reject.error
+    return replace(reject, index=int(picked[reject.index]), error=error)
+
+
+def _alone(stream: Stream) -> Stream:
+    """The stream without what `_Choice` has done, and with its main table only."""
+    done: dict[str, object] = {
+        "where": None,
+        "route": None,
+        "expect": {},
+        "route_settings": {},
+        "route_tables": {},
+        "other_tables": (),
+    }
+    return stream.model_copy(update=done)
+
+
+def _settings_of(stream: Stream) -> str:
+    """The settings that make a table's columns of a message: streams that differ in none of them convert alike."""
+    making = (
+        stream.columns,
+        stream.derive,
+        stream.drop,
+        stream.rename,
+        stream.field_names,
+        stream.formats,
+        stream.jmespath,
+        stream.staged_place,
+    )
+    return repr(making)
+
+
+class _Choice:
+    """Which tables each message goes to (rule 1)."""
+
+    def __init__(self, stream: Stream, schemas: SchemaTypes | None, first_pass: MakeFirstPass) -> None:
+        seen = _seen_by_expressions(stream)
+        decoder: Decodes = _NoFields()
+        if seen is not None:
+            decoder = decoder_of(seen, schemas, (), first_pass)
+        self._decoder = decoder
+        self._steps: list[Step] = []
+        columns = decoder.columns
+        if stream.where is not None:
+            self._steps.append(Condition(columns, stream.where))
+        if seen is not None and seen.derive:
+            self._steps.append(Deriver(columns, seen.derive))
+            columns = self._steps[-1].columns
+        self._steps += routing_of(columns, stream)
+        if stream.expect:
+            self._steps.append(Expectations(columns, stream))
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether an expression uses the records' headers."""
+        return any(step.needs_headers for step in self._steps)
+
+    def of(self, messages: Messages) -> tuple[Rows, Index]:
+        """The messages' tables, rejects and filtered ones; and the tombstones."""
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        for step in self._steps:
+            rows = step.apply(rows, messages)
+        return rows, decoded.tombstones
+
+
+class _NoFields:
+    """Decodes messages into rows without a field, for expressions that name none."""
+
+    columns = StructType((Field("_", Primitive.STRING),))
+
+    def decode(self, messages: Messages) -> Decoded:
+        """A row for each message that is not a tombstone."""
+        is_null = messages.values.is_null().to_numpy(zero_copy_only=False)
+        index = np.flatnonzero(~is_null)
+        return Decoded(pa.table({"_": pa.nulls(len(index), pa.string())}), index, (), np.flatnonzero(is_null))
+
+
+def _seen_by_expressions(stream: Stream) -> Stream | None:
+    """The stream with only the fields that its `where`, `route` and `expect` name; None if they name none.
+
+    Raises ExpressionError.
+    """
+    made = made_columns(stream)
+    columns = stream.schema_of_columns
+    before = ExpressionChecker(connect(), (*columns.names, *(name for name in made if name not in stream.derive)))
+    after = ExpressionChecker(connect(), (*columns.names, *made))
+    named = set[str]() if stream.where is None else set(before.check("where", stream.where).fields)
+    later = {} if stream.route is None else {"route": stream.route}
+    later |= {f"expect.{name}": one.rule for name, one in stream.expect.items()}
+    by_later = {field for setting, text in later.items() for field in after.check(setting, text).fields}
+    derive = {name: text for name, text in stream.derive.items() if name.casefold() in by_later}
+    named |= by_later - {name.casefold() for name in derive}
+    for name, text in derive.items():
+        named |= before.check(f"derive.{name}", text).fields
+    if not named and not derive:
+        return None
+    kept = StructType(tuple(field for field in columns if field.name.casefold() in named))
+    if len(kept) < len(named) or not kept:  # others are made of the whole record
+        return stream.model_copy(update={"derive": derive})
+    own = {field.name for field in kept}
+    update: dict[str, object] = {
+        "columns": to_ddl(kept),
+        "derive": derive,
+        "unknown_fields": UnknownFields.IGNORE,
+        "formats": {path: form for path, form in stream.formats.items() if path_steps(path)[0] in own},
+        "jmespath": {path: text for path, text in stream.jmespath.items() if path_steps(path)[0] in own},
+    }
+    return stream.model_copy(update=update)

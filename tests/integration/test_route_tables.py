@@ -1,0 +1,110 @@
+"""One topic to tables of several shapes, and records to several of them, by real programs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from delta_loader.inspect.verify.findings import Verdict
+from tests.integration import in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+RECORDS: list[object] = [
+    {"kinds": ["click"], "id": "a", "url": "/shop", "sent": "2026-03-01T00:00:00Z"},
+    {"kinds": ["other"], "id": 7},
+    {"kinds": ["view", "click"], "id": "b", "page": {"name": "p"}, "sent": "2026-03-02T00:00:00Z"},
+    {"kinds": ["click"], "id": 8},
+    {"kinds": ["view", "other"], "id": 9, "page": {"name": "q"}},
+]
+
+
+def test_tables_of_several_shapes_each_get_their_records_once(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    click = {
+        "table": f"{tmp_path}/clicks",
+        "columns": "id STRING, url STRING, sent STRING",
+        "derive": {"day": "substr(sent, 1, 10)"},
+        "partition_by": ["day"],
+        "drop": ["sent"],
+        "load": "append",
+    }
+    stream: dict[str, Any] = {
+        "app_id": "events",
+        "topics": [topic],
+        "table": f"{tmp_path}/events",
+        "columns": "kinds ARRAY<STRING>, id BIGINT",
+        "route": "kinds",
+        "routes": {"click": click, "view": {"table": f"{tmp_path}/views", "columns": "page STRUCT<name: STRING>"}},
+    }
+    settings: dict[str, object] = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{tmp_path}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+        "streams": [stream],
+    }
+    config = programs.config(settings)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for record in RECORDS:
+        producer.produce(topic, json.dumps(record), partition=0)
+    assert producer.flush(120) == 0
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert in_process.load(config, spark).failure is None
+
+    def rows(name: str, *columns: str) -> list[tuple[object, ...]]:
+        found = spark.read.format("delta").load(f"{tmp_path}/{name}")
+        return [tuple(row) for row in found.select("_kafka_offset", *columns).orderBy("_kafka_offset").collect()]
+
+    assert rows("events", "id") == [(1, 7), (4, 9)]
+    assert rows("clicks", "id", "url", "day") == [(0, "a", "/shop", "2026-03-01"), (2, "b", None, "2026-03-02")]
+    assert rows("views", "page.name") == [(2, "p"), (4, "q")]
+    assert rows("events_dead_letters", "error_class") == [(3, "wrong_type")]
+    report = in_process.verify(config, spark)
+    assert report.failure is None
+    assert {finding.verdict for finding in report.findings} <= {Verdict.PROVED, Verdict.NOTED}
+    assert all(partition.proved for partition in report.partitions)
+
+    # A table refuses a record that another one has by then: a dead letter, which is not taken for a loss.
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/views` ADD CONSTRAINT named CHECK (page.name <> 'bad')")
+    refused = {"kinds": ["click", "view", "other"], "id": "z", "page": {"name": "bad"}}
+    routes = {**stream["routes"], "other": {"table": f"{tmp_path}/others", "columns": "id STRING"}}
+    config = programs.config({**settings, "streams": [{**stream, "routes": routes}]})
+    for record in (refused, {"kinds": ["view"], "page": {"name": "s"}}):
+        producer.produce(topic, json.dumps(record), partition=0)
+    assert producer.flush(120) == 0
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    assert in_process.load(config, spark).failure is None
+    assert [offset for offset, _ in rows("clicks", "id")] == [0, 2, 5], "it was loaded before"
+    assert rows("others", "id") == []
+    assert rows("views", "page.name") == [(2, "p"), (4, "q"), (6, "s")]
+    assert rows("events_dead_letters", "error_class") == [(3, "wrong_type"), (5, "refused_by_table")]
+    report = in_process.verify(config, spark)
+    assert not [finding for finding in report.findings if finding.verdict is Verdict.FAULT], report.findings
+    assert "row_and_dead_letter" in {finding.kind for finding in report.findings}
+
+    # A route is taken out while records are staged for its table: nothing is passed over until it is back.
+    producer.produce(topic, json.dumps({"kinds": ["view"], "page": {"name": "r"}}), partition=0)
+    assert producer.flush(120) == 0
+    programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    without = programs.config({**settings, "streams": [{**stream, "routes": {"click": click}}]})
+    (held,) = in_process.load(without, spark).held.values()
+    assert held.reason == "unreadable_marker"
+    assert f"if {tmp_path}/views was taken out of streams[].routes" in held.remedy
+    config = programs.config(settings)
+    assert in_process.load(config, spark).failure is None
+    assert rows("views", "page.name")[-1] == (7, "r")

@@ -1,0 +1,134 @@
+"""`routes` and `tables` with sections of their own."""
+
+import pytest
+
+from common.errors import ConfigError
+from common.settings.load import print_settings
+from common.settings.loading import LoadSetting
+from tests.unit.common.test_settings import parse, with_stream
+
+CLICK = {"table": "/data/clicks", "columns": "day DATE, url STRING", "partition_by": ["day"], "load": "append"}
+
+MERGE = {"load": "merge", "merge": {"keys": ["id"]}}
+
+
+def with_routes(**routes: object) -> str:
+    return with_stream(
+        route="city", routes=routes, partition_by=["city"], table_properties={"delta.appendOnly": "true"}
+    )
+
+
+def test_a_section_with_columns_describes_its_table_in_full() -> None:
+    (stream,) = parse(with_routes(click=CLICK, view="/data/views")).streams
+    click, view = stream.at("/data/clicks"), stream.at("/data/views")
+    assert (click.schema_of_columns.names, click.partition_by) == (("day", "url"), ("day",))
+    assert (click.table_properties, click.derive, click.load) == ({}, {}, LoadSetting.APPEND)
+    assert view == stream.model_copy(update={"table": "/data/views"})
+    assert stream.row_tables == ("/data/orders", "/data/clicks", "/data/views")
+    assert stream.key_of("/data/clicks", "columns") == "streams[].routes.click.columns"
+    assert stream.key_of("/data/views", "columns") == "streams[].columns"
+    assert stream.has_several_columns
+
+
+def test_a_section_without_columns_changes_only_what_it_names() -> None:
+    (stream,) = parse(with_routes(click={"table": "/data/clicks", "load": "append", "z_order": ["id"]})).streams
+    click = stream.at("/data/clicks/")
+    assert (click.columns, click.partition_by, click.table_properties) == (
+        stream.columns,
+        stream.partition_by,
+        stream.table_properties,
+    )
+    assert (click.load, click.table_services.z_order) == (LoadSetting.APPEND, ("id",))
+    assert stream.at(stream.table).table_services.z_order == ()
+    assert stream.key_of("/data/clicks", "columns") == "streams[].columns"
+    assert stream.key_of("/data/clicks", "load") == "streams[].routes.click.load"
+    assert not stream.has_several_columns
+
+
+def test_a_section_with_a_url_alone_is_that_url() -> None:
+    (stream,) = parse(with_routes(click={"table": "/data/clicks"})).streams
+    assert stream == parse(with_routes(click="/data/clicks")).streams[0]
+
+
+def test_the_first_of_several_tables_is_the_main_one() -> None:
+    values = {"app_id": "orders", "topics": ["orders"], "columns": "id INT, city STRING"}
+    (stream,) = parse(
+        with_stream(table=None, tables=["/data/a", CLICK], **values).replace("  table: null\n", "")
+    ).streams
+    (other,) = parse(with_stream(table="/data/a", tables=[CLICK], **values)).streams
+    assert stream == other
+    assert stream.tables == ("/data/a", "/data/clicks", "/data/a_dead_letters")
+    assert stream.at("/data/clicks").partition_by == ("day",)
+    assert [key for key, _ in stream.places] == ["streams[].table", "streams[].dead_letters", "streams[].tables[0]"]
+
+
+def test_names_of_catalog_tables_are_known_in_sections() -> None:
+    names = {"shop.clicks": "/data/clicks", "shop.model": "/data/model"}
+    section = {"table": "shop.clicks", "columns": "id INT", "template": "shop.model"}
+    (stream,) = parse(with_stream(route="city", routes={"click": section}, catalog_tables=names)).streams
+    assert (stream.routes, stream.at("/data/clicks").template) == ({"click": "/data/clicks"}, "/data/model")
+    (stream,) = parse(with_stream(tables=["shop.clicks"], catalog_tables={"shop.clicks": "/data/clicks"})).streams
+    assert stream.row_tables == ("/data/orders", "/data/clicks")
+
+
+@pytest.mark.parametrize("more", [{"route": "city", "routes": {"click": CLICK, "a": "/a"}}, {"tables": ["/a", CLICK]}])
+def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]) -> None:
+    settings = parse(with_stream(partition_by=["city"], **more))
+    again = parse(print_settings(settings))
+    assert again == settings
+    for url in settings.streams[0].tables:
+        assert again.streams[0].at(url) == settings.streams[0].at(url)
+    section = {"table": "/data/clicks", "load": "append"}
+    settings = parse(with_stream(partition_by=["city"], route="city", routes={"click": section}))
+    assert parse(print_settings(settings)).streams[0].at("/data/clicks").partition_by == ("city",)
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        (
+            {"routes": {"click": {"tabel": "/data/clicks"}}},
+            r"routes.click.tabel is not a setting; did you mean table\?",
+        ),
+        ({"routes": {"click": {"columns": "id INT"}}}, "routes.click.table is missing"),
+        ({"routes": {"click": CLICK | {"columns": "day DATUM"}}}, "routes.click.columns.* cannot be read"),
+        ({"routes": {"click": CLICK | {"partition_by": ["city"]}}}, "routes.click: partition_by names 'city'"),
+        ({"routes": {"click": CLICK | {"load": "merge"}}}, "routes.click.load is given, and only the stream's load can be merge"),
+        ({"routes": {"click": CLICK | {"table": "/data/orders/"}}}, "routes.click is the stream's own table"),
+        (
+            {"routes": {"click": CLICK | {"table": "/data/orders_dead_letters"}}},
+            "routes.click is the stream's dead_letters",
+        ),
+        ({"routes": {"click": CLICK, "tap": "/data/clicks/"}}, "routes.click and routes.tap lead to one table"),
+        ({"routes": {"click": CLICK | {"formats": {"day": "epoch_ms"}}}}, "routes.click.formats: "),
+        (
+            {"routes": {"click": {"table": "/data/clicks", "drop": ["id"]}}},
+            "routes.click.drop is given without columns",
+        ),
+        (
+            {"routes": {"click": CLICK}, "route_tables": {"click": {"columns": "id INT"}}},
+            "write all of it in routes.click",
+        ),
+        ({"routes": {"click": CLICK}, "unknown_fields": "evolve"}, "unknown_fields: evolve cannot be set"),
+        ({"routes": {"click": CLICK}, "columns": "city ARRAY<STRING>", "explode": "city"}, "explode cannot be set"),
+        ({"routes": {"click": {"table": "/data/c", "columns": "id INT"}}, **MERGE}, "some tables have columns of their own, so merge"),
+        (
+            {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},
+            "routes.click.load is given, and only the stream's load can be merge",
+        ),
+        ({"routes": {"click": CLICK}, "framing": "confluent", "validate": True}, "validate: true cannot be set"),
+        ({"tables": ["/data/a"], "routes": {"a": "/data/b"}}, "tables are given, .* and so is route; write the tables"),
+        ({"tables": ["/data/a", "/data/orders"], "route": None}, "tables names /data/orders twice"),
+        ({"tables": [{"tabel": "/data/a"}], "route": None}, r"tables\[0\].tabel is not a setting"),
+        ({"tables": ["/data/orders_dead_letters"], "route": None}, r"tables\[0\] is the stream's dead_letters"),
+        ({"tables": ["/data/a"], "route": None, "topology": "shop:build"}, "and so is topology; write routes"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(stream: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse(with_stream(**{"route": "city", **stream}))
+
+
+def test_the_first_of_tables_has_no_section() -> None:
+    with pytest.raises(ConfigError, match=r"tables\[0\] is the main table.*write its URL alone, and columns"):
+        parse(with_stream(table=None, tables=[CLICK]).replace("  table: null\n", ""))

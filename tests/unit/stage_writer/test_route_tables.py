@@ -1,0 +1,303 @@
+"""Tables with columns of their own, and records that go to several tables."""
+
+import json
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from common.errors import ExpressionError, SchemaError
+from common.schema import schema_from_json, to_ddl
+from common.settings import Stream
+from common.spans import Position
+from stage_writer.convert_by_table import TablesConverter, converter_of
+from stage_writer.parquet.buffer import Buffer, StagedRows
+from tests.fakes.streams import batch_of, stream_of
+
+CLICK = {"table": "/tables/clicks", "columns": "id STRING, url STRING", "derive": {"day": "substr(url, 1, 3)"}}
+VIEW = {"table": "/tables/views", "columns": "page STRUCT<name: STRING>, ms INT", "partition_by": ["ms"]}
+
+
+def sectioned(**settings: object) -> Stream:
+    stream: dict[str, object] = {
+        "columns": "id BIGINT, kind STRING",
+        "route": "kind",
+        "routes": {"click": CLICK, "view": VIEW, "plain": "/tables/plain"},
+        **settings,
+    }
+    return stream_of(**stream)
+
+
+def convert(stream: Stream, values: Sequence[object]) -> StagedRows:
+    batch = batch_of(
+        [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
+    )
+    ((_, staged),) = (one for found in converter_of(stream).slices([batch]) for one in found)
+    return staged
+
+
+def rows(staged: StagedRows) -> dict[str, list[dict[str, object]]]:
+    named = {"own": staged.rows[0], **{table.url: found for table, found in staged.routed}}
+    drop = ("_kafka_topic", "_kafka_partition", "_kafka_timestamp")
+    return {name: found.drop_columns(drop).to_pylist() for name, found in named.items() if len(found)}
+
+
+def dead(staged: StagedRows) -> list[tuple[int, str, str]]:
+    letters = staged.rows[1]
+    columns = (letters.column(name).to_pylist() for name in ("_kafka_offset", "error_class", "error"))
+    return list(zip(*columns, strict=True))
+
+
+def test_a_record_is_decoded_by_the_columns_of_its_route() -> None:
+    staged = convert(
+        sectioned(),
+        [
+            {"id": "a", "kind": "click", "url": "/shop"},
+            {"id": 7, "kind": "other"},
+            {"kind": "view", "page": {"name": "p"}, "ms": 3},
+            {"id": 8, "kind": "plain"},
+        ],
+    )
+    assert rows(staged) == {
+        "own": [{"id": 7, "kind": "other", "_kafka_offset": 101}],
+        "/tables/clicks": [{"id": "a", "url": "/shop", "day": "/sh", "_kafka_offset": 100}],
+        "/tables/views": [{"page": {"name": "p"}, "ms": 3, "_kafka_offset": 102}],
+        "/tables/plain": [{"id": 8, "kind": "plain", "_kafka_offset": 103}],
+    }
+    assert {table.url: (to_ddl(schema_from_json(table.schema)).partition(", _kafka")[0], table.partition_by)
+            for table, _ in staged.routed} == {
+        "/tables/clicks": ("id STRING, url STRING, day STRING", ()),
+        "/tables/views": ("page STRUCT<name: STRING>, ms INT", ("ms",)),
+        "/tables/plain": ("id BIGINT, kind STRING", ()),
+    }  # fmt: skip
+    assert (staged.records, staged.exploded, staged.filtered) == (4, 0, 0)
+
+
+def test_a_record_that_its_own_route_refuses_is_a_dead_letter_which_names_the_route() -> None:
+    staged = convert(
+        sectioned(),
+        [
+            {"id": 1, "kind": "click"},
+            {"id": "x", "kind": "other"},
+            {"kind": 5},
+            b"{",
+            {"kind": "view", "ms": "x"},
+            None,
+        ],
+    )
+    found = {offset: (error_class, error) for offset, error_class, error in dead(staged)}
+    assert rows(staged) == {}
+    assert {offset: error_class for offset, (error_class, _) in found.items()} == {
+        100: "wrong_type",
+        101: "wrong_type",
+        102: "wrong_type",
+        103: "invalid_json",
+        104: "wrong_type",
+    }
+    assert found[100][1].endswith("(in routes.click)")
+    assert found[104][1].endswith("(in routes.view)")
+    assert "(in" not in found[101][1]
+    assert staged.tombstones == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"where": "kind <> 'view'"}, {"/tables/clicks": [100], "own": [102]}),
+        (
+            {"where": "kafka.offset > 100", "route": "kafka.topic", "routes": {"orders": VIEW}},
+            {"/tables/views": [101, 102, 103]},
+        ),
+        ({"derive": {"what": "'cl' || kind"}, "route": "what"}, {"own": [101, 102], "/tables/clicks": [103]}),
+        (
+            {"unknown_fields": "rescue", "where": "_rescued IS NOT NULL"},
+            {"/tables/views": [101]},
+        ),
+    ],
+)
+def test_conditions_and_routes_see_the_streams_columns(
+    settings: dict[str, object], wanted: dict[str, list[int]]
+) -> None:
+    given = [
+        {"id": "a", "kind": "click", "url": "/"},
+        {"kind": "view", "ms": 3, "page": None},
+        {"id": 7, "kind": "other"},
+        {"id": "b", "kind": "ick"},
+    ]
+    staged = convert(sectioned(**settings), given)
+    found = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
+    assert {name: offsets for name, offsets in found.items() if name in wanted} == wanted
+    assert sum(map(len, found.values())) + staged.filtered + len(dead(staged)) == len(given)
+
+
+def test_a_section_without_columns_changes_only_what_it_names() -> None:
+    stream = sectioned(partition_by=["id"], routes={"click": {"table": "/tables/clicks", "load": "append"}})
+    staged = convert(stream, [{"id": 1, "kind": "click"}])
+    ((table, found),) = staged.routed
+    assert (table.waits, table.partition_by, found.column("id").to_pylist()) == (True, ("id",), [1])
+    assert not isinstance(converter_of(stream), TablesConverter)
+
+
+def test_rows_that_spark_appends_carry_their_record_in_that_table_only() -> None:
+    routes = {"click": {"table": "/tables/clicks", "load": "append"}}
+    staged = convert(sectioned(kafka_columns=False, routes=routes), [{"id": 1, "kind": "click"}, {"id": 2}])
+    ((table, found),) = staged.routed
+    assert table.place is not None
+    assert found.column_names == ["id", "kind", *table.place]
+    assert staged.rows[0].column_names == ["id", "kind"]
+
+
+def test_an_array_of_routes_gives_the_record_to_each_table_once() -> None:
+    stream = stream_of(
+        columns="id BIGINT, kinds ARRAY<STRING>",
+        route="kinds",
+        routes={"a": "/tables/a", "also a": "/tables/a/", "b": "/tables/b"},
+    )
+    kinds = [["a", "b"], ["b", "also a", "a"], ["a", "x"], [], None, ["b"], ["x", None]]
+    staged = convert(stream, [{"id": number, "kinds": kind} for number, kind in enumerate(kinds)])
+    assert {name: [row["id"] for row in found] for name, found in rows(staged).items()} == {
+        "own": [2, 3, 4, 6],
+        "/tables/a": [0, 1, 2],
+        "/tables/b": [0, 1, 5],
+    }
+    assert (staged.records, staged.exploded) == (7, 3)
+
+
+def test_a_record_with_one_unknown_route_of_several_is_in_no_table_where_those_are_dead_letters() -> None:
+    stream = stream_of(columns="kinds ARRAY<STRING>", route="kinds", routes={"a": "/tables/a"}, unrouted="dead_letters")
+    staged = convert(stream, [{"kinds": ["a", "x"]}, {"kinds": ["a"]}, {"kinds": []}, {"kinds": ["a", None]}])
+    assert [row["_kafka_offset"] for row in rows(staged)["/tables/a"]] == [101]
+    assert dead(staged) == [
+        (100, "unrouted", "its route is 'x', which is none of routes"),
+        (102, "unrouted", "its route is null, which is none of routes"),
+        (103, "unrouted", "its route is null, which is none of routes"),
+    ]
+
+
+def test_several_tables_without_a_route_each_get_every_record() -> None:
+    items = {"table": "/tables/names", "columns": "name STRING"}
+    stream = stream_of(table="/tables/orders", columns="id BIGINT", tables=["/tables/copy", items])
+    staged = convert(stream, [{"id": 1, "name": "a"}, {"id": "x", "name": "b"}, None, {"id": 3, "name": 5}, {"id": 4}])
+    assert rows(staged) == {
+        "own": [{"id": 1, "_kafka_offset": 100}, {"id": 4, "_kafka_offset": 104}],
+        "/tables/copy": [{"id": 1, "_kafka_offset": 100}, {"id": 4, "_kafka_offset": 104}],
+        "/tables/names": [{"name": "a", "_kafka_offset": 100}, {"name": None, "_kafka_offset": 104}],
+    }
+    assert [(offset, error_class) for offset, error_class, _ in dead(staged)] == [
+        (101, "wrong_type"),
+        (103, "wrong_type"),
+    ]
+    assert (staged.records, staged.exploded, staged.tombstones) == (5, 4, 1)
+
+
+def test_exploded_rows_go_to_each_table() -> None:
+    stream = stream_of(columns="items ARRAY<INT>", explode="items", tables=["/tables/copy"])
+    staged = convert(stream, [{"items": [1, 2]}, {"items": []}])
+    assert [row["items"] for row in rows(staged)["/tables/copy"]] == [1, 2, None]
+    assert rows(staged)["own"] == rows(staged)["/tables/copy"]
+    assert staged.exploded == 4
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_message_ends_in_its_tables_or_as_one_dead_letter(seed: int) -> None:
+    rng = Random(seed)  # noqa: S311 - a test's dice
+    stream = sectioned(
+        columns="id BIGINT, kinds ARRAY<STRING>", route="kinds", unrouted=rng.choice(["table", "dead_letters"])
+    )
+    kinds = ["click", "view", "plain", "x"]
+    tables = {"click": "/tables/clicks", "view": "/tables/views", "plain": "/tables/plain"}
+    batches, expected = [], []
+    for partition in range(3):
+        values: list[bytes | None] = []
+        for offset in range(100, 100 + rng.randrange(1, 20)):
+            chosen = rng.sample(kinds, rng.randrange(4))
+            record = {"id": rng.choice([1, "a"]), "ms": rng.choice([1, "a"]), "kinds": chosen}
+            gone = rng.random() < 0.1
+            values.append(None if gone else json.dumps(record).encode())
+            wanted = {tables.get(kind, "own") for kind in chosen} or {"own"}
+            bad = "own" in wanted and stream.unrouted == "dead_letters"
+            bad |= bool(wanted & {"own", "/tables/plain"}) and record["id"] == "a"
+            bad |= ("/tables/clicks" in wanted and record["id"] == 1) or (
+                "/tables/views" in wanted and record["ms"] == "a"
+            )
+            expected += [] if gone else [(partition, offset, {"dead"} if bad else wanted)]
+        batches.append(batch_of(values, partition=partition))
+    found: dict[tuple[int, int], set[str]] = {}
+    (slice_,) = converter_of(stream).slices(batches)
+    for batch, staged in slice_:
+        named = {"own": staged.rows[0], "dead": staged.rows[1], **{one.url: some for one, some in staged.routed}}
+        for name, some in named.items():
+            for offset in some.column("_kafka_offset").to_pylist():
+                place = found.setdefault((batch.source.partition, offset), set())
+                assert name not in place
+                place.add(name)
+    assert found == {(partition, offset): wanted for partition, offset, wanted in expected}
+
+
+def test_rules_see_the_streams_columns_and_hold_for_all_tables() -> None:
+    rules: dict[str, object] = {"known": "kind <> 'odd'", "long": {"rule": "what <> 'click!'", "on_fail": "count"}}
+    stream = sectioned(derive={"what": "kind || '!'"}, expect=rules)
+    given = [
+        {"id": "a", "kind": "click"},
+        {"id": 7, "kind": "odd"},
+        {"kind": "view", "ms": "x"},
+        {"id": 8, "kind": "plain"},
+        {"id": 9, "kind": "click"},
+    ]
+    staged = convert(stream, given)
+    found = {name: [row["_kafka_offset"] for row in some] for name, some in rows(staged).items()}
+    assert found == {"/tables/clicks": [100], "/tables/plain": [103]}
+    assert [(offset, error_class) for offset, error_class, _ in dead(staged)] == [
+        (101, "expectation"),
+        (102, "wrong_type"),
+        (104, "wrong_type"),
+    ]
+    assert staged.violations == {"known": 1, "long": 2}
+
+
+def test_a_rule_that_holds_ends_a_partition_of_tables_with_columns_of_their_own() -> None:
+    stream = sectioned(expect={"known": "kind <> 'odd'"}, on_fail="hold")
+    values = [{"id": "a", "kind": "click"}, {"id": 7, "kind": "odd"}, {"kind": "view"}]
+    batches = [batch_of([json.dumps(one).encode() for one in values]), batch_of([b'{"id":1,"kind":"x"}'], partition=4)]
+    found = [one for slice_ in converter_of(stream).slices(batches) for one in slice_]
+    stops = [(batch.source.partition, one.end) for batch, one in found if one.stop is not None]
+    assert stops == [(3, 101)]
+    assert [(batch.source.partition, len(batch), one.end) for batch, one in found if one.stop is None] == [
+        (3, 1, 101),
+        (4, 1, 101),
+    ]
+
+
+def test_a_buffer_takes_the_rows_of_each_table() -> None:
+    converter = converter_of(sectioned())
+    buffer = Buffer.begin(Position(100), converter.formats)
+    for values in ([{"id": "a", "kind": "click"}], [{"kind": "view", "ms": 1}, {"id": "b", "kind": "click"}]):
+        ((_, staged),) = next(converter.slices([batch_of([json.dumps(value).encode() for value in values])]))
+        buffer.add(staged, 0.0)
+    assert {rows.table.url: sum(file.rows for file in rows.finish()) for rows in buffer.tables} == {
+        "/tables/orders": 0,
+        "/tables/orders_dead_letters": 0,
+        "/tables/clicks": 2,
+        "/tables/views": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "told"),
+    [
+        ({"route": "kindd"}, ExpressionError, "did you mean kind"),
+        ({"route": "id"}, ExpressionError, "its type is BIGINT, and routes are text"),
+        ({"route": "[id]"}, ExpressionError, "its type is ARRAY<BIGINT>, and routes are text"),
+        ({"where": "url = '/'"}, ExpressionError, "there is no field `url`"),
+        ({"routes": {"click": CLICK | {"derive": {"day": "kind"}}}}, ExpressionError, "there is no field `kind`"),
+        (
+            {"routes": {"click": {"table": "/c", "columns": "a DOUBLE", "partition_by": ["a"]}}},
+            SchemaError,
+            "cannot partition",
+        ),
+    ],
+)
+def test_what_cannot_work_is_told_at_the_start(settings: dict[str, object], error: type[Exception], told: str) -> None:
+    with pytest.raises(error) as caught:
+        converter_of(sectioned(**settings))
+    assert told in str(caught.value)
