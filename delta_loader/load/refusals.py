@@ -77,9 +77,9 @@ class Refusals:
             way = Append("some of its records are dead letters already")
             self.tables.targets[commit.target.url] = replace(commit.target, way=way)
             return None
-        if not commit.written:
-            return commit
         alone = len(self.stream.row_tables) == 1
+        if not commit.written:  # without rows here; its counts are of all tables
+            return without_refused(commit, known, counted=alone)
         have = {record.place for record in known}
         if commit.merges:  # The next check runs as if these records, of one row each, had never been sent.
             commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []

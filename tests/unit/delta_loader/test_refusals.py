@@ -7,7 +7,8 @@ import pytest
 
 from common.errors import TableError
 from common.remedies import CONFIG
-from common.spans import Offset, Partition, Position, Topic, TopicPartition
+from common.settings import Settings
+from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
 from delta_loader.load.ports import Original, Refusing
 from delta_loader.load.report import StreamReport
@@ -16,7 +17,7 @@ from delta_loader.tables.commits import CommitOutcome, TableCommit, Target
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.refused import RefusedRecord
 from tests.fakes.delta_tables import MemoryDeltaTables
-from tests.fakes.loading import loader_for
+from tests.fakes.loading import loader_for, routed_settings_for
 from tests.fakes.staging import JoinedStaging, Staging
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
@@ -68,8 +69,8 @@ class World(MemoryDeltaTables):
     ) -> dict[Offset, Original]:
         return {one: Original(1, None, b"sent %d" % one) for one in offsets if one in self.in_kafka}
 
-    def run(self) -> StreamReport:
-        (report,) = loader_for(self.staging, self, refusing=Refusing(self, self.originals)).run_pass()
+    def run(self, settings: Settings | None = None) -> StreamReport:
+        (report,) = loader_for(self.staging, self, settings, refusing=Refusing(self, self.originals)).run_pass()
         return report
 
     @property
@@ -115,6 +116,24 @@ def test_a_loader_that_dies_in_between_buries_nobody_twice(world: World) -> None
     assert world.buried == [5, 7, 8] == world.left_out
     counts = world.tables[world.staging.table].commits[-1].metadata.counts[SOURCE]
     assert (counts.rows, counts.dead_letters) == (3, 3)
+
+
+@pytest.mark.parametrize("own_rows", [True, False])
+def test_counts_of_all_tables_are_not_claimed_where_one_of_them_refused_a_record(
+    world: World, *, own_rows: bool
+) -> None:
+    settings = routed_settings_for(world.staging, ["a"])
+    world.staging.flush(0, 4, 6, routed={"a": [4]})
+    world.run(settings)
+    world.refuses = {7}
+    world.tables[world.staging.table].properties = {}
+    world.tables[world.staging.route("a")].properties = dict(CHECK)
+    world.staging.flush(0, 6, 10, routed={"a": [6, 7] if own_rows else [6, 7, 8, 9]})
+    report = world.run(settings)
+    assert (report.failure, report.held, world.buried) == (None, {}, [7])
+    last = world.tables[world.staging.table].commits[-1]
+    assert last.metadata.spans[SOURCE] == Span(Position(6), Position(10))
+    assert last.metadata.counts == {}, "a dead letter more than was staged is not taken for one too many"
 
 
 def test_what_another_loader_wrote_to_a_table_that_was_just_missing_is_not_written_again(world: World) -> None:
