@@ -185,7 +185,9 @@ class ChangeStream:
         offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
         names = ["id", f"`{self.label}`", "value", "at", "gone" if self.soft else "id", offset]
         rows = [tuple(row) for row in found.selectExpr(*names).collect()]
-        by_key = {row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows}
+        by_key = {
+            row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows
+        }
         assert len(by_key) == len(rows), "one row for each key"
         return by_key
 

@@ -108,7 +108,7 @@ def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, 
         stream.load(tables)
         assert stream.rows(spark) == stream.expected, f"after load {turn}"
         assert stream.rows(spark, copy) == stream.expected, f"the copy after load {turn}"
-        assert stream.rows(spark, even) == {key: row for key, row in stream.expected.items() if key[0] % 2 == 0}
+        assert stream.rows(spark, even) == {key: row for key, row in stream.expected.items() if key[0] in {0, 2, 4}}
 
 
 def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:

@@ -93,7 +93,10 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ({"routes": {"click": {"columns": "id INT"}}}, "routes.click.table is missing"),
         ({"routes": {"click": CLICK | {"columns": "day DATUM"}}}, "routes.click.columns.* cannot be read"),
         ({"routes": {"click": CLICK | {"partition_by": ["city"]}}}, "routes.click: partition_by names 'city'"),
-        ({"routes": {"click": CLICK | {"load": "merge"}}}, "routes.click.load is given, and only the stream's load can be merge"),
+        (
+            {"routes": {"click": CLICK | {"load": "merge"}}},
+            "routes.click.load is given, and only the stream's load can be merge",
+        ),
         ({"routes": {"click": CLICK | {"table": "/data/orders/"}}}, "routes.click is the stream's own table"),
         (
             {"routes": {"click": CLICK | {"table": "/data/orders_dead_letters"}}},
@@ -111,7 +114,10 @@ def test_what_is_printed_is_read_back_as_the_same_tables(more: dict[str, object]
         ),
         ({"routes": {"click": CLICK}, "unknown_fields": "evolve"}, "unknown_fields: evolve cannot be set"),
         ({"routes": {"click": CLICK}, "columns": "city ARRAY<STRING>", "explode": "city"}, "explode cannot be set"),
-        ({"routes": {"click": {"table": "/data/c", "columns": "id INT"}}, **MERGE}, "some tables have columns of their own, so merge"),
+        (
+            {"routes": {"click": {"table": "/data/c", "columns": "id INT"}}, **MERGE},
+            "some tables have columns of their own, so merge",
+        ),
         (
             {"routes": {"click": {"table": "/data/clicks", "load": "auto"}}, **MERGE},
             "routes.click.load is given, and only the stream's load can be merge",
