@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from common.spans import Offset, Position, position_after
 from common.stage.markers import LastRecord
-from stage_writer.decode.text_times import END_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +30,7 @@ Headers = list[tuple[str, bytes | None]]
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())]))
 """Messages' headers, in Kafka's order; null for a message without any. Keys are bytes that may not be UTF-8."""
 NO_TIMESTAMP = -1
+_END_MS = 253_402_300_800_000  # 10000-01-01T00:00:00Z
 
 
 def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -39,7 +39,7 @@ def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
     Producers may write any number. An invalid one would affect the tables' columns and statistics, the valid-through
     time of a table, and the time by which windows close.
     """
-    return np.where((given >= 0) & (given < END_US // 1000), given, NO_TIMESTAMP)
+    return np.where((given >= 0) & (given < _END_MS), given, NO_TIMESTAMP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,10 @@ class NotOneDocumentError(ValueError):
     """The text is not exactly one JSON document. The message gives the place."""
 
 
+class UnsourcedError(TypeError):
+    """The text of a value was wanted, and its document is not a sourced one."""
+
+
 def _refuse_constant(text: str) -> NoReturn:
     msg = f"{text} is not JSON"
     raise NotOneDocumentError(msg)
@@ -104,7 +108,7 @@ def parse_document(text: str, *, sourced: bool = False) -> Json:
 
 
 def json_text(value: Json) -> str:
-    """A value's text in a sourced document. Raises TypeError for a value without a source."""
+    """A value's text in a sourced document. Raises UnsourcedError for a value without a source."""
     match value:
         case None:
             return "null"
@@ -116,7 +120,7 @@ def json_text(value: Json) -> str:
             return value.source.text
         case _:
             msg = "only the values of a sourced document know their text"
-            raise TypeError(msg)
+            raise UnsourcedError(msg)
 
 
 class _Loop:

@@ -36,11 +36,6 @@ class Reading:
         return None if self.format is None else EPOCH_DECIMALS.get(self.format)
 
     @property
-    def rewritten(self) -> Reading:
-        """The reading of texts that `rewriting` has rewritten: JSON texts are strings, and everything is strict."""
-        return Reading(_without_json(self.forms))
-
-    @property
     def holds_json(self) -> bool:
         """Whether any value is kept as its JSON text."""
         return _holds_json(self.forms)
@@ -51,8 +46,3 @@ STRICT = Reading()
 
 def _holds_json(forms: Forms) -> bool:
     return forms.format is ValueFormat.JSON or any(_holds_json(inner) for inner in forms.inner.values())
-
-
-def _without_json(forms: Forms) -> Forms:
-    kept = None if forms.format is ValueFormat.JSON else forms.format
-    return Forms(kept, {step: _without_json(inner) for step, inner in forms.inner.items()})

@@ -30,9 +30,9 @@ import json
 import math
 import re
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, NoReturn, assert_never
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, assert_never
 
 from common.errors import SchemaError
 from common.schema import (
@@ -52,6 +52,7 @@ from stage_writer.decode.json_document import (
     NotOneDocumentError,
     Number,
     Object,
+    UnsourcedError,
     json_text,
     parse_document,
 )
@@ -59,7 +60,7 @@ from stage_writer.decode.reading import STRICT, Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 Row = dict[str, object]
 """A row as `pyarrow.array` accepts it, with the columns' Arrow types."""
@@ -87,15 +88,24 @@ class StrictDecoder:
     def __init__(self, columns: StructType, reading: Reading = STRICT) -> None:
         check_decodable(columns)
         self._row = _struct(columns, reading)
-        self._sourced = reading.lenient or reading.holds_json
+        self._is_lenient = reading.lenient
+        self._holds_json = reading.holds_json
 
     def decode(self, message: bytes) -> Row | Refusal:
         """The message's row, or why it has none."""
-        document = document_of(message, sourced=self._sourced)
-        if isinstance(document, Refusal):
-            return document
+        if not self._is_lenient:
+            return self._decoded(message, sourced=self._holds_json)
+        # A sourced document costs several times as much, and few lenient values need it.
         try:
-            return self._row(document, "")
+            row = self._decoded(message, sourced=self._holds_json)
+        except UnsourcedError:
+            row = None
+        return self._decoded(message, sourced=True) if row is None or isinstance(row, Refusal) else row
+
+    def _decoded(self, message: bytes, *, sourced: bool) -> Row | Refusal:
+        document = document_of(message, sourced=sourced)
+        try:
+            return document if isinstance(document, Refusal) else self._row(document)
         except _RefusedError as refused:
             return refused.refusal
 
@@ -154,15 +164,23 @@ def _check_type(data_type: DataType, path: str) -> None:
 
 
 class _RefusedError(Exception):
-    """Raised by a converter deep inside a value to refuse the record."""
+    """Raised by a converter deep inside a value to refuse the record. Those around it add the steps to it."""
 
-    def __init__(self, error_class: ErrorClass, path: str, problem: str) -> None:
+    def __init__(self, error_class: ErrorClass, problem: str) -> None:
         super().__init__(problem)
-        self.refusal = Refusal(error_class, f"{path}: {problem}")
+        self.error_class = error_class
+        self.steps: list[str] = []
+        """Where the value is, from the inside."""
+
+    @property
+    def refusal(self) -> Refusal:
+        """Of the record."""
+        path = "".join(reversed(self.steps)).removeprefix(".")
+        return Refusal(self.error_class, f"{path}: {self}")
 
 
 if TYPE_CHECKING:
-    Converter = Callable[[Json, str], object]
+    Converter = Callable[[Json], object]
 
 
 def _shown(text: str) -> str:
@@ -185,8 +203,8 @@ def _describe(value: Json) -> str:
             return "an array"
 
 
-def _wrong_type(value: Json, path: str, wanted: str) -> NoReturn:
-    raise _RefusedError(ErrorClass.WRONG_TYPE, path, f"{_describe(value)} where {wanted} is declared")
+def _wrong_type(value: Json, wanted: str) -> NoReturn:
+    raise _RefusedError(ErrorClass.WRONG_TYPE, f"{_describe(value)} where {wanted} is declared")
 
 
 def _converter(data_type: DataType, reading: Reading) -> Converter:
@@ -213,7 +231,7 @@ def _primitive(data_type: Primitive, reading: Reading) -> Converter:
     if reading.format is ValueFormat.HEX:
         return _binary_in_hex
     if reading.format is ValueFormat.JSON:
-        return _json
+        return json_text
     if reading.non_finite and data_type in {Primitive.DOUBLE, Primitive.FLOAT}:
         return _non_finite(_primitive(data_type, replace(reading, non_finite=False)))
     if reading.lenient and data_type in _LENIENTLY:
@@ -222,15 +240,15 @@ def _primitive(data_type: Primitive, reading: Reading) -> Converter:
 
 
 def _non_finite(convert: Converter) -> Converter:
-    def converted(value: Json, path: str) -> object:
+    def converted(value: Json) -> object:
         number = _NON_FINITE.get(value) if isinstance(value, str) and not isinstance(value, Number) else None
-        return convert(value, path) if number is None else number
+        return convert(value) if number is None else number
 
     return converted
 
 
 def _leniently(understand: Callable[[Json], Json], convert: Converter) -> Converter:
-    return lambda value, path: convert(understand(value), path)
+    return lambda value: convert(understand(value))
 
 
 def _number(value: Json) -> Json:
@@ -270,115 +288,112 @@ def _integer(data_type: Primitive) -> Converter:
     limit = 1 << (INTEGER_BITS[data_type] - 1)
     name = type_to_ddl(data_type)
 
-    def convert(value: Json, path: str) -> int:
+    def convert(value: Json) -> int:
         if not isinstance(value, Number):
-            _wrong_type(value, path, name)
+            _wrong_type(value, name)
         if not _INTEGER.fullmatch(value):
-            raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} is not written as an integer, for {name}")
-        if len(value) > _MAX_INTEGER_DIGITS or not -limit <= int(value) < limit:
-            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
-        return int(value)
+            raise _RefusedError(ErrorClass.NOT_EXACT, f"{_shown(value)} is not written as an integer, for {name}")
+        number = int(value) if len(value) <= _MAX_INTEGER_DIGITS else limit
+        if not -limit <= number < limit:
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of {name}")
+        return number
 
     return convert
 
 
-def _double(value: Json, path: str) -> float:
+def _double(value: Json) -> float:
     if not isinstance(value, Number):
-        _wrong_type(value, path, "DOUBLE")
+        _wrong_type(value, "DOUBLE")
     number = float(value)
     if math.isinf(number):
-        raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of DOUBLE")
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of DOUBLE")
     return number
 
 
-def _float(value: Json, path: str) -> float:
+def _float(value: Json) -> float:
     if not isinstance(value, Number):
-        _wrong_type(value, path, "FLOAT")
+        _wrong_type(value, "FLOAT")
     try:
-        (nearest,) = struct.unpack("<f", struct.pack("<f", _double(value, path)))
+        (nearest,) = struct.unpack("<f", struct.pack("<f", _double(value)))
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of FLOAT")
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of FLOAT")
         raise refused from None
     return float(nearest)
 
 
-def _string(value: Json, path: str) -> str:
+def _string(value: Json) -> str:
     if not isinstance(value, str) or isinstance(value, Number):
-        _wrong_type(value, path, "STRING")
+        _wrong_type(value, "STRING")
     return value
 
 
-def _boolean(value: Json, path: str) -> bool:
+def _boolean(value: Json) -> bool:
     if not isinstance(value, bool):
-        _wrong_type(value, path, "BOOLEAN")
+        _wrong_type(value, "BOOLEAN")
     return value
 
 
-def _text(value: Json, path: str, form: re.Pattern[str], wanted: str) -> re.Match[str]:
+def _text(value: Json, form: re.Pattern[str], wanted: str) -> re.Match[str]:
     if not isinstance(value, str) or isinstance(value, Number):
-        _wrong_type(value, path, wanted)
+        _wrong_type(value, wanted)
     match = form.fullmatch(value)
     if match is None:
-        raise _RefusedError(ErrorClass.MALFORMED, path, f"{_describe(value)} is not a {wanted}")
+        raise _RefusedError(ErrorClass.MALFORMED, f"{_describe(value)} is not a {wanted}")
     return match
 
 
-def _binary(value: Json, path: str) -> bytes:
-    match = _text(value, path, _BASE64, "BINARY in base64 (standard alphabet, padded)")
+def _binary(value: Json) -> bytes:
+    match = _text(value, _BASE64, "BINARY in base64 (standard alphabet, padded)")
     return base64.b64decode(match[0])
 
 
-def _binary_in_hex(value: Json, path: str) -> bytes:
-    return bytes.fromhex(_text(value, path, _HEX, "BINARY in hex (two digits a byte)")[0])
+def _binary_in_hex(value: Json) -> bytes:
+    return bytes.fromhex(_text(value, _HEX, "BINARY in hex (two digits a byte)")[0])
 
 
-def _json(value: Json, path: str) -> str:  # noqa: ARG001 - a converter's arguments
-    return json_text(value)
-
-
-def _date(value: Json, path: str) -> dt.date:
-    match = _text(value, path, _DATE, "DATE of the form YYYY-MM-DD")
+def _date(value: Json) -> dt.date:
+    match = _text(value, _DATE, "DATE of the form YYYY-MM-DD")
     try:
         return dt.date(int(match[1]), int(match[2]), int(match[3]))
     except ValueError as error:
-        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” is no day: {error}") from None
+        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” is no day: {error}") from None
 
 
-def _moment(match: re.Match[str], path: str) -> dt.datetime:
+def _moment(match: re.Match[str]) -> dt.datetime:
     fraction = (match[7] or "").ljust(_MICROSECOND_DIGITS, "0")
     if fraction[_MICROSECOND_DIGITS:].strip("0"):
         problem = f"“{match[0]}” has more decimals than a timestamp's microseconds"
-        raise _RefusedError(ErrorClass.NOT_EXACT, path, problem)
+        raise _RefusedError(ErrorClass.NOT_EXACT, problem)
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     try:
         return dt.datetime(  # noqa: DTZ001 - the zone is the caller's subject
             year, month, day, hour, minute, second, int(fraction[:_MICROSECOND_DIGITS])
         )
     except ValueError as error:
-        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” is no moment: {error}") from None
+        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” is no moment: {error}") from None
 
 
-def _timestamp(value: Json, path: str) -> dt.datetime:
-    match = _text(value, path, _TIMESTAMP, "TIMESTAMP of the form YYYY-MM-DDThh:mm:ss[.ffffff][Z|±hh:mm]")
-    moment = _moment(match, path).replace(tzinfo=dt.UTC)
+def _timestamp(value: Json) -> dt.datetime:
+    match = _text(value, _TIMESTAMP, "TIMESTAMP of the form YYYY-MM-DDThh:mm:ss[.ffffff][Z|±hh:mm]")
+    moment = _moment(match).replace(tzinfo=dt.UTC)
     if match[9] is None:
         return moment
     hours, minutes = int(match[10]), int(match[11])
     if hours > 23 or minutes > 59:  # noqa: PLR2004 - a clock's
-        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” has no such offset from UTC")
+        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” has no such offset from UTC")
     offset = dt.timedelta(hours=hours, minutes=minutes)
     try:
         return moment - offset if match[9] == "+" else moment + offset
     except OverflowError:
-        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"“{match[0]}” is not in the years 0001 to 9999 of UTC")
+        refused = _RefusedError(ErrorClass.OUT_OF_RANGE, f"“{match[0]}” is not in the years 0001 to 9999 of UTC")
         raise refused from None
 
 
-def _timestamp_ntz(value: Json, path: str) -> dt.datetime:
-    match = _text(value, path, _TIMESTAMP, "TIMESTAMP_NTZ of the form YYYY-MM-DDThh:mm:ss[.ffffff]")
+def _timestamp_ntz(value: Json) -> dt.datetime:
+    match = _text(value, _TIMESTAMP, "TIMESTAMP_NTZ of the form YYYY-MM-DDThh:mm:ss[.ffffff]")
     if match["zone"] is not None:
-        raise _RefusedError(ErrorClass.MALFORMED, path, f"“{match[0]}” has a zone, for a TIMESTAMP_NTZ")
-    return _moment(match, path)
+        raise _RefusedError(ErrorClass.MALFORMED, f"“{match[0]}” has a zone, for a TIMESTAMP_NTZ")
+    return _moment(match)
 
 
 _PRIMITIVES: dict[Primitive, Converter] = {
@@ -393,8 +408,7 @@ _PRIMITIVES: dict[Primitive, Converter] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Exact:
+class _Exact(NamedTuple):
     """A number: sign, digits without zeros at either end, exponent. Zero has no digits."""
 
     sign: str
@@ -417,26 +431,26 @@ def _exact(text: str) -> _Exact | None:
     return _Exact(sign, significant, exponent + len(digits) - len(significant) - len(decimals))
 
 
-def _exact_value(value: Json, path: str, data_type: DecimalType, name: str) -> Decimal:
+def _exact_value(value: Json, data_type: DecimalType, name: str) -> Decimal:
     """The value, if a decimal of the type holds it exactly."""
     if not isinstance(value, str):
-        _wrong_type(value, path, name)
+        _wrong_type(value, name)
     exact = _exact(value)
     if exact is None:
         problem = f"{_describe(value)} is not a plain number, for {name}"
-        raise _RefusedError(ErrorClass.MALFORMED, path, problem)
+        raise _RefusedError(ErrorClass.MALFORMED, problem)
     if not exact.digits:
         return Decimal(0)
     if len(exact.digits) + exact.exponent > data_type.precision - data_type.scale:
-        raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, f"{_shown(value)} is beyond the range of {name}")
+        raise _RefusedError(ErrorClass.OUT_OF_RANGE, f"{_shown(value)} is beyond the range of {name}")
     if -exact.exponent > data_type.scale:
-        raise _RefusedError(ErrorClass.NOT_EXACT, path, f"{_shown(value)} has too many decimals for {name}")
+        raise _RefusedError(ErrorClass.NOT_EXACT, f"{_shown(value)} has too many decimals for {name}")
     return Decimal(f"{exact.sign}{exact.digits}e{exact.exponent}")
 
 
 def _decimal(data_type: DecimalType) -> Converter:
     name = type_to_ddl(data_type)
-    return lambda value, path: _exact_value(value, path, data_type, name)
+    return lambda value: _exact_value(value, data_type, name)
 
 
 def _epoch(data_type: Primitive, decimals: int) -> Converter:
@@ -444,13 +458,13 @@ def _epoch(data_type: Primitive, decimals: int) -> Converter:
     zone = dt.UTC if data_type is Primitive.TIMESTAMP else None
     wide = DecimalType(_EPOCH_DIGITS + decimals, decimals)
 
-    def convert(value: Json, path: str) -> dt.datetime:
-        microseconds = int(_exact_value(value, path, wide, name).scaleb(decimals))
+    def convert(value: Json) -> dt.datetime:
+        microseconds = int(_exact_value(value, wide, name).scaleb(decimals))
         try:
             return dt.datetime(1970, 1, 1, tzinfo=zone) + dt.timedelta(microseconds=microseconds)
         except OverflowError:
             problem = f"{_shown(str(value))} is not in the years 0001 to 9999, for {name}"
-            raise _RefusedError(ErrorClass.OUT_OF_RANGE, path, problem) from None
+            raise _RefusedError(ErrorClass.OUT_OF_RANGE, problem) from None
 
     return convert
 
@@ -459,13 +473,18 @@ def _array(data_type: ArrayType, reading: Reading) -> Converter:
     element = _converter(data_type.element, reading)
     name = type_to_ddl(data_type)
 
-    def convert(value: Json, path: str) -> list[object]:
+    def convert(value: Json) -> list[object]:
         if not isinstance(value, list) or isinstance(value, Object):
-            _wrong_type(value, path, name)
-        return [
-            _part(item, f"{path}[{index}]", element, nullable=data_type.contains_null)
-            for index, item in enumerate(value)
-        ]
+            _wrong_type(value, name)
+        items: list[object] = []
+        try:
+            for item in value:
+                inner = element(item) if item is not None else _null(nullable=data_type.contains_null)
+                items.append(inner)
+        except _RefusedError as refused:
+            refused.steps.append(f"[{len(items)}]")
+            raise
+        return items
 
     return convert
 
@@ -474,47 +493,65 @@ def _map(data_type: MapType, reading: Reading) -> Converter:
     item = _converter(data_type.value, reading)
     name = type_to_ddl(data_type)
 
-    def convert(value: Json, path: str) -> list[tuple[str, object]]:
+    def convert(value: Json) -> list[tuple[str, object]]:
         if not isinstance(value, Object):
-            _wrong_type(value, path, name)
+            _wrong_type(value, name)
         pairs: dict[str, object] = {}
-        for key, inner in value:
-            place = f"{path}[{json.dumps(_shown(key), ensure_ascii=False)}]"
-            if key in pairs:
-                raise _RefusedError(ErrorClass.DUPLICATE_FIELD, place, "the key is given twice")
-            pairs[key] = _part(inner, place, item, nullable=data_type.value_contains_null)
+        key = ""
+        try:
+            for key, inner in value:
+                if key in pairs:
+                    _refuse_second("key")
+                pairs[key] = item(inner) if inner is not None else _null(nullable=data_type.value_contains_null)
+        except _RefusedError as refused:
+            refused.steps.append(f"[{json.dumps(_shown(key), ensure_ascii=False)}]")
+            raise
         return list(pairs.items())
 
     return convert
 
 
-def _struct(data_type: StructType, reading: Reading) -> Callable[[Json, str], Row]:
-    converters = tuple(
-        (field.name, field.nullable, _converter(field.type, reading.at(field.name))) for field in data_type
-    )
+def _struct(data_type: StructType, reading: Reading) -> Callable[[Json], Row]:
+    fields = tuple((field.name, field.nullable, _converter(field.type, reading.at(field.name))) for field in data_type)
     names = frozenset(data_type.names)
+    ddl = type_to_ddl(data_type)
 
-    def convert(value: Json, path: str) -> Row:
+    def convert(value: Json) -> Row:
         if not isinstance(value, Object):
-            _wrong_type(value, path, type_to_ddl(data_type))
-        given: dict[str, Json] = {}
-        for name, inner in value:
-            if name in names:
-                if name in given:
-                    place = f"{path}.{name}" if path else name
-                    raise _RefusedError(ErrorClass.DUPLICATE_FIELD, place, "the field is given twice")
-                given[name] = inner
-        return {
-            name: _part(given.get(name), f"{path}.{name}" if path else name, converter, nullable=nullable)
-            for name, nullable, converter in converters
-        }
+            _wrong_type(value, ddl)
+        given = dict(value)
+        row: Row = {}
+        name = ""
+        try:
+            if len(given) < len(value) and (twice := _given_twice(value, names)) is not None:
+                name = twice
+                _refuse_second("field")
+            for name, nullable, converter in fields:
+                inner = given.get(name)
+                row[name] = converter(inner) if inner is not None else _null(nullable=nullable)
+        except _RefusedError as refused:
+            refused.steps.append(f".{name}")
+            raise
+        return row
 
     return convert
 
 
-def _part(value: Json, path: str, converter: Converter, *, nullable: bool) -> object:
-    if value is not None:
-        return converter(value, path)
+def _given_twice(value: Object, names: Collection[str]) -> str | None:
+    """The first declared field that is given again."""
+    seen: set[str] = set()
+    for name, _ in value:
+        if name in seen and name in names:
+            return name
+        seen.add(name)
+    return None
+
+
+def _refuse_second(kind: str) -> NoReturn:
+    raise _RefusedError(ErrorClass.DUPLICATE_FIELD, f"the {kind} is given twice")
+
+
+def _null(*, nullable: bool) -> object:
     if not nullable:
-        raise _RefusedError(ErrorClass.MISSING_FIELD, path, "null or absent, where NOT NULL is declared")
+        raise _RefusedError(ErrorClass.MISSING_FIELD, "null or absent, where NOT NULL is declared")
     return None

@@ -20,7 +20,7 @@
 
 enum { NULLABLE = 1, LENIENT = 2 };
 enum { NOT_TAKEN = 0, TAKEN = 1, TAKEN_WITH_UNKNOWN = 2 };
-enum { PARTS = 8, SIZES = 4, MOST_MAP_KEYS = 64, FIRST_KEY_BYTES = 256 };
+enum { PARTS = 8, SIZES = 4, FEW_MAP_KEYS = 16, FIRST_KEY_BYTES = 256, LONG_VALUE = 256 };
 
 typedef struct {
     node *nodes; /* the first one is the record */
@@ -114,6 +114,19 @@ static text read_base64(reader *self, node *at, text from, text end) {
         from += 4;
     }
     return from == end ? NULL : end_bytes(self, at, size, from + 1);
+}
+
+/* Base64 in a string with escapes: some producers write each slash as `\/`. */
+static text read_escaped_base64(reader *self, node *at, text from, text end) {
+    int64_t size = 0;
+    text behind = copy_string(self, &self->key, &size, from, end);
+    if (behind == NULL) {
+        return NULL;
+    }
+    if (!add_bytes(&self->key, &size, (const uint8_t *)"\"", 1)) {
+        return failed_memory(self);
+    }
+    return read_base64(self, at, self->key.bytes, self->key.bytes + size) == NULL ? NULL : behind;
 }
 
 static text read_hex(reader *self, node *at, text from, text end) {
@@ -306,6 +319,21 @@ static inline text behind_member(text from, text end, uint8_t closing, bool *end
     return *from == ',' ? skip_space(from + 1, end) : NULL;
 }
 
+/* Past the value of a field without a column. One with a schema in each message has the same long value each time: what
+   has the bytes of an object that was skipped in this block is one. */
+static inline text skip_unknown(reader *self, node *at, text from, text end) {
+    if (at->skipped_size > 0 && end - from >= at->skipped_size &&
+        memcmp(from, at->skipped, (size_t)at->skipped_size) == 0) {
+        return from + at->skipped_size;
+    }
+    text behind = skip_value(from, end, self->limit);
+    if (behind != NULL && *from == '{' && behind - from >= LONG_VALUE) {
+        at->skipped = from;
+        at->skipped_size = behind - from;
+    }
+    return behind;
+}
+
 /* A struct's object, whose opening brace is behind us. */
 static text read_struct(reader *self, node *at, text from, text end) {
     const int64_t entry = at->length;
@@ -325,7 +353,7 @@ static text read_struct(reader *self, node *at, text from, text end) {
             }
             if (field < 0) {
                 self->unknown = true;
-                from = skip_value(from, end, self->limit);
+                from = skip_unknown(self, at, from, end);
             } else if (at->children[field].length != entry) {
                 return NULL; /* given twice */
             } else {
@@ -377,16 +405,47 @@ static text read_list(reader *self, node *at, text from, text end) {
     return kept(self, add_offset(at, at->children->length) && end_entry(at, true), from);
 }
 
-/* Whether the last key of a map, of which `first` is the first one, is none of those before it. */
-static bool is_new_key(const node *keys, int64_t first) {
-    const int64_t last = keys->length - 1;
-    const int32_t begin = offset_at(keys, last), size = offset_at(keys, last + 1) - begin;
-    for (int64_t key = first; key < last; key++) {
-        const int32_t other = offset_at(keys, key);
-        if (offset_at(keys, key + 1) - other == size &&
-            (size == 0 || memcmp(keys->data.bytes + other, keys->data.bytes + begin, (size_t)size) == 0)) {
-            return false;
+static inline bool is_same_key(const node *keys, int64_t left, int64_t right) {
+    const int32_t begin = offset_at(keys, left), size = offset_at(keys, left + 1) - begin;
+    const int32_t other = offset_at(keys, right);
+    return offset_at(keys, right + 1) - other == size &&
+           (size == 0 || memcmp(keys->data.bytes + other, keys->data.bytes + begin, (size_t)size) == 0);
+}
+
+/* Whether the keys of a map, from its first one to the last key there is, are all different. False also for keys that
+   are made to collide, and without memory. */
+static bool are_different(reader *self, const node *keys, int64_t first) {
+    const int64_t count = keys->length - first;
+    if (count <= FEW_MAP_KEYS) {
+        for (int64_t key = first + 1; key < keys->length; key++) {
+            for (int64_t other = first; other < key; other++) {
+                if (is_same_key(keys, key, other)) {
+                    return false;
+                }
+            }
         }
+        return true;
+    }
+    int64_t slots = FEW_MAP_KEYS, steps = count * FEW_MAP_KEYS;
+    while (slots < count * 2) {
+        slots *= 2;
+    }
+    if (!room(&self->key, slots * (int64_t)sizeof(int32_t))) {
+        self->without_memory = true;
+        return false;
+    }
+    int32_t *seen = (int32_t *)(void *)self->key.bytes; /* which no name is in now */
+    memset(seen, 0xFF, (size_t)slots * sizeof *seen);
+    for (int64_t key = first; key < keys->length; key++) {
+        const int32_t begin = offset_at(keys, key);
+        const int32_t size = offset_at(keys, key + 1) - begin;
+        uint32_t slot = size == 0 ? 0 : hash(keys->data.bytes + begin, size) & (uint32_t)(slots - 1);
+        for (; seen[slot] >= 0; slot = (slot + 1) & (uint32_t)(slots - 1)) {
+            if (--steps < 0 || is_same_key(keys, key, first + seen[slot])) {
+                return false;
+            }
+        }
+        seen[slot] = (int32_t)(key - first);
     }
     return true;
 }
@@ -399,11 +458,11 @@ static text read_map(reader *self, node *at, text from, text end) {
         from++;
     } else {
         for (bool ended = false; !ended;) {
-            if (from == end || *from != '"' || entries->length - first == MOST_MAP_KEYS) {
+            if (from == end || *from != '"') {
                 return NULL;
             }
             from = read_string(self, keys, from + 1, end);
-            if (from == NULL || !is_new_key(keys, first)) {
+            if (from == NULL) {
                 return NULL;
             }
             from = skip_space(from, end);
@@ -422,6 +481,9 @@ static text read_map(reader *self, node *at, text from, text end) {
                 return NULL;
             }
         }
+    }
+    if (!are_different(self, keys, first)) {
+        return NULL;
     }
     return kept(self, add_offset(at, entries->length) && end_entry(at, true), from);
 }
@@ -461,8 +523,10 @@ static text read_value(reader *self, node *at, text from, text end) {
             return read_string(self, at, from + 1, end);
         }
         return at->lenient ? read_json(self, at, from, end) : NULL;
-    case BASE64:
-        return *from == '"' ? read_base64(self, at, from + 1, end) : NULL;
+    case BASE64: {
+        text behind = *from == '"' ? read_base64(self, at, from + 1, end) : NULL;
+        return behind != NULL || *from != '"' ? behind : read_escaped_base64(self, at, from + 1, end);
+    }
     case HEX:
         return *from == '"' ? read_hex(self, at, from + 1, end) : NULL;
     case DATE: case TIMESTAMP: case TIMESTAMP_NTZ:
@@ -635,6 +699,9 @@ PUBLIC int64_t kde_read(reader *self, const uint8_t *data, int64_t size, const i
     forget(self);
     self->limit = data + size;
     self->without_memory = false;
+    for (int32_t place = 0; place < self->count; place++) {
+        self->nodes[place].skipped_size = 0;
+    }
     for (int64_t message = 0; message < count; message++) {
         const int64_t entries = self->nodes[0].length, begin = offsets[message], end = offsets[message + 1];
         self->unknown = false;

@@ -215,10 +215,12 @@ static inline text skip_string(text at, text end, text limit) {
     }
 }
 
+/* Its value is digits * 10^exponent; of a long one (digits * 10^more_count + more) * 10^exponent, or of one that is longer
+   still a little more than that. */
 typedef struct {
-    uint64_t digits;  /* its value is digits * 10^exponent, unless it is too long */
-    int32_t exponent;
-    bool negative, too_long, has_exponent;
+    uint64_t digits, more;
+    int32_t exponent, more_count;
+    bool negative, is_long, is_longer, has_exponent;
 } number;
 
 enum { MOST_DIGITS = 19, MOST_EXPONENT = 100000 };
@@ -230,7 +232,15 @@ static inline text read_digits(text at, text end, number *found, int *count, int
             *count += found->digits != 0;
             found->exponent += each;
         } else {
-            found->too_long = true;
+            found->is_long = true;
+            if (found->more_count < MOST_DIGITS) {
+                found->more = found->more * 10 + (uint64_t)(*at - '0');
+                found->more_count++;
+                found->exponent += each;
+            } else {
+                found->is_longer = true;
+                found->exponent += each + 1;
+            }
         }
         at++;
     }
@@ -240,9 +250,9 @@ static inline text read_digits(text at, text end, number *found, int *count, int
 static inline text read_number(text at, text end, number *found) {
     int count = 0;
     text begin;
-    found->digits = 0;
-    found->exponent = 0;
-    found->too_long = found->has_exponent = false;
+    found->digits = found->more = 0;
+    found->exponent = found->more_count = 0;
+    found->is_long = found->is_longer = found->has_exponent = false;
     found->negative = at < end && *at == '-';
     at += found->negative;
     if (at < end && *at == '0') {
@@ -272,11 +282,10 @@ static inline text read_number(text at, text end, number *found) {
         }
         begin = at;
         while (at < end && is_digit(*at)) {
-            if (exponent < MOST_EXPONENT) {
-                exponent = exponent * 10 + (*at - '0');
-            } else {
-                found->too_long = true;
+            if (exponent >= MOST_EXPONENT) {
+                return NULL;
             }
+            exponent = exponent * 10 + (*at - '0');
             at++;
         }
         if (at == begin) {

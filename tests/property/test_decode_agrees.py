@@ -1,11 +1,10 @@
-"""The bulk decoder ends every message as the strict decoder does: the same row, or the same refusal."""
+"""The decoder ends every message as the strict decoder does: the same row, or the same refusal."""
 
 import base64
 import json
 from collections.abc import Sequence
 from decimal import Context, Decimal
 from functools import cache
-from itertools import product
 
 import pyarrow as pa
 from hypothesis import example, given
@@ -24,8 +23,7 @@ from common.schema import (
     to_arrow_schema,
 )
 from common.settings.formats import EPOCH_DECIMALS, Forms, ValueFormat, forms_of
-from stage_writer.decode.decode import FEW_MESSAGES, Decoder, Reject
-from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.decode import Decoder, Reject
 from stage_writer.decode.reading import STRICT, Reading
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
@@ -43,7 +41,7 @@ MAPS = parse_ddl(
     "g MAP<STRING, INT>, i INT, h STRUCT<k: MAP<STRING, ARRAY<STRUCT<d: DATE>>>>, vm ARRAY<MAP<STRING, DECIMAL(5,2)>>"
 )
 EXACT = Context(prec=40)
-BULK_MAPS = parse_ddl(
+PLAIN_MAPS = parse_ddl(
     "g MAP<STRING, INT>, `odd \"'/~name` MAP<STRING, STRING> NOT NULL, k MAP<STRING, ARRAY<STRUCT<d: DATE, i: BIGINT>>>"
 )
 FORMED = parse_ddl(
@@ -51,7 +49,7 @@ FORMED = parse_ddl(
     "j STRING, js ARRAY<STRING>, p STRUCT<j: STRING NOT NULL, t: STRING, vs: ARRAY<STRUCT<j: STRING>>>, i INT, "
     "g MAP<STRING, STRING>, k MAP<STRING, TIMESTAMP>, `odd \"'/~name` STRING"
 )
-SCHEMAS = (PLAIN, NESTED, MAPS, BULK_MAPS)
+SCHEMAS = (PLAIN, NESTED, MAPS, PLAIN_MAPS)
 FORMS = {
     "s": "epoch_s",
     "m": "epoch_ms",
@@ -72,12 +70,12 @@ READINGS = {
     "plain": (PLAIN, STRICT),
     "nested": (NESTED, STRICT),
     "maps": (MAPS, STRICT),
-    "bulk maps": (BULK_MAPS, STRICT),
+    "plain maps": (PLAIN_MAPS, STRICT),
     "formed": (FORMED, Reading(forms_of(FORMED, FORMS))),
     "plain, lenient": (PLAIN, Reading(lenient=True)),
     "nested, lenient": (NESTED, Reading(lenient=True)),
     "maps, lenient": (MAPS, Reading(lenient=True)),
-    "bulk maps, lenient": (BULK_MAPS, Reading(lenient=True)),
+    "plain maps, lenient": (PLAIN_MAPS, Reading(lenient=True)),
     "formed, lenient": (FORMED, Reading(forms_of(FORMED, FORMS), lenient=True)),
 }
 
@@ -309,7 +307,7 @@ QUOTABLE = (*INTEGER_BITS, Primitive.FLOAT, Primitive.DOUBLE, Primitive.BOOLEAN)
 def written(draw: st.DrawFn, data_type: DataType, forms: Forms, *, lenient: bool) -> str:
     """A text for a value of the type: what its format or lenience wants, or what its type does.
 
-    Mostly right: the messages of a block are read in bulk only if nearly all of them are.
+    Mostly right: the first pass takes a message only if all of it is.
     """
     whim = draw(st.integers(0, 39))
     if forms.format in FORM_RIGHT and whim != 1:
@@ -420,12 +418,8 @@ def batches(columns: StructType, reading: Reading = STRICT) -> st.SearchStrategy
 @cache
 def decoders_of(name: str) -> tuple[list[Decoder], StrictDecoder]:
     columns, reading = READINGS[name]
-    bulk = [
-        Decoder(columns, reading, block_bytes=400, first_pass=one, few_messages=few)
-        for one, few in product(first_passes(), (0, FEW_MESSAGES))
-        if one is not no_first_pass or not few
-    ]
-    return bulk, StrictDecoder(columns, reading)
+    decoders = [Decoder(columns, reading, block_bytes=400, first_pass=one) for one in first_passes()]
+    return decoders, StrictDecoder(columns, reading)
 
 
 def check(name: str, batch: Sequence[bytes | None]) -> None:
@@ -478,14 +472,14 @@ def test_columns_with_maps(batch: list[bytes | None]) -> None:
     check("maps", batch)
 
 
-@given(batches(*READINGS["bulk maps"]))
+@given(batches(*READINGS["plain maps"]))
 @example([b'{"odd \\"\'/~name":{},"g":[{"key":"a","value":1}]}', b'{"odd \\"\'/~name":{"\\u0061":"x","a":"y"}}'])
 @example(
     [b'{"odd \\"\'/~name":{}}', b'{"odd \\"\'/~name":{"":"x"},"g":{"a":-0}}', b'{"g":{"a":1,"a":1}}', b'{"g":null}']
 )
 @example([b'{"odd \\"\'/~name":{},"u":[1,]}'])
 def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
-    check("bulk maps", batch)
+    check("plain maps", batch)
 
 
 @given(batches(*READINGS["formed"]))
@@ -518,9 +512,9 @@ def test_lenient_columns_with_maps(batch: list[bytes | None]) -> None:
     check("maps, lenient", batch)
 
 
-@given(batches(*READINGS["bulk maps, lenient"]))
+@given(batches(*READINGS["plain maps, lenient"]))
 def test_lenient_columns_of_plain_maps(batch: list[bytes | None]) -> None:
-    check("bulk maps, lenient", batch)
+    check("plain maps, lenient", batch)
 
 
 @given(batches(*READINGS["formed, lenient"]))

@@ -1,14 +1,28 @@
-"""Events are opened in bulk as one at a time: the same image and what is said about it, or the same refusal."""
+"""Events are opened by the first pass as one at a time: the same image, or the same refusal."""
 
 import json
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stage_writer.decode.envelopes.debezium import Opener, open_strictly
+from common.schema import parse_ddl
+from common.settings.formats import forms_of
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.decode import Decoded
+from stage_writer.decode.envelopes.debezium import EventDecoder, open_strictly
+from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import Refusal, Reject
+from stage_writer.decode.strict import StrictDecoder
+from tests.fakes.native import first_passes
+from tests.unit.stage_writer.test_debezium import messages_of
 
+COLUMNS = parse_ddl(
+    "op STRING NOT NULL, ts_ms TIMESTAMP, "
+    "source STRUCT<db: STRING, `schema`: STRING, `table`: STRING, collection: STRING, ts_ms: TIMESTAMP>"
+)
+ABOUT = StrictDecoder(COLUMNS, Reading(forms_of(COLUMNS, {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"})))
 SPACES = st.sampled_from(["", "", " ", "\n ", " " * 70])
 NAMES = st.sampled_from(["op", "before", "after", "payload", "schema", "source", "ts_ms", "\\u006fp", "other", ""])
 
@@ -79,20 +93,43 @@ def messages(draw: st.DrawFn) -> str:
     return f'{{"schema":{schema},"payload":{event}{after}}}'
 
 
-OPENER = Opener()
+class Images:
+    """A decoder of any image, which keeps it as it is."""
+
+    columns = parse_ddl("image STRING")
+
+    def decode(self, messages: Messages) -> Decoded:
+        values = messages.values.cast(pa.large_binary())
+        is_there = values.is_valid().to_numpy(zero_copy_only=False)
+        rows = pa.table({"image": values.drop_null().cast(pa.large_string()).cast(pa.string())})
+        return Decoded(rows, np.flatnonzero(is_there), (), np.flatnonzero(~is_there))
+
+
+DECODERS = [EventDecoder(Images(), one) for one in first_passes()]
 
 
 @given(st.lists(messages() | st.none(), max_size=10))
 @example(['{"schema":{},"payload":{"op":"c","after":{}}}', '{"schema":{},"payload":{"op":"c","after":{}},"op":"c"}'])
-def test_bulk_and_one_at_a_time_agree(batch: list[str | None]) -> None:
+@example(['{"op":null,"payload":{"op":"c","after":{}}}', '{"op":"c","after":{},"payload":{"op":"c","after":{"a":1}}}'])
+@example(['{"op":"\\u0063","after":{}}', '{"op":"c","after": [1]}', '{"op":"c","after":{},"payload":1,"payload":1}'])
+def test_each_event_ends_as_it_is_opened_by_itself(batch: list[str | None]) -> None:
     values = [None if message is None else message.encode() for message in batch]
-    opened = OPENER.opened(pa.array(values, pa.binary()))
-    wanted: list[tuple[bytes | None, bytes | None]] = []
+    wanted: list[tuple[int, str]] = []
     rejects: list[Reject] = []
     for place, value in enumerate(values):
         outcome = None if value is None else open_strictly(value)
         if isinstance(outcome, Refusal):
             rejects.append(Reject(place, outcome.error_class, outcome.error))
-        wanted.append((outcome[0].encode(), outcome[1].encode()) if isinstance(outcome, tuple) else (None, None))
-    assert list(zip(opened.images.to_pylist(), opened.abouts.to_pylist(), strict=True)) == wanted
-    assert sorted(opened.rejects, key=lambda reject: reject.index) == rejects
+        elif outcome is not None:
+            about = ABOUT.decode(outcome[1].encode())
+            if isinstance(about, Refusal):
+                rejects.append(Reject(place, about.error_class, about.error))
+            else:
+                wanted.append((place, outcome[0]))
+    for decoder in DECODERS:
+        decoded = decoder.decode(messages_of(pa.array(values, pa.binary())))
+        images = decoded.rows["image"].to_pylist()
+        assert list(zip(decoded.row_index.tolist(), images, strict=True)) == wanted
+        assert decoded.rejects == tuple(rejects)
+        assert decoded.tombstones.tolist() == [place for place, value in enumerate(values) if value is None]
+        assert decoded.rows.column("_cdc").null_count == 0

@@ -134,11 +134,72 @@ def test_what_is_deeper_than_any_record_is_left() -> None:
     assert reader.read(pa.array(deep, pa.binary())).is_taken.tolist() == [True, True, True, True, False, False]
 
 
-def test_many_keys_of_a_map_are_left_and_a_repeated_one() -> None:
+def test_many_keys_of_a_map_are_taken_and_a_repeated_one_is_left() -> None:
+    reader = reader_of(parse_ddl("g MAP<STRING, MAP<STRING, INT>>"))
+    for count in (0, 1, 16, 17, 32, 33, 64, 65, 1000):
+        keys = [str(key) for key in range(count)]
+        inner = {key: place for place, key in enumerate(keys)}
+        whole = json.dumps({"g": {key: inner if place < 3 else {} for place, key in enumerate(keys)}})
+        again = [whole[:-2] + f',"{key}":null}}}}' for key in (keys[0], keys[-1])] if keys else []
+        escaped = whole.replace(f'"{keys[-1]}": {count - 1}', f'"\\u0030": {count - 1}', 1) if count > 1 else None
+        again += [] if escaped is None else [escaped]
+        taken = reader.read(pa.array([whole, *again], pa.binary()))
+        assert taken.is_taken.tolist() == [True, *(False for _ in again)]
+        assert [dict(pairs) for _, pairs in taken.rows.to_pylist()[0]["g"][:3]] == [inner] * min(count, 3)
+
+
+def test_keys_that_are_made_to_collide_cost_no_time_without_end() -> None:
     reader = reader_of(parse_ddl("g MAP<STRING, INT>"))
-    maps = [json.dumps({"g": {str(key): key for key in range(count)}}).encode() for count in (0, 64, 65)]
-    taken = reader.read(pa.array([*maps, b'{"g":{"a":1,"b":2,"\\u0061":3}}'], pa.binary()))
-    assert taken.is_taken.tolist() == [True, True, False, False]
+    colliding: list[str] = []
+    number = 0
+    while len(colliding) < 100:
+        key, number = str(number), number + 1
+        if _hash(key) % 256 == 0:
+            colliding.append(key)
+    maps = [json.dumps({"g": dict.fromkeys(keys, 1)}) for keys in (colliding[:20], colliding)]
+    assert reader.read(pa.array(maps, pa.binary())).is_taken.tolist() == [True, False]
+
+
+def _hash(key: str) -> int:
+    found = 2166136261
+    for byte in key.encode():
+        found = (found ^ byte) * 16777619 % 2**32
+    return found ^ found >> 15
+
+
+def test_long_numbers_are_taken() -> None:
+    columns = parse_ddl("d DOUBLE, f FLOAT, w DECIMAL(38,18), x DECIMAL(38,0), m DECIMAL(5,2)")
+    digits = "12345678901234567890123456789012345678"
+    taken = [
+        f'{{"x":{digits},"w":"{digits[:20]}.{digits[20:]}"}}',
+        f'{{"x":-{digits[:30]}.000,"w":{digits[:10]}.{digits[10:20]}0000000}}',
+        '{"x":1e37,"m":1.5e2,"w":1.5e-17}',
+        '{"m":0.0000000000000000000000000000000000000000000,"x":0e999}',
+        '{"m":123.4500000000000000000000000000000000}',
+        f'{{"d":0.1000000000000000055511151231257827{digits},"f":{digits}}}',
+        f'{{"d":{digits}{digits}{digits}.{digits}e-20,"f":-0.{digits}e10}}',
+        '{"d":123456789012345678901234567890e-300}',
+    ]
+    left = [f'{{"x":{digits}0}}', f'{{"x":{digits}.5}}', '{"x":1e38}', '{"m":1.5e3}', '{"m":1e-3}', '{"m":1e400}']
+    reader = reader_of(columns)
+    messages = [message.encode() for message in (*taken, *left)]
+    assert reader.read(pa.array(messages, pa.binary())).is_taken.tolist() == [True] * len(taken) + [False] * len(left)
+    check(columns, STRICT, messages)
+
+
+def test_base64_with_escapes_is_taken() -> None:
+    columns = parse_ddl("y BINARY, t STRING")
+    messages = [
+        rb'{"y":"\/\/8=","t":"\/"}',
+        rb'{"y":"\u0059WE="}',
+        rb'{"y":"\/\/8"}',
+        rb'{"y":"\/\/8=\x"}',
+        rb'{"y":"\/',
+    ]
+    taken = reader_of(columns).read(pa.array(messages, pa.binary()))
+    assert taken.is_taken.tolist() == [True, True, False, False, False]
+    assert taken.rows.to_pylist() == [{"y": b"\xff\xff", "t": "/"}, {"y": b"aa", "t": None}]
+    check(columns, STRICT, messages)
 
 
 def test_what_is_lenient_is_taken() -> None:

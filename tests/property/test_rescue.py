@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from itertools import product, starmap
+from itertools import starmap
 
 import pyarrow as pa
 from hypothesis import example, given, settings
 
 from common.schema import ArrayType, DataType, MapType, StructType, parse_ddl
-from stage_writer.decode.decode import FEW_MESSAGES, Decoder
+from stage_writer.decode.decode import Decoder
 from stage_writer.decode.json_document import Json, Object, parse_document
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
@@ -16,15 +16,12 @@ from stage_writer.decode.unknown.evolving import EvolvingDecoder, only, rounds, 
 from tests.builders import instance, required
 from tests.conftest import examples
 from tests.fakes.native import first_passes
-from tests.property.test_decode_agrees import BULK_MAPS, MAPS, NESTED, PLAIN, batches
+from tests.property.test_decode_agrees import MAPS, NESTED, PLAIN, PLAIN_MAPS, batches
 
 
 @cache
 def decoders_of(columns: StructType) -> tuple[list[Decoder], Decoder, StrictDecoder]:
-    rescuing = [
-        Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one, few_messages=few)
-        for one, few in product(first_passes(), (0, FEW_MESSAGES))
-    ]
+    rescuing = [Decoder(columns, rescue_column="rest", block_bytes=400, first_pass=one) for one in first_passes()]
     return rescuing, Decoder(columns), StrictDecoder(columns)
 
 
@@ -72,7 +69,7 @@ def check_one(
 @given(batches(PLAIN))
 @example([b'{"\\u0069":1,"I":2}', b'{"i":1}', b'{"":{}}', b"{}"])
 @example([b'{"i":1}', b'{"i":2}'])
-@example([b'{"i":1,"i":2}', b'{"z":"2020-01-01T00:00:00.1234567Z"}'])  # of which nothing is left in bulk
+@example([b'{"i":1,"i":2}', b'{"z":"2020-01-01T00:00:00.1234567Z"}'])  # all of them refused
 def test_plain_columns(batch: list[bytes | None]) -> None:
     check(PLAIN, batch)
 
@@ -93,10 +90,10 @@ def test_columns_with_maps(batch: list[bytes | None]) -> None:
 
 
 @settings(max_examples=examples(0.3))
-@given(batches(BULK_MAPS))
+@given(batches(PLAIN_MAPS))
 @example([b'{"odd \\"\'/~name":{},"k":{"a":[{"e":1},{"d":null}]}}', b'{"odd \\"\'/~name":{"x":"y"}}'])
 def test_columns_of_plain_maps(batch: list[bytes | None]) -> None:
-    check(BULK_MAPS, batch)
+    check(PLAIN_MAPS, batch)
 
 
 def test_words_are_kept() -> None:

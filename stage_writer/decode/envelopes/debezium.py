@@ -2,15 +2,14 @@
 
 Rules:
 
-1. An event is the message, or its `payload` (Connect's JSON with its schema); an object with a `payload` and no `op` is
-   of the second kind.
+1. An event is the message, or its `payload` (Connect's JSON with its schema); an object with a `payload` whose `op` is
+   absent or null is of the second kind.
 2. The record is `after` for the ops c, r and u, and `before` for d. It is read like any record: formats, lenience and
    unknown fields apply to its fields. The other image is ignored. `_cdc` is made of ``op``, ``ts_ms`` and ``source``.
 3. An event with another op, or without its image, is refused: it is not a row change (t, a truncated table; m, a
    message). So is one with a duplicate part or payload.
-4. The parts of events are found for many at once (`decoding.json_structure`); uncertain events are opened one at a
-   time. A long schema before the payload, repeated in each message, is read once: messages that start with identical
-   bytes are JSON exactly if the rest is.
+4. The first pass reads ordinary events into columns of which the images are JSON text. The others are opened one at a
+   time, and only that refuses.
 """
 
 from __future__ import annotations
@@ -25,20 +24,15 @@ import pyarrow.compute as pc
 from common.schema import Field, Primitive, StructType, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
-from stage_writer.decode.blocks import begin_as_objects, blocks, offsets_of, small_pieces, spans, texts_of
+from stage_writer.decode.blocks import blocks
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.documents import doubts_about, proved_documents
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.json_document import Object, json_text
-from stage_writer.decode.json_structure import Structure, Values
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 from stage_writer.decode.strict import document_of
-from stage_writer.duck import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from stage_writer.decode.batch import Messages
@@ -46,14 +40,24 @@ if TYPE_CHECKING:
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.json_document import Json
 
-    Numbers = NDArray[np.int64]
+    Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
 
 _ABOUT = parse_ddl(
     "op STRING NOT NULL, ts_ms TIMESTAMP, "
     "source STRUCT<db: STRING, `schema`: STRING, `table`: STRING, collection: STRING, ts_ms: TIMESTAMP>"
 )
-_FORMS = {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"}
+_ABOUT_FORMS = {"ts_ms": "epoch_ms", "source.ts_ms": "epoch_ms"}
+_EVENT = StructType(
+    (
+        *(replace(field, nullable=True) for field in _ABOUT),
+        Field("before", Primitive.STRING),
+        Field("after", Primitive.STRING),
+    )
+)
+_EVENT_FORMS = {**_ABOUT_FORMS, "before": "json", "after": "json"}
+_MESSAGE = _EVENT.with_fields((Field("payload", _EVENT),))
+_MESSAGE_FORMS = {**_EVENT_FORMS, **{f"payload.{path}": form for path, form in _EVENT_FORMS.items()}}
 CDC_FIELD = Field(
     CDC_COLUMN,
     StructType(
@@ -66,12 +70,18 @@ CDC_FIELD = Field(
     ),
 )
 _IMAGES = {"c": "after", "r": "after", "u": "after", "d": "before"}
-_ABOUT_PARTS = ("op", "ts_ms", "source")
-_PARTS = ("before", "after", *_ABOUT_PARTS)
-_OP_BYTES = 3
-_SCHEMA_FIRST = '{"schema":'
-_MOST_PREFIXES = 8
-_NO_DOUBTS = doubts_about(StructType(()))
+_PARTS = _EVENT.names
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Some events: their images as JSON objects, what is said about them, and the indices of their messages."""
+
+    images: pa.LargeBinaryArray
+    abouts: pa.StructArray
+    """Of the columns of `_ABOUT`; fewer than images where some of them are refused."""
+    places: Index
+    about_places: Index
 
 
 class EventDecoder:
@@ -79,8 +89,8 @@ class EventDecoder:
 
     def __init__(self, inner: Decodes, first_pass: MakeFirstPass = no_first_pass) -> None:
         self._inner = inner
-        self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _FORMS)), first_pass=first_pass)
-        self._opener = Opener()
+        self._first = first_pass(_MESSAGE, Reading(forms_of(_MESSAGE, _MESSAGE_FORMS)))
+        self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _ABOUT_FORMS)))
         self._columns = inner.columns.with_fields((CDC_FIELD,))
 
     @property
@@ -90,12 +100,17 @@ class EventDecoder:
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages."""
-        opened = self._opener.opened(messages.values)
-        decoded = self._inner.decode(replace(messages, values=opened.images))
-        about = self._about.decode(opened.abouts)
-        rejects = {reject.index: reject for reject in (*about.rejects, *decoded.rejects, *opened.rejects)}
+        nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
+        parts, left = self._opened(messages.values, np.flatnonzero(~nulls))
+        opened, refused = self._opened_strictly(messages.values, left)
+        parts.append(opened)
+        images = _in_place(pa.concat_arrays([part.images for part in parts]), [part.places for part in parts], nulls)
+        decoded = self._inner.decode(replace(messages, values=images))
+        rejects = {reject.index: reject for reject in (*refused, *decoded.rejects)}
+        abouts = pa.concat_arrays([part.abouts for part in parts])
+        about_places = np.concatenate([part.about_places for part in parts])
         place = np.full(len(messages), -1)
-        place[about.row_index] = np.arange(len(about.row_index))
+        place[about_places] = np.arange(len(about_places))
         found = place[decoded.row_index]
         kept = found >= 0
         rows, index = decoded.rows, decoded.row_index
@@ -103,231 +118,106 @@ class EventDecoder:
             rows, index, found = rows.filter(pa.array(kept)), index[kept], found[kept]
         return replace(
             decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(about.rows.combine_chunks().take(pa.array(found)))),
+            rows=rows.append_column(CDC_COLUMN, _cdc(abouts.take(pa.array(found)))),
             row_index=index,
             rejects=tuple(rejects[each] for each in sorted(rejects)),
-            tombstones=np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False)),
+            tombstones=np.flatnonzero(nulls),
         )
 
+    def _opened(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Opened], Index]:
+        """The events that the first pass takes, by block, and the indices of the other messages."""
+        parts: list[_Opened] = []
+        if self._first is None:
+            return parts, present
+        left = [np.zeros(0, np.int64)]
+        for start, block in blocks(values.drop_null() if len(present) < len(values) else values):
+            index = present[start : start + len(block)]
+            taken = self._first.read(block)
+            opened, is_event = _events(taken.rows, index[taken.is_taken])
+            parts.append(opened)
+            is_left = np.ones(len(block), np.bool_)
+            is_left[np.flatnonzero(taken.is_taken)[is_event]] = False
+            left.append(index[is_left])
+        return parts, np.concatenate(left)
 
-def _cdc(about: pa.Table) -> pa.StructArray:
-    source = _column(about, "source")
+    def _opened_strictly(self, values: pa.BinaryArray, left: Index) -> tuple[_Opened, list[Reject]]:
+        images: list[str] = []
+        abouts: list[bytes] = []
+        places: list[int] = []
+        rejects: list[Reject] = []
+        for place in left.tolist():
+            outcome = open_strictly(values[place].as_py())
+            if isinstance(outcome, Refusal):
+                rejects.append(Reject(place, outcome.error_class, outcome.error))
+            else:
+                images.append(outcome[0])
+                abouts.append(outcome[1].encode())
+                places.append(place)
+        about = self._about.decode(abouts)
+        index = np.array(places, np.int64)
+        rejects += (replace(reject, index=int(index[reject.index])) for reject in about.rejects)
+        columns = [column.combine_chunks() for column in about.rows.columns]
+        texts = pa.array(images, pa.string()).cast(pa.large_binary())
+        return _Opened(texts, _about(columns), index, index[about.row_index]), rejects
+
+
+def _events(rows: pa.StructArray, index: Index) -> tuple[_Opened, Mask]:
+    """The events among rows of `_MESSAGE`, and which rows they are (rules 1 and 3)."""
+    outer = dict(zip(_MESSAGE.names, rows.flatten(), strict=True))
+    inner = dict(zip(_PARTS, outer["payload"].flatten(), strict=True))
+    is_inner = outer["op"].is_null().to_numpy(zero_copy_only=False)
+    parts = {name: _chosen(is_inner, inner[name], outer[name]) for name in _PARTS}
+    is_delete = pc.fill_null(pc.equal(parts["op"], "d"), fill_value=False).to_numpy(zero_copy_only=False)
+    image = _chosen(is_delete, parts["before"], parts["after"])
+    is_change = pc.and_(pc.is_in(parts["op"], pa.array(list(_IMAGES))), pc.starts_with(image, "{"))
+    chosen = pc.fill_null(is_change, fill_value=False)
+    about = _about([parts[name] for name in _ABOUT.names])
+    mask: Mask = chosen.to_numpy(zero_copy_only=False)
+    if not mask.all():
+        image, about, index = image.filter(chosen), about.filter(chosen), index[mask]
+    return _Opened(image.cast(pa.large_binary()), about, index, index), mask
+
+
+def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
+    if not mask.any():
+        return no
+    if mask.all():
+        return yes
+    places = np.arange(len(mask))
+    return pa.concat_arrays([no, yes]).take(pa.array(places + np.where(mask, len(mask), 0)))
+
+
+def _in_place(texts: pa.LargeBinaryArray, places: list[Index], nulls: Mask) -> pa.LargeBinaryArray:
+    """A text for each message; null where it has none."""
+    index = np.concatenate(places)
+    if len(index) == len(nulls) and (np.diff(index) > 0).all():
+        return texts
+    place = np.full(len(nulls), -1)
+    place[index] = np.arange(len(index))
+    return texts.take(pa.array(place, mask=place < 0))
+
+
+def _about(columns: list[pa.Array]) -> pa.StructArray:
+    return pa.StructArray.from_arrays(columns, names=list(_ABOUT.names))
+
+
+def _cdc(about: pa.StructArray) -> pa.StructArray:
+    op, ts, source = about.flatten()
     space = pc.coalesce(pc.struct_field(source, "schema"), pc.struct_field(source, "db"))
     table = pc.coalesce(pc.struct_field(source, "table"), pc.struct_field(source, "collection"))
-    columns = [
-        _column(about, "op"),
-        _column(about, "ts_ms"),
-        pc.binary_join_element_wise(space, table, "."),
-        pc.struct_field(source, "ts_ms"),
-    ]
+    columns = [op, ts, pc.binary_join_element_wise(space, table, "."), pc.struct_field(source, "ts_ms")]
     return pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(CDC_FIELD.type)))
 
 
-def _column(table: pa.Table, name: str) -> pa.Array:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The rows' images, and the events' other fields, as JSON objects; null where there is none."""
-
-    images: pa.LargeBinaryArray
-    abouts: pa.LargeBinaryArray
-    rejects: tuple[Reject, ...]
-
-
-class Opener:
-    """Finds the parts of events. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._connection = connect()
-        self._prefixes: list[str] = []
-
-    def opened(self, values: pa.BinaryArray | pa.LargeBinaryArray) -> Opened:
-        """The parts of the messages with these values."""
-        nulls = values.is_null().to_numpy(zero_copy_only=False)
-        present = np.flatnonzero(~nulls)
-        found: list[pa.Table] = []
-        places: list[Numbers] = []
-        rejects: list[Reject] = []
-        for start, block in blocks(values.drop_null() if nulls.any() else values):
-            index = present[start : start + len(block)]
-            for table, where in self._open_block(block):
-                found.append(table)
-                places.append(index[where])
-            opened = np.concatenate([np.zeros(0, np.int64), *places])
-            for place in np.setdiff1d(index, opened, assume_unique=True).tolist():
-                outcome = open_strictly(values[place].as_py())
-                if isinstance(outcome, Refusal):
-                    rejects.append(Reject(place, outcome.error_class, outcome.error))
-                else:
-                    found.append(_texts_table([outcome[0]], [outcome[1]]))
-                    places.append(np.array([place]))
-        texts = pa.concat_tables([_texts_table([], []), *found]).combine_chunks()
-        place = np.full(len(values), -1)
-        opened = np.concatenate([np.zeros(0, np.int64), *places])
-        place[opened] = np.arange(len(opened))
-        parts = texts.take(pa.array(place, mask=place < 0))
-        return Opened(_column(parts, "image"), _column(parts, "about"), tuple(rejects))
-
-    def _open_block(self, block: pa.BinaryArray) -> Iterator[tuple[pa.Table, Numbers]]:
-        """Images and other fields, and the indices of their messages in the block, if certain in bulk."""
-        texts = self._without_schemas(texts_of(block))
-        proved = proved_documents(texts, self._connection, _NO_DOUBTS) & begin_as_objects(texts)
-        places = np.flatnonzero(proved)
-        start = 0
-        for piece in small_pieces(texts if len(places) == len(texts) else texts.filter(pa.array(proved))):
-            offsets = offsets_of(piece)
-            data = piece.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0])
-            parts = _Parts.of(Structure(np.frombuffer(data, np.uint8)), offsets - offsets[0])
-            sure = np.flatnonzero(parts.sure)
-            yield _texts_table(parts.image.texts(data, sure), parts.about_texts(data, sure)), places[start + sure]
-            start += len(piece)
-
-    def _without_schemas(self, texts: pa.StringArray) -> pa.StringArray:
-        """The messages with a schema that was read before, without it (rule 4)."""
-        left = pc.starts_with(texts, _SCHEMA_FIRST)
-        for prefix in self._prefixes:
-            texts, left = _without(texts, left, prefix)
-        for _ in range(_MOST_PREFIXES):
-            if not pc.any(left).as_py():
-                break
-            learned = self._prefix_of(texts[pc.index(left, pa.scalar(value=True)).as_py()].as_py())
-            if learned is None:
-                break
-            self._prefixes = [learned, *self._prefixes[: _MOST_PREFIXES - 1]]
-            texts, left = _without(texts, left, learned)
-        return texts
-
-    def _prefix_of(self, text: str) -> str | None:
-        """The part before the payload, in a message that starts with its schema."""
-        array = pa.array([text])
-        if not proved_documents(array, self._connection, _NO_DOUBTS)[0]:
-            return None
-        structure = Structure(np.frombuffer(array.buffers()[2], np.uint8))
-        members = structure.members(1)
-        names = [
-            structure.text[first:end].tobytes()
-            for first, end in zip(members.name_starts, members.name_ends, strict=True)
-        ]
-        if len(structure.doubtful()) or names[1:2] != [b"payload"]:
-            return None
-        return structure.text[: members.starts[1]].tobytes().decode()
-
-
-def _without(texts: pa.StringArray, left: pa.BooleanArray, prefix: str) -> tuple[pa.StringArray, pa.BooleanArray]:
-    known = pc.and_(left, pc.starts_with(texts, prefix)) if pc.any(left).as_py() else left
-    if not pc.any(known).as_py():
-        return texts, left
-    places = np.flatnonzero(known.to_numpy(zero_copy_only=False))
-    some = texts.take(pa.array(places))
-    offsets = offsets_of(some)
-    events = spans(some.buffers()[2], offsets[:-1] + len(prefix.encode()), offsets[1:])
-    shorter = pc.binary_join_element_wise('{"payload":', events, "")
-    chosen = np.arange(len(texts))
-    chosen[places] = len(texts) + np.arange(len(places))
-    return pa.concat_arrays([texts, shorter]).take(pa.array(chosen)), pc.and_not(left, known)
-
-
-def _texts_table(images: pa.StringArray | list[str], abouts: pa.StringArray | list[str]) -> pa.Table:
-    columns = [pa.array(texts, pa.string()) if isinstance(texts, list) else texts for texts in (images, abouts)]
-    return pa.table([column.cast(pa.large_binary()) for column in columns], names=["image", "about"])
-
-
-@dataclass(frozen=True, slots=True)
-class _One:
-    """For each document one of its members, and how often it occurs."""
-
-    starts: Numbers
-    ends: Numbers
-    count: Numbers
-
-    @property
-    def once(self) -> Mask:
-        """Which documents have it once."""
-        mask: Mask = self.count == 1
-        return mask
-
-    def texts(self, data: pa.Buffer, chosen: Numbers) -> pa.StringArray:
-        """The values in some documents; null where there is none."""
-        starts = self.starts[chosen]
-        there = np.flatnonzero(self.count[chosen])
-        found = spans(data, starts[there], self.ends[chosen][there])
-        if len(there) == len(chosen):
-            return found
-        place = np.full(len(chosen), -1)
-        place[there] = np.arange(len(there))
-        return found.take(pa.array(place, mask=place < 0))
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of some documents, where they are certain."""
-
-    image: _One
-    about: tuple[_One, ...]
-    sure: Mask
-
-    @classmethod
-    def of(cls, structure: Structure, offsets: Numbers) -> _Parts:
-        """The parts of the documents that start at ``offsets``."""
-        top = _Members(structure, structure.members(1), offsets)
-        op_at_top, payload = top.one("op"), top.one("payload")
-        is_wrapped = payload.once & (structure.text[payload.starts] == ord("{")) & (op_at_top.count == 0)
-        inner = _Members(structure, structure.members(2, payload.starts[is_wrapped]), offsets)
-        parts = {name: _chosen(is_wrapped, inner.one(name), top.one(name)) for name in _PARTS}
-        op = parts["op"]
-        letters = structure.text[np.minimum(op.starts + 1, len(structure.text) - 1)]
-        image = _chosen(letters == ord("d"), parts["before"], parts["after"])
-        sure = op.once & (op.ends - op.starts == _OP_BYTES) & np.isin(letters, [ord(letter) for letter in _IMAGES])
-        sure &= image.once & (structure.text[image.starts] == ord("{")) & (payload.count <= 1)
-        for part in parts.values():
-            sure &= part.count <= 1
-        sure[np.searchsorted(offsets, structure.doubtful(), side="right") - 1] = False
-        return cls(image, tuple(parts[name] for name in _ABOUT_PARTS), sure)
-
-    def about_texts(self, data: pa.Buffer, chosen: Numbers) -> pa.StringArray:
-        """For some documents an object of the parts other than images."""
-        values = (pc.fill_null(part.texts(data, chosen), "null") for part in self.about)
-        return _about(*values)
-
-
-def _about(op: pa.StringArray, ts_ms: pa.StringArray, source: pa.StringArray) -> pa.StringArray:
-    return pc.binary_join_element_wise('{"op":', op, ',"ts_ms":', ts_ms, ',"source":', source, "}", "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Members:
-    """Members of documents that start at ``offsets``."""
-
-    structure: Structure
-    values: Values
-    offsets: Numbers
-
-    def one(self, name: str) -> _One:
-        """The member with that name of each document."""
-        named = self.structure.named(self.values, name.encode())
-        owners = np.searchsorted(self.offsets, named.starts, side="right") - 1
-        starts, ends = np.zeros((2, len(self.offsets) - 1), np.int64)
-        starts[owners], ends[owners] = named.starts, named.ends
-        return _One(starts, ends, np.bincount(owners, minlength=len(starts)))
-
-
-def _chosen(mask: Mask, yes: _One, no: _One) -> _One:
-    return _One(
-        np.where(mask, yes.starts, no.starts), np.where(mask, yes.ends, no.ends), np.where(mask, yes.count, no.count)
-    )
-
-
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal:
-    """The image of one message and its other fields, or why it has none: the reference for the bulk code."""
+    """The image of one message and its other fields, or why it has none: what the first pass must agree with."""
     document = document_of(message, sourced=True)
     if isinstance(document, Refusal):
         return document
     event = document
-    payload = dict(document).get("payload")
-    if isinstance(payload, Object) and "op" not in dict(document):
+    outer = dict(document)
+    payload = outer.get("payload")
+    if isinstance(payload, Object) and outer.get("op") is None:
         event = payload
     names = [name for name, _ in document if name == "payload"] + [name for name, _ in event if name in _PARTS]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -345,5 +235,5 @@ def _image_of(event: Object) -> tuple[str, str] | Refusal:
     image = parts.get(_IMAGES[op])
     if not isinstance(image, Object):
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object as its `{_IMAGES[op]}`")
-    about = (f'"{name}":{json_text(parts.get(name))}' for name in _ABOUT_PARTS)
+    about = (f'"{name}":{json_text(parts.get(name))}' for name in _ABOUT.names)
     return json_text(image), f"{{{','.join(about)}}}"

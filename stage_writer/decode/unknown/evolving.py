@@ -26,14 +26,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import SchemaError
-from common.schema import ArrayType, DataType, Field, Primitive, StructType, to_arrow_schema
+from common.schema import ArrayType, DataType, Field, MapType, Primitive, StructType, to_arrow_schema
 from common.schema.evolution import Addition, additions, with_additions
-from stage_writer.decode.conversions import holds_map
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder, check_decodable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -69,7 +68,8 @@ def _is_usable(declared: StructType, addition: Addition) -> bool:
         check_decodable(chain)
     except SchemaError:
         return False
-    return not holds_map(chain) and not _holds(addition.type, Primitive.FLOAT)
+    has_map = any(isinstance(part, MapType) for part in _parts(chain))
+    return not has_map and Primitive.FLOAT not in _parts(addition.type)
 
 
 def only(known: StructType, path: tuple[str, ...], data_type: DataType) -> StructType:
@@ -94,14 +94,17 @@ def _chain(known: DataType, path: tuple[str, ...], data_type: DataType) -> DataT
             return known
 
 
-def _holds(data_type: DataType, wanted: Primitive) -> bool:
+def _parts(data_type: DataType) -> Iterator[DataType]:
+    """The type, and the types of all that is in it."""
+    yield data_type
     match data_type:
-        case ArrayType(element):
-            return _holds(element, wanted)
+        case ArrayType(inner) | MapType(_, inner):
+            yield from _parts(inner)
         case StructType(fields):
-            return any(_holds(field.type, wanted) for field in fields)
+            for field in fields:
+                yield from _parts(field.type)
         case _:
-            return data_type is wanted
+            pass
 
 
 class ColumnDecoder(Protocol):
@@ -140,7 +143,7 @@ class EvolvingDecoder:
         self._ways: list[Way] = []
         self._columns = self._decoder(gained).columns
         self._schema = to_arrow_schema(self._columns)
-        self._may_round = tuple(one for one in gained if _holds(one.type, Primitive.DOUBLE))
+        self._may_round = tuple(one for one in gained if Primitive.DOUBLE in _parts(one.type))
 
     @property
     def columns(self) -> StructType:
