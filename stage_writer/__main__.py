@@ -144,7 +144,11 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     clock, metrics = SystemClock(), Metrics()
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
-        log.warning("decoding without native code, at more cost", problem=reader.problem, remedy=REMEDY)
+        log.warning(
+            "decoding without the reader in C, at many times the cost of a message",
+            problem=reader.problem,
+            remedy=REMEDY,
+        )
     look_ups = _look_ups() if settings.writer.state_queries else None
     unfit_topics: set[str] = set()
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
@@ -308,7 +312,7 @@ def _native_text(settings: Settings) -> str:
     """The reader in use, as text. Raises ConfigError where the native reader is required and missing."""
     reader = find_reader(settings.writer.native)
     if reader.problem is not None:
-        return f"none: {reader.problem}; the writer works without it, slower; {REMEDY}"
+        return f"none: {reader.problem}; the writer works without it, at many times the cost; {REMEDY}"
     return f"{'off' if settings.writer.native is Native.OFF else f'ok: {library_path()}'}"
 
 

@@ -16,7 +16,10 @@ import json
 import re
 from dataclasses import dataclass
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Number(str):
@@ -69,6 +72,9 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+# Numbers are not parsed: Python would refuse integers of more than 4,300 digits.
+_SCAN = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
 _WORDS: tuple[tuple[str, bool | None], ...] = (("true", True), ("false", False), ("null", None))
 
 
@@ -235,3 +241,52 @@ class _Loop:
             self._fail("Expecting value")
         self._at = match.end()
         return Number(match[0])
+
+
+class Members:
+    """Iterates over the members of an object in a text that is JSON, without reading it again for its grammar.
+
+    The caller sets ``at`` to each value's end, and the last one is the object's.
+    """
+
+    def __init__(self, text: str, at: int) -> None:
+        self._text = text
+        self.at = at
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        """Name, the name as it is written, and where the value starts."""
+        text = self._text
+        self.at = space_end(text, self.at + 1)
+        while text[self.at] != "}":
+            name, end = scanstring(text, self.at + 1, True)  # noqa: FBT003 - it takes no keywords
+            begin = space_end(text, space_end(text, end) + 1)
+            yield name, text[self.at : end], begin
+            self.at = space_end(text, self.at)
+            if text[self.at] == ",":
+                self.at = space_end(text, self.at + 1)
+        self.at += 1
+
+
+def space_end(text: str, at: int) -> int:
+    """Where the white space that may start at ``at`` ends."""
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+def end_of(text: str, at: int) -> int:
+    """Where the value that starts at ``at`` ends."""
+    try:
+        end: int = _SCAN(text, at)[1]
+    except RecursionError:
+        return _end_of_deep(text, at)
+    return end
+
+
+def _end_of_deep(text: str, at: int) -> int:
+    depth = 0
+    for token in _TOKEN.finditer(text, at):
+        sign = text[token.start()]
+        depth += (sign in "[{") - (sign in "]}")
+        if depth == 0:
+            return token.end()
+    return len(text)

@@ -1,6 +1,6 @@
 """`python -m stage_writer.native`: compile the reader where it is missing, as `make setup` and an image do.
 
-A failure is not an error: the writer works without it, at a higher cost.
+A failure is not an error: the writer works without it, at many times the cost of a message.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def main() -> None:
             compile_library(path)
         load(path)
     except (CompileError, OSError) as error:
-        sys.stderr.write(f"The native JSON reader could not be built; the writer works without it, slower:\n{error}\n")
+        sys.stderr.write(
+            f"The native readers could not be built; the writer works without them, at many times the cost:\n{error}\n"
+        )
 
 
 if __name__ == "__main__":

@@ -39,12 +39,9 @@ struct node {
     int32_t name_size;
     bool is_plain_name;
     uint64_t words[2], masks[2];
-    /* As a struct: its fields by hash, and which one came after each the last time; the first stands for none. And a long
-       value of a field without a column, in the block that is being read. */
+    /* As a struct: its fields by hash, and which one came after each the last time; the first stands for none. */
     int32_t *slots, *after;
     uint32_t slot_mask;
-    const uint8_t *skipped;
-    int64_t skipped_size;
 };
 
 static inline bool has_offsets(const node *at) {

@@ -28,7 +28,8 @@ typedef struct {
     uint8_t *names;
     uint64_t *powers;
     area key;
-    text limit;
+    text limit, skipped; /* and a long value of a field without a column, in the block that is being read */
+    int64_t skipped_size;
     bool unknown, without_memory;
 } reader;
 
@@ -42,7 +43,7 @@ static inline text failed_memory(reader *self) {
 static inline text kept(reader *self, bool done, text at) { return done ? at : failed_memory(self); }
 
 /* The content of a string whose opening quote is behind us, unescaped, behind the first `size` bytes. */
-static inline text copy_string(reader *self, area *place, int64_t *size, text at, text end) {
+static inline __attribute__((always_inline)) text copy_string(reader *self, area *place, int64_t *size, text at, text end) {
     text begin = at;
     for (;;) {
         at = plain_run(at, end, self->limit);
@@ -75,6 +76,12 @@ static inline text copy_string(reader *self, area *place, int64_t *size, text at
             return NULL; /* a control character */
         }
     }
+}
+
+/* The same for `key`, where what is rare has its strings. */
+static __attribute__((noinline)) text copy_key(reader *self, int64_t *size, text at, text end) {
+    *size = 0;
+    return copy_string(self, &self->key, size, at, end);
 }
 
 static inline text end_bytes(reader *self, node *at, int64_t size, text end) {
@@ -116,10 +123,14 @@ static text read_base64(reader *self, node *at, text from, text end) {
     return from == end ? NULL : end_bytes(self, at, size, from + 1);
 }
 
-/* Base64 in a string with escapes: some producers write each slash as `\/`. */
-static text read_escaped_base64(reader *self, node *at, text from, text end) {
-    int64_t size = 0;
-    text behind = copy_string(self, &self->key, &size, from, end);
+/* Base64, also in a string with escapes: some producers write each slash as `\/`. Rarely wanted, so out of the way. */
+static __attribute__((noinline)) text read_binary(reader *self, node *at, text from, text end) {
+    int64_t size;
+    text behind = read_base64(self, at, from, end);
+    if (behind != NULL) {
+        return behind;
+    }
+    behind = copy_key(self, &size, from, end);
     if (behind == NULL) {
         return NULL;
     }
@@ -183,8 +194,10 @@ static inline text read_integer(reader *self, node *at, text from, text end) {
 static text read_floating(reader *self, node *at, text from, text end) {
     number found;
     double value;
+    const text begin = from;
     from = read_quotable(from, end, at->lenient, &found);
-    if (from == NULL || !to_double(&found, self->powers, &value)) {
+    if (from == NULL || !(found.too_long ? long_to_double(begin, end, self->powers, &value)
+                                         : to_double(&found, self->powers, &value))) {
         return NULL;
     }
     if (at->kind == DOUBLE) {
@@ -200,8 +213,10 @@ static text read_floating(reader *self, node *at, text from, text end) {
 static text read_decimal(reader *self, node *at, text from, text end) {
     number found;
     wide units;
+    const text begin = from;
     from = read_quotable(from, end, true, &found);
-    if (from == NULL || !to_decimal(&found, at->scale, at->limit, &units)) {
+    if (from == NULL || !(found.too_long ? long_to_decimal(begin, end, at->scale, at->limit, &units)
+                                         : to_decimal(&found, at->scale, at->limit, &units))) {
         return NULL;
     }
     if (at->kind == DECIMAL) {
@@ -286,13 +301,13 @@ static inline text read_name(reader *self, node *at, text from, text end, int32_
         from += at->children[likely].name_size + 1;
     } else {
         text begin = from;
-        int64_t size = 0;
+        int64_t size;
         from = plain_run(from, end, self->limit);
         if (from < end && *from == '"') {
             *field = find_field(at, begin, from - begin);
             from++;
         } else {
-            from = copy_string(self, &self->key, &size, begin, end);
+            from = copy_key(self, &size, begin, end);
             if (from == NULL) {
                 return NULL;
             }
@@ -321,15 +336,15 @@ static inline text behind_member(text from, text end, uint8_t closing, bool *end
 
 /* Past the value of a field without a column. One with a schema in each message has the same long value each time: what
    has the bytes of an object that was skipped in this block is one. */
-static inline text skip_unknown(reader *self, node *at, text from, text end) {
-    if (at->skipped_size > 0 && end - from >= at->skipped_size &&
-        memcmp(from, at->skipped, (size_t)at->skipped_size) == 0) {
-        return from + at->skipped_size;
+static __attribute__((noinline)) text skip_unknown(reader *self, text from, text end) {
+    if (self->skipped_size > 0 && end - from >= self->skipped_size &&
+        memcmp(from, self->skipped, (size_t)self->skipped_size) == 0) {
+        return from + self->skipped_size;
     }
     text behind = skip_value(from, end, self->limit);
     if (behind != NULL && *from == '{' && behind - from >= LONG_VALUE) {
-        at->skipped = from;
-        at->skipped_size = behind - from;
+        self->skipped = from;
+        self->skipped_size = behind - from;
     }
     return behind;
 }
@@ -353,7 +368,7 @@ static text read_struct(reader *self, node *at, text from, text end) {
             }
             if (field < 0) {
                 self->unknown = true;
-                from = skip_unknown(self, at, from, end);
+                from = skip_unknown(self, from, end);
             } else if (at->children[field].length != entry) {
                 return NULL; /* given twice */
             } else {
@@ -414,7 +429,7 @@ static inline bool is_same_key(const node *keys, int64_t left, int64_t right) {
 
 /* Whether the keys of a map, from its first one to the last key there is, are all different. False also for keys that
    are made to collide, and without memory. */
-static bool are_different(reader *self, const node *keys, int64_t first) {
+static __attribute__((noinline)) bool are_different(reader *self, const node *keys, int64_t first) {
     const int64_t count = keys->length - first;
     if (count <= FEW_MAP_KEYS) {
         for (int64_t key = first + 1; key < keys->length; key++) {
@@ -523,10 +538,8 @@ static text read_value(reader *self, node *at, text from, text end) {
             return read_string(self, at, from + 1, end);
         }
         return at->lenient ? read_json(self, at, from, end) : NULL;
-    case BASE64: {
-        text behind = *from == '"' ? read_base64(self, at, from + 1, end) : NULL;
-        return behind != NULL || *from != '"' ? behind : read_escaped_base64(self, at, from + 1, end);
-    }
+    case BASE64:
+        return *from == '"' ? read_binary(self, at, from + 1, end) : NULL;
     case HEX:
         return *from == '"' ? read_hex(self, at, from + 1, end) : NULL;
     case DATE: case TIMESTAMP: case TIMESTAMP_NTZ:
@@ -699,9 +712,7 @@ PUBLIC int64_t kde_read(reader *self, const uint8_t *data, int64_t size, const i
     forget(self);
     self->limit = data + size;
     self->without_memory = false;
-    for (int32_t place = 0; place < self->count; place++) {
-        self->nodes[place].skipped_size = 0;
-    }
+    self->skipped_size = 0;
     for (int64_t message = 0; message < count; message++) {
         const int64_t entries = self->nodes[0].length, begin = offsets[message], end = offsets[message + 1];
         self->unknown = false;

@@ -215,12 +215,10 @@ static inline text skip_string(text at, text end, text limit) {
     }
 }
 
-/* Its value is digits * 10^exponent; of a long one (digits * 10^more_count + more) * 10^exponent, or of one that is longer
-   still a little more than that. */
 typedef struct {
-    uint64_t digits, more;
-    int32_t exponent, more_count;
-    bool negative, is_long, is_longer, has_exponent;
+    uint64_t digits;  /* its value is digits * 10^exponent, unless it is too long */
+    int32_t exponent;
+    bool negative, too_long, has_exponent;
 } number;
 
 enum { MOST_DIGITS = 19, MOST_EXPONENT = 100000 };
@@ -232,15 +230,7 @@ static inline text read_digits(text at, text end, number *found, int *count, int
             *count += found->digits != 0;
             found->exponent += each;
         } else {
-            found->is_long = true;
-            if (found->more_count < MOST_DIGITS) {
-                found->more = found->more * 10 + (uint64_t)(*at - '0');
-                found->more_count++;
-                found->exponent += each;
-            } else {
-                found->is_longer = true;
-                found->exponent += each + 1;
-            }
+            found->too_long = true;
         }
         at++;
     }
@@ -250,9 +240,9 @@ static inline text read_digits(text at, text end, number *found, int *count, int
 static inline text read_number(text at, text end, number *found) {
     int count = 0;
     text begin;
-    found->digits = found->more = 0;
-    found->exponent = found->more_count = 0;
-    found->is_long = found->is_longer = found->has_exponent = false;
+    found->digits = 0;
+    found->exponent = 0;
+    found->too_long = found->has_exponent = false;
     found->negative = at < end && *at == '-';
     at += found->negative;
     if (at < end && *at == '0') {
@@ -282,10 +272,11 @@ static inline text read_number(text at, text end, number *found) {
         }
         begin = at;
         while (at < end && is_digit(*at)) {
-            if (exponent >= MOST_EXPONENT) {
-                return NULL;
+            if (exponent < MOST_EXPONENT) {
+                exponent = exponent * 10 + (*at - '0');
+            } else {
+                found->too_long = true;
             }
-            exponent = exponent * 10 + (*at - '0');
             at++;
         }
         if (at == begin) {
@@ -296,6 +287,52 @@ static inline text read_number(text at, text end, number *found) {
         found->exponent = (int32_t)(sum < -INT32_MAX ? -INT32_MAX : sum);
     }
     return at;
+}
+
+/* A number of more than MOST_DIGITS digits: (first.digits * 10^more_count + more) * 10^first.exponent, or a little more
+   than that where it is longer still. */
+typedef struct {
+    number first;
+    uint64_t more;
+    int32_t more_count;
+    bool is_longer;
+} long_number;
+
+/* Reads a number once more, which `read_number` has found to be one; a quote before it is passed. */
+static long_number read_long_number(text at, text end) {
+    long_number found = {0};
+    int32_t each = 0, exponent = 0;
+    at += *at == '"';
+    found.first.negative = *at == '-';
+    for (at += found.first.negative; at < end && (is_digit(*at) || *at == '.'); at++) {
+        if (*at == '.') {
+            each = -1;
+        } else if (found.first.digits < UINT64_C(1000000000000000000)) {
+            found.first.digits = found.first.digits * 10 + (uint64_t)(*at - '0');
+            found.first.exponent += each;
+        } else if (found.more_count < MOST_DIGITS) {
+            found.more = found.more * 10 + (uint64_t)(*at - '0');
+            found.more_count++;
+            found.first.exponent += each;
+        } else {
+            found.is_longer = true;
+            found.first.exponent += each + 1;
+        }
+    }
+    if (at < end && (*at | 0x20) == 'e') {
+        at++;
+        const bool below = *at == '-';
+        for (at += *at == '-' || *at == '+'; at < end && is_digit(*at); at++) {
+            if (exponent < MOST_EXPONENT) {
+                exponent = exponent * 10 + (*at - '0');
+            } else {
+                found.first.too_long = true; /* beyond counting */
+            }
+        }
+        int64_t sum = (int64_t)found.first.exponent + (below ? -(int64_t)exponent : (int64_t)exponent);
+        found.first.exponent = (int32_t)(sum < -INT32_MAX ? -INT32_MAX : sum);
+    }
+    return found;
 }
 
 static inline text skip_word(text at, text end, const char *word, ptrdiff_t size) {

@@ -37,7 +37,7 @@ static const uint64_t TENS[20] = {
     UINT64_C(10000000000000000000)};
 
 static inline bool to_integer(const number *found, int64_t *value) {
-    if (found->is_long || found->exponent != 0 || found->has_exponent ||
+    if (found->too_long || found->exponent != 0 || found->has_exponent ||
         found->digits > (uint64_t)INT64_MAX + found->negative) {
         return false;
     }
@@ -69,10 +69,13 @@ enum { LEAST_POWER = -342, MOST_POWER = 308, POWERS = MOST_POWER - LEAST_POWER +
 
 /* The nearest double, half to even: Clinger's fast path, and the algorithm of Eisel and Lemire ("Number Parsing at a
    Gigabyte per Second", 2021). False for what they cannot tell, for subnormal doubles and for what is too large. */
-static inline bool short_to_double(const number *found, const uint64_t *powers, double *value) {
+static inline bool to_double(const number *found, const uint64_t *powers, double *value) {
     static const double exact[23] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
     const int32_t exponent = found->exponent;
+    if (found->too_long) {
+        return false;
+    }
     if (found->digits == 0) {
         *value = found->negative ? -0.0 : 0.0;
         return true;
@@ -127,19 +130,16 @@ static inline bool short_to_double(const number *found, const uint64_t *powers, 
     return true;
 }
 
-/* The same for a number of any length: it lies between its first digits and the next number of as many, so where both
-   have one nearest double, that is its own. */
-static inline bool to_double(const number *found, const uint64_t *powers, double *value) {
-    if (!found->is_long) {
-        return short_to_double(found, powers, value);
-    }
-    number below = *found, above;
+/* The same for a long number: it lies between its first digits and the next number of as many, so where both have one
+   nearest double, that is its own. */
+static __attribute__((noinline)) bool long_to_double(text at, text end, const uint64_t *powers, double *value) {
+    const long_number found = read_long_number(at, end);
+    number below = found.first, above;
     double upper;
-    below.exponent += found->more_count;
+    below.exponent += found.more_count;
     above = below;
     above.digits++;
-    return short_to_double(&below, powers, value) && short_to_double(&above, powers, &upper) &&
-           *value == upper;
+    return to_double(&below, powers, value) && to_double(&above, powers, &upper) && *value == upper;
 }
 
 static inline bool ten_times(wide *value) {
@@ -158,21 +158,10 @@ static inline uint64_t divide_by_ten(wide *value) {
     return lower % 10;
 }
 
-/* The number in units of 10^-scale, without its sign; the limit is what it must stay below. */
-static inline bool to_decimal(const number *found, int32_t scale, wide limit, wide *units) {
-    int32_t decimals = -found->exponent;
-    if (found->is_longer) {
-        return false;
-    }
-    *units = multiplied(found->digits, TENS[found->more_count]);
-    units->low += found->more;
-    units->high += units->low < found->more;
+/* A value of 10^-decimals in units of 10^-scale; the limit is what it must stay below. */
+static __attribute__((noinline)) bool to_scale(wide *units, int32_t decimals, int32_t scale, wide limit) {
     if (units->high == 0 && units->low == 0) {
         return true;
-    }
-    if (units->high == 0 && decimals <= scale && scale - decimals <= MOST_DIGITS) {
-        *units = multiplied(units->low, TENS[scale - decimals]);
-        decimals = scale;
     }
     for (; decimals > scale; decimals--) { /* not zero, so this ends at its last digit that is not */
         if (divide_by_ten(units) != 0) {
@@ -185,6 +174,26 @@ static inline bool to_decimal(const number *found, int32_t scale, wide limit, wi
         }
     }
     return units->high < limit.high || (units->high == limit.high && units->low < limit.low);
+}
+
+/* The number in units of 10^-scale, without its sign. */
+static inline bool to_decimal(const number *found, int32_t scale, wide limit, wide *units) {
+    const int32_t decimals = -found->exponent;
+    if (decimals <= scale && scale - decimals <= MOST_DIGITS) {
+        *units = multiplied(found->digits, TENS[scale - decimals]);
+        return units->high < limit.high || (units->high == limit.high && units->low < limit.low);
+    }
+    units->high = 0;
+    units->low = found->digits;
+    return to_scale(units, decimals, scale, limit);
+}
+
+static __attribute__((noinline)) bool long_to_decimal(text at, text end, int32_t scale, wide limit, wide *units) {
+    const long_number found = read_long_number(at, end);
+    *units = multiplied(found.first.digits, TENS[found.more_count]);
+    units->low += found.more;
+    units->high += units->low < found.more;
+    return !found.is_longer && !found.first.too_long && to_scale(units, -found.first.exponent, scale, limit);
 }
 
 static inline bool two_digits(text at, int32_t *value) {

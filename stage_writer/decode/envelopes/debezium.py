@@ -27,12 +27,14 @@ from common.settings.formats import forms_of
 from stage_writer.decode.blocks import blocks
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.json_document import Object, json_text
+from stage_writer.decode.json_document import Members, Object, end_of, space_end
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 from stage_writer.decode.strict import document_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from stage_writer.decode.batch import Messages
@@ -211,29 +213,48 @@ def _cdc(about: pa.StructArray) -> pa.StructArray:
 
 def open_strictly(message: bytes) -> tuple[str, str] | Refusal:
     """The image of one message and its other fields, or why it has none: what the first pass must agree with."""
-    document = document_of(message, sourced=True)
+    document = document_of(message, sourced=False)
     if isinstance(document, Refusal):
-        return document
-    event = document
+        return _refusal_of(message)
+    text = message.decode()
+    event, begin = document, space_end(text, 0)
     outer = dict(document)
     payload = outer.get("payload")
     if isinstance(payload, Object) and outer.get("op") is None:
-        event = payload
+        event, begin = payload, _spans(text, begin)["payload"][0]
     names = [name for name, _ in document if name == "payload"] + [name for name, _ in event if name in _PARTS]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         return Refusal(ErrorClass.DUPLICATE_FIELD, f"{twice}: the field is given twice")
-    return _image_of(event)
+    texts = {name: text[first:end] for name, (first, end) in _spans(text, begin).items()}
+    return _image_of(dict(event), texts)
 
 
-def _image_of(event: Object) -> tuple[str, str] | Refusal:
-    parts: dict[str, Json] = dict(event)
+def _refusal_of(message: bytes) -> Refusal:
+    """Why a message is no object, in the words of a sourced document's parser."""
+    document = document_of(message, sourced=True)
+    if not isinstance(document, Refusal):
+        msg = "the parsers differ about a message"
+        raise TypeError(msg)
+    return document
+
+
+def _spans(text: str, begin: int) -> dict[str, tuple[int, int]]:
+    """Where the values of the object that begins there are."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, _, first in (members := Members(text, begin)):
+        members.at = end_of(text, first)
+        found[name] = (first, members.at)
+    return found
+
+
+def _image_of(parts: Mapping[str, Json], texts: Mapping[str, str]) -> tuple[str, str] | Refusal:
     op = parts.get("op")
     if not isinstance(op, str) or op not in _IMAGES:
-        problem = "it has no op" if op is None else f"its op is {json_text(op)[:40]}"
+        problem = "it has no op" if op is None else f"its op is {texts['op'][:40]}"
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the message is no change of a row: {problem}, not one of c, r, u, d")
-    image = parts.get(_IMAGES[op])
-    if not isinstance(image, Object):
-        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object as its `{_IMAGES[op]}`")
-    about = (f'"{name}":{json_text(parts.get(name))}' for name in _ABOUT.names)
-    return json_text(image), f"{{{','.join(about)}}}"
+    image = _IMAGES[op]
+    if not isinstance(parts.get(image), Object):
+        return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of op {op} has no object as its `{image}`")
+    about = (f'"{name}":{texts.get(name, "null")}' for name in _ABOUT.names)
+    return texts[image], f"{{{','.join(about)}}}"

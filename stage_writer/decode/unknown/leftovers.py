@@ -12,21 +12,14 @@ Rules:
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
-from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Protocol
 
 from common.schema import ArrayType, DataType, MapType, StructType
+from stage_writer.decode.json_document import Members, end_of, space_end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-_SPACE = re.compile(r"[ \t\n\r]*")
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
-# Numbers are not parsed: Python would refuse integers of more than 4,300 digits.
-_SCAN = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
+    from collections.abc import Mapping
 
 
 class Leftovers:
@@ -37,7 +30,7 @@ class Leftovers:
 
     def of(self, text: str) -> str | None:
         """The unknown fields of a message, which is one object; None when it has none."""
-        return self._message.of(text, _space(text, 0))[0]
+        return self._message.of(text, space_end(text, 0))[0]
 
 
 class _Part(Protocol):
@@ -54,15 +47,15 @@ class _Struct:
 
     def of(self, text: str, at: int) -> tuple[str | None, int]:
         if text[at] != "{":
-            return None, _end(text, at)
+            return None, end_of(text, at)
         left: list[str] = []
-        for name, shown, begin in (members := _Members(text, at)):
+        for name, shown, begin in (members := Members(text, at)):
             if name not in self.fields:
-                members.at = _end(text, begin)
+                members.at = end_of(text, begin)
                 left.append(f"{shown}:{text[begin : members.at]}")
                 continue
             part = self.fields[name]
-            inner, members.at = (None, _end(text, begin)) if part is None else part.of(text, begin)
+            inner, members.at = (None, end_of(text, begin)) if part is None else part.of(text, begin)
             if inner is not None:
                 left.append(f"{shown}:{inner}")
         return f"{{{','.join(left)}}}" if left else None, members.at
@@ -74,9 +67,9 @@ class _Map:
 
     def of(self, text: str, at: int) -> tuple[str | None, int]:
         if text[at] != "{":
-            return None, _end(text, at)
+            return None, end_of(text, at)
         left: list[str] = []
-        for _, shown, begin in (members := _Members(text, at)):
+        for _, shown, begin in (members := Members(text, at)):
             inner, members.at = self.value.of(text, begin)
             if inner is not None:
                 left.append(f"{shown}:{inner}")
@@ -89,39 +82,18 @@ class _Array:
 
     def of(self, text: str, at: int) -> tuple[str | None, int]:
         if text[at] != "[":
-            return None, _end(text, at)
+            return None, end_of(text, at)
         left: list[str | None] = []
-        at = _space(text, at + 1)
+        at = space_end(text, at + 1)
         while text[at] != "]":
             inner, at = self.element.of(text, at)
             left.append(inner)
-            at = _space(text, at)
+            at = space_end(text, at)
             if text[at] == ",":
-                at = _space(text, at + 1)
+                at = space_end(text, at + 1)
         if all(inner is None for inner in left):
             return None, at + 1
         return f"[{','.join(inner or 'null' for inner in left)}]", at + 1
-
-
-class _Members:
-    """Iterates over the members of an object; the caller sets ``at`` to each value's end. Ends at the object's."""
-
-    def __init__(self, text: str, at: int) -> None:
-        self._text = text
-        self.at = at
-
-    def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """Name, the name as it is written, and where the value starts."""
-        text = self._text
-        self.at = _space(text, self.at + 1)
-        while text[self.at] != "}":
-            name, end = scanstring(text, self.at + 1, True)  # noqa: FBT003 - it takes no keywords
-            begin = _space(text, _space(text, end) + 1)
-            yield name, text[self.at : end], begin
-            self.at = _space(text, self.at)
-            if text[self.at] == ",":
-                self.at = _space(text, self.at + 1)
-        self.at += 1
 
 
 def _fields(columns: StructType) -> dict[str, _Part | None]:
@@ -140,27 +112,3 @@ def _part(data_type: DataType) -> _Part | None:
             return None if inner is None else _Map(inner)
         case _:
             return None
-
-
-def _space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
-
-
-def _end(text: str, at: int) -> int:
-    """Where the value that starts at ``at`` ends."""
-    try:
-        end: int = _SCAN(text, at)[1]
-    except RecursionError:
-        return _end_of_deep(text, at)
-    return end
-
-
-def _end_of_deep(text: str, at: int) -> int:
-    depth = 0
-    for token in _TOKEN.finditer(text, at):
-        sign = text[token.start()]
-        depth += (sign in "[{") - (sign in "]}")
-        if depth == 0:
-            return token.end()
-    return len(text)
