@@ -85,6 +85,8 @@ BAD: list[tuple[object, ErrorClass]] = [
     (event("t", None, None), ErrorClass.NOT_AN_EVENT),
     (event("c", None, None), ErrorClass.NOT_AN_EVENT),
     (event("d", None, ROW), ErrorClass.NOT_AN_EVENT),
+    (event("c", None, [1]), ErrorClass.NOT_AN_EVENT),
+    (event("u", ROW, "x"), ErrorClass.NOT_AN_EVENT),
     (event("x", ROW, ROW), ErrorClass.NOT_AN_EVENT),
     (ROW, ErrorClass.NOT_AN_EVENT),
     ({"schema": None, "payload": None}, ErrorClass.NOT_AN_EVENT),
@@ -145,8 +147,10 @@ def test_values_that_are_skipped_alike_are_told_apart() -> None:
     same = b'{"name":"' + b"v" * 300 + b'"}'
     events = [
         b'{"schema":' + schema + b',"payload":{"op":"c","after":{"id":%d}}}' % number
-        for number, schema in enumerate([same, same, same[:-2] + b'w"}', same + b"}", same, same[:-1] + b',"a":1}'])
+        for number, schema in enumerate(
+            [same, same, same[:-2] + b'w"}', same + b"}", same, same[:-1] + b',"a":1}', same.replace(b"v", b"\n", 1)]
+        )
     ]
     decoded = decode([*events, events[0][:-2]])
     assert decoded.rows["id"].to_pylist() == [0, 1, 2, 4, 5]
-    assert [reject.index for reject in decoded.rejects] == [3, 6]
+    assert [reject.index for reject in decoded.rejects] == [3, 6, 7]
