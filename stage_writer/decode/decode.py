@@ -7,7 +7,7 @@ Rules:
 
 1. The first pass (`stage_writer.decode.first_pass`) takes ordinary messages, which cost no Python object. The
    others go one at a time to the strict decoder, and only that refuses. The first pass does not affect the result:
-   without it each message has the same outcome, at ten to fifty times the cost. Property tests enforce that.
+   without it each message has the same outcome, at many times the cost. Property tests enforce that.
 2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
 3. Messages are taken in blocks of ``block_bytes``, which bounds memory; one message may be larger than a block.
 4. NOT NULL is enforced here, and not declared downstream: where a struct is null its NOT NULL parts are null as well,
