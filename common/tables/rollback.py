@@ -143,11 +143,11 @@ class _Line:
             self.floor = commit.version - 1 if commit.read_version is None else commit.read_version
         if self.cause is None:
             self.over += (commit.version,)
-        for chain, (_, end) in _brought(commit).items():
+        for chain, (_, end) in _loaded_ranges(commit).items():
             self.here.setdefault(chain, end)
 
     def _lose(self, commit: LoggedCommit) -> None:
-        for chain, (start, end) in _brought(commit).items():
+        for chain, (start, end) in _loaded_ranges(commit).items():
             lowest, newest = self.lost.get(chain, (start, end))
             self.lost[chain] = min(lowest, start), newest
 
@@ -167,7 +167,7 @@ class _Line:
         return all(chain in self.here for chain in self.lost)
 
 
-def _brought(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]]:
+def _loaded_ranges(commit: LoggedCommit) -> dict[Generation, tuple[Position, Position]]:
     """By chain, the start and end of what an own commit loaded."""
     metadata = commit.metadata
     if metadata is None:
@@ -275,7 +275,7 @@ def own_past(
         metadata = commit.metadata
         if metadata is not None and metadata.app_id == app_id:
             newest = newest or commit
-            for chain, (_, end) in _brought(commit).items():
+            for chain, (_, end) in _loaded_ranges(commit).items():
                 positions.setdefault(chain, end)
                 last.setdefault(chain, commit)
             if metadata.positions and names_all is None:

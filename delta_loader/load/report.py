@@ -122,13 +122,13 @@ class LoadReporter:
         if not isinstance(outcome, Committed):
             self.log.warning("commit not made", table=commit.target.url, outcome=str(outcome))
             return
-        brought = commit.added + outcome.written
+        totals = commit.added + outcome.written
         self.report.commits += 1
-        self.report.rows += brought.rows
-        self.report.files += brought.files
-        metrics.add(catalogue.LOADER_FILES, brought.files, app_id=app_id)
-        metrics.add(catalogue.LOADER_ROWS, brought.rows, app_id=app_id)
-        metrics.add(catalogue.LOADER_BYTES, brought.size_bytes, app_id=app_id)
+        self.report.rows += totals.rows
+        self.report.files += totals.files
+        metrics.add(catalogue.LOADER_FILES, totals.files, app_id=app_id)
+        metrics.add(catalogue.LOADER_ROWS, totals.rows, app_id=app_id)
+        metrics.add(catalogue.LOADER_BYTES, totals.size_bytes, app_id=app_id)
         through_ms = commit.metadata.valid_through_ms
         if through_ms is not None:
             self.report.valid_through_ms = through_ms
@@ -138,9 +138,9 @@ class LoadReporter:
                 time_ms=self.clock.wall_ms(),
                 stream=app_id,
                 what=f"version {outcome.version:,} of {commit.target.url.rstrip('/').rpartition('/')[2]}",
-                rows=brought.rows,
-                files=brought.files,
-                size_bytes=brought.size_bytes,
+                rows=totals.rows,
+                files=totals.files,
+                size_bytes=totals.size_bytes,
                 seconds=duration_s,
                 note=f"{outcome.written.files} files by Spark" if outcome.written.files else "",
             )
@@ -149,8 +149,8 @@ class LoadReporter:
             "committed",
             table=commit.target.url,
             version=outcome.version,
-            rows=brought.rows,
-            files=brought.files,
+            rows=totals.rows,
+            files=totals.files,
             written_by_spark=outcome.written.files,
             partitions=len(commit.advances),
             commit_id=commit.metadata.commit_id,

@@ -27,12 +27,12 @@ class MemoryTable:
 
     @property
     def paths(self) -> list[str]:
-        """Every file that was brought, as often as it was brought."""
+        """Every file that was loaded, as often as it was loaded."""
         return [path for path, _ in self.parts]
 
     @property
     def parts(self) -> list[tuple[str, Position]]:
-        """Every file that was brought, as often as it was, and the offset that its rows in the table begin at."""
+        """Every file that was loaded, as often as it was, and the offset that its rows in the table begin at."""
         added = [(file.path, Position(0)) for commit in self.commits for file in commit.files]
         writes = [write for commit in self.commits for write in commit.written]
         return added + [(file.path, write.start or Position(0)) for write in writes for file in write.files]

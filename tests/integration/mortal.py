@@ -15,7 +15,7 @@ class Death(BaseException):
 
 
 class Mortal(SparkDeltaTables):
-    """Dies once a commit has brought letters."""
+    """Dies once a commit has loaded letters."""
 
     dies = True
 

@@ -60,8 +60,8 @@ class World:
     def places(self, *offsets: int) -> list[OffsetPlace]:
         return [self.offset(offset).place for offset in offsets]
 
-    def brought(self, offset: int) -> int | None:
-        commit = self.offset(offset).bringing.brought
+    def loaded(self, offset: int) -> int | None:
+        commit = self.offset(offset).loaded.commit
         return None if commit is None else commit.version
 
 
@@ -82,7 +82,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
         OffsetPlace.NOT_STAGED,
         OffsetPlace.NOT_IN_KAFKA,
     ]
-    assert (world.brought(2), world.brought(12)) == (1, 2)
+    assert (world.loaded(2), world.loaded(12)) == (1, 2)
     assert [holder.rows for holder in world.offset(2).holders if holder.rows] == [1]
     assert "not_json: no" in offset_to_text(world.offset(3))
 
@@ -94,7 +94,7 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
 
     world.sql("OPTIMIZE {table}")
     assert world.places(2, 12) == [OffsetPlace.ROW, OffsetPlace.ROW]
-    assert (world.brought(2), world.brought(12)) == (1, 2)
+    assert (world.loaded(2), world.loaded(12)) == (1, 2)
     assert "were put elsewhere by version 3 (OPTIMIZE" in version_to_text(world.explainer.version(staging.table, 1))
     assert "rearranged them: 2 files out, 1 in" in version_to_text(world.explainer.version(staging.table, 3))
     world.sql("DELETE FROM {table} WHERE _kafka_offset = 12")
@@ -103,11 +103,11 @@ def test_offsets_and_versions_are_explained_through_a_tables_life(tmp_path: Path
 
     world.sql("RESTORE {table} TO VERSION AS OF 1")
     assert world.places(2, 12, 25) == [OffsetPlace.ROW, OffsetPlace.TAKEN_BACK, OffsetPlace.HELD]
-    assert "what version 2 had brought, version 5" in offset_to_text(world.offset(12))
+    assert "what version 2 had loaded, version 5" in offset_to_text(world.offset(12))
     assert "table_restored" in offset_to_text(world.offset(25))
     told = version_to_json(world.explainer.version(staging.table, 1))
     assert isinstance(told, dict)
-    assert told["live_files"] == 2  # the RESTORE brought them back
+    assert told["live_files"] == 2  # the RESTORE put them back
 
     tables = SparkDeltaTables(spark, SystemClock())
     tables.set_property(staging.table, PROPERTY, moment_text(1_772_359_265_000))

@@ -151,7 +151,7 @@ def test_a_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: Spa
     loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
     (fault,) = report(staging, spark).faults
     assert (fault.kind, fault.version) == ("txn_action_moved_ahead", version)
-    assert "from 160 to 200 without rows: [160, 200) was never brought" in fault.text
+    assert "from 160 to 200 without rows: [160, 200) was never loaded" in fault.text
 
 
 def test_dead_letters_that_are_not_there_are_named(staging: Staging, spark: SparkSession) -> None:

@@ -170,7 +170,7 @@ def test_loads_go_on_while_their_table_is_served(tmp_path: Path, spark: SparkSes
     history = SparkDeltaTables(spark, SystemClock()).history(world.staging.table, world.facts().log.version)
     commit = next(found for found in history if found.operation == "OPTIMIZE")
     assert commit.read_version is not None
-    # What loads brought before OPTIMIZE looked, which is a moment after it began, is put together too.
+    # What loads added before OPTIMIZE looked, which is a moment after it began, is put together too.
     before = 5 * (commit.read_version - first)
     assert (report.outcome.files_removed, report.outcome.files_added) == (20 + before, 5)
     assert commit.read_version < commit.version - 1  # a load came in between, and neither of the two noticed

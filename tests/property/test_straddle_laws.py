@@ -123,7 +123,7 @@ def test_a_chain_staged_anew_brings_each_record_once(kinds: list[str], dies_afte
 
 
 @given(KINDS, st.data())
-def test_a_record_that_became_another_kind_is_not_brought_again(kinds: list[str], data: st.DataObject) -> None:
+def test_a_record_that_became_another_kind_is_not_loaded_again(kinds: list[str], data: st.DataObject) -> None:
     """The columns were changed between the two stagings: what the table has of a record's position counts."""
     lake = Lake()
     load_all(lake, data.draw(chains(lake, "first", kinds, 0)), dies_after=data.draw(st.integers(1, 6)))

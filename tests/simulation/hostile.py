@@ -377,7 +377,7 @@ class Hostile(Kind):
         return SimulatedStore(self.around.world, self.around.bucket, url)
 
     def problems(self) -> list[str]:
-        """What commits brought twice."""
+        """What commits loaded twice."""
         return self.log.problems
 
 

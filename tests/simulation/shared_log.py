@@ -38,7 +38,7 @@ class Entry:
     read_version: int | None = None
     commit: TableCommit | None = None
     restored: int | None = None
-    brought: tuple[Place, ...] = ()
+    loaded: tuple[Place, ...] = ()
     stage: str | None = None
     """Out of which rows were loaded."""
 
@@ -104,33 +104,33 @@ class SharedLog(DeltaLog):
     def _done(self, commit: TableCommit) -> Committed:
         url, read = commit.target.url, self._read
         log = self._logs[url]
-        brought = tuple(self._brought(commit))
-        self._require_new(commit, brought)
+        loaded = tuple(self._loaded(commit))
+        self._require_new(commit, loaded)
         log.entries.append(
-            Entry("STREAMING UPDATE", self.world.now_ms, read, commit, brought=brought, stage=self._stage_of(commit))
+            Entry("STREAMING UPDATE", self.world.now_ms, read, commit, loaded=loaded, stage=self._stage_of(commit))
         )
         log.moved_ms |= dict.fromkeys(commit.advances, self.world.now_ms)
-        self.ever.setdefault(url, set()).update(brought)
+        self.ever.setdefault(url, set()).update(loaded)
         return super()._done(commit)
 
-    def _brought(self, commit: TableCommit) -> Iterator[Place]:
+    def _loaded(self, commit: TableCommit) -> Iterator[Place]:
         for file in commit.files:
             yield from self.places_in(f"{commit.target.url}/{file.path}")
         for write in commit.written:
             yield from places_of(self.rows_of(write))
 
-    def _require_new(self, commit: TableCommit, brought: tuple[Place, ...]) -> None:
+    def _require_new(self, commit: TableCommit, loaded: tuple[Place, ...]) -> None:
         url = commit.target.url
         stage = self._stage_of(commit)
         live = [one for one in self._line(url) if one.commit is not None]
         of_one = (
             one for one in live if one.commit and (one.commit.app_id == commit.app_id or one.stage == stage is not None)
         )
-        own = {place for one in of_one for place in one.brought}
+        own = {place for one in of_one for place in one.loaded}
         sources = [source for source in commit.metadata.spans if stage is not None]
         if any(self.forgot(url, commit.app_id, one, self.first_ms(str(stage), one)) for one in sources):
             return
-        again = sorted(own.intersection(brought)) or [place for place, count in Counter(brought).items() if count > 1]
+        again = sorted(own.intersection(loaded)) or [place for place, count in Counter(loaded).items() if count > 1]
         if again:
             self.problems.append(f"{url} gets {again[0]} a second time from {commit.app_id}, and {len(again) - 1} more")
         paths = {file.path for one in live if one.commit for file in one.commit.files}
@@ -162,7 +162,7 @@ class SharedLog(DeltaLog):
     def places(self, url: str) -> Iterator[Place]:
         """Where each row of a table is from, as it is now."""
         for entry in self._line(url):
-            yield from entry.brought
+            yield from entry.loaded
 
     def _line(self, url: str, version: int | None = None) -> Iterator[Entry]:
         """The versions of which a table has the rows, now or at a version, newest first."""

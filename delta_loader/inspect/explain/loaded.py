@@ -41,7 +41,7 @@ class RecordQuery:
 class LoadedRange:
     """What a history says about an offset."""
 
-    brought: LoggedCommit | None = None
+    commit: LoggedCommit | None = None
     """The commit on the lineage whose span has it."""
     replaced: LoggedCommit | None = None
     """The newest commit on the lineage that rewrote its rows."""
@@ -64,7 +64,7 @@ class LoadedRange:
 
 def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> LoadedRange:
     """Search a history, which is ordered from the newest commit down and is read as far as needed."""
-    brought = replaced = lost = taken_by = turn = older = oldest = None
+    loading = replaced = lost = taken_by = turn = older = oldest = None
     begins_at: Position | None = None
     for commit, on_line in with_lineage(history):
         oldest = commit.version
@@ -85,10 +85,10 @@ def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> 
         begins_at = span.start
         if _has(metadata, asked):
             if on_line:
-                brought = commit
+                loading = commit
                 break
             lost, taken_by = (commit, turn) if lost is None else (lost, taken_by)
-    return LoadedRange(brought, replaced, lost if brought is None else None, taken_by, older, oldest, begins_at)
+    return LoadedRange(loading, replaced, lost if loading is None else None, taken_by, older, oldest, begins_at)
 
 
 def _has(metadata: CommitMetadata, asked: RecordQuery) -> bool:

@@ -73,7 +73,7 @@ class OffsetStory:
     """The stream's main table."""
     position: Position | None
     """The next position that the table wants; None when it has none of the Kafka partition."""
-    bringing: LoadedRange
+    loaded: LoadedRange
     holders: tuple[Holder, ...] = ()
     kafka_columns: bool = True
     staged: Marker | None = None
@@ -96,16 +96,16 @@ class OffsetStory:
         return self._done() if self.is_done else self._to_come()
 
     def _done(self) -> OffsetPlace:
-        found = self.bringing
+        found = self.loaded
         if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
             return OffsetPlace.ROW
         if any(holder.rows for holder in self.holders):
             return OffsetPlace.DEAD_LETTER
-        if found.brought is None and found.lost is not None:
+        if found.commit is None and found.lost is not None:
             return OffsetPlace.TAKEN_BACK
-        if found.brought is None:
+        if found.commit is None:
             return self._unknown()
-        metadata = found.brought.metadata
+        metadata = found.commit.metadata
         counts = None if metadata is None else metadata.counts.get(self.asked.source)
         if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
             return OffsetPlace.GIVEN_UP
@@ -113,9 +113,9 @@ class OffsetStory:
         return OffsetPlace.BROUGHT if unread or not self.kafka_columns else OffsetPlace.NO_ROW
 
     def _unknown(self) -> OffsetPlace:
-        if self.bringing.older is not None:
+        if self.loaded.older is not None:
             return OffsetPlace.OLDER_TOPIC
-        return OffsetPlace.BEFORE_BEGINNING if self.bringing.is_whole else OffsetPlace.FORGOTTEN
+        return OffsetPlace.BEFORE_BEGINNING if self.loaded.is_whole else OffsetPlace.FORGOTTEN
 
     def _to_come(self) -> OffsetPlace:
         if self.staged is not None:

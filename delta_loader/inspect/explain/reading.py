@@ -104,7 +104,7 @@ class Explainer:
             asked=asked,
             table=stream.table,
             position=position,
-            bringing=found,
+            loaded=found,
             holders=tuple(self._holders(stream, asked)) if stream.kafka_columns or is_done else (),
             kafka_columns=stream.kafka_columns,
             staged=covering,

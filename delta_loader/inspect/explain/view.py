@@ -181,15 +181,15 @@ def offset_to_text(story: OffsetStory) -> str:
     """An offset as text."""
     asked = story.asked
     lines = [f"{asked.source} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
-    brought = story.bringing.brought
-    if brought is not None and brought.metadata is not None:
-        lines.append(f"  {_commit_words(brought)} brought {asked.source} {brought.metadata.spans[asked.source]}")
-        lines.append(f"  more: delta-loader explain {CONFIG} --version {brought.version} --table {quoted(story.table)}")
-    if story.bringing.replaced is not None:
-        lines.append(f"  {_commit_words(story.bringing.replaced)} rewrote its rows (stage-writer replay)")
-    if brought is None and story.is_done and not story.bringing.is_whole and story.place is not OffsetPlace.TAKEN_BACK:
-        oldest = story.bringing.oldest_version
-        lines.append(f"  which version brought it is no longer known: the log begins with version {oldest}")
+    commit = story.loaded.commit
+    if commit is not None and commit.metadata is not None:
+        lines.append(f"  {_commit_words(commit)} loaded {asked.source} {commit.metadata.spans[asked.source]}")
+        lines.append(f"  more: delta-loader explain {CONFIG} --version {commit.version} --table {quoted(story.table)}")
+    if story.loaded.replaced is not None:
+        lines.append(f"  {_commit_words(story.loaded.replaced)} rewrote its rows (stage-writer replay)")
+    if commit is None and story.is_done and not story.loaded.is_whole and story.place is not OffsetPlace.TAKEN_BACK:
+        oldest = story.loaded.oldest_version
+        lines.append(f"  which version loaded it is no longer known: the log begins with version {oldest}")
     lines += [f"  {_holder_words(holder)}" for holder in story.holders if holder.rows != 0]
     lines += [f"  {url} still lacks its part of it, and gets that first" for url in story.owed_to]
     return joined([*lines, *(f"  {line}" for line in _to_come_lines(story))])
@@ -203,13 +203,13 @@ def _verdict(story: OffsetStory) -> str:  # noqa: PLR0911 - one for each case
         case OffsetPlace.NO_ROW:
             return f"it is loaded, and has no row: {_why_no_row(story)}"
         case OffsetPlace.TAKEN_BACK:
-            return _taken_back(story.bringing)
+            return _taken_back(story.loaded)
         case OffsetPlace.OLDER_TOPIC:
-            older = story.bringing.older
+            older = story.loaded.older
             version = "" if older is None else f" by version {older.version}"
             return f"it is not of this topic: an older one of that name had this offset, loaded{version}"
         case OffsetPlace.BEFORE_BEGINNING:
-            begins = "" if story.bringing.begins_at is None else f", which began at {story.bringing.begins_at}"
+            begins = "" if story.loaded.begins_at is None else f", which began at {story.loaded.begins_at}"
             return f"it is before what this stream loads{begins}"
         case OffsetPlace.FORGOTTEN:
             return f"it is loaded, for the table's position is {story.position}, and no row of it is found"
@@ -232,13 +232,13 @@ _SENTENCES = {
 
 def _taken_back(found: LoadedRange) -> str:
     by = "the log" if found.taken_by is None else _commit_words(found.taken_by)
-    at = "" if found.lost is None else f"what version {found.lost.version} had brought, "
+    at = "" if found.lost is None else f"what version {found.lost.version} had loaded, "
     return f"no longer there: {at}{by} took out; see `delta-loader status {CONFIG}`"
 
 
 def _why_no_row(story: OffsetStory) -> str:
-    brought = story.bringing.brought
-    metadata = None if brought is None else brought.metadata
+    commit = story.loaded.commit
+    metadata = None if commit is None else commit.metadata
     counts = None if metadata is None else metadata.counts.get(story.asked.source)
     if counts is None:
         return "it was a tombstone, filtered, no record at all (compacted, or a transaction's end), or deleted since"
@@ -285,7 +285,7 @@ def _commit_words(commit: LoggedCommit) -> str:
 
 def offset_to_json(story: OffsetStory) -> Json:
     """An offset as JSON."""
-    asked, found = story.asked, story.bringing
+    asked, found = story.asked, story.loaded
     return {
         "app_id": asked.app_id,
         "table": story.table,
@@ -295,7 +295,7 @@ def offset_to_json(story: OffsetStory) -> Json:
         "generation": asked.generation,
         "place": story.place.value,
         "position": story.position,
-        "brought_by": _commit_json(found.brought),
+        "brought_by": _commit_json(found.commit),
         "rewritten_by": _commit_json(found.replaced),
         "taken_back_by": _commit_json(found.taken_by),
         "oldest_version": found.oldest_version,

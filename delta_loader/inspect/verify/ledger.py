@@ -108,7 +108,7 @@ class Ledger:
         self.is_copy = False
         self.begins: dict[TopicPartition, Position] = {}
         self.positions: dict[TopicPartition, Position] = {}
-        self.brought: dict[TopicPartition, list[LoadedSpan]] = {}
+        self.loaded: dict[TopicPartition, list[LoadedSpan]] = {}
         self.replacements: dict[TopicPartition, list[ReplacedSpan]] = {}
         self.generations: dict[TopicPartition, int] = {}
         """Only of recreated topics."""
@@ -175,7 +175,7 @@ class Ledger:
     def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
         before, after = total_rows(removed), version.added_rows
         if removed and before is not None and after is not None and before != after:
-            text = f"version {version.version} ({version.words}) took {before:,} rows and brought {after:,}"
+            text = f"version {version.version} ({version.words}) took {before:,} rows and added {after:,}"
             self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
 
     def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
@@ -186,7 +186,7 @@ class Ledger:
             self.removals.append(Removal(version.version, version.words, by_right, gone, removed))
         elif after is None or after > 0:
             rows = "rows" if after is None else f"{after:,} rows"
-            text = f"version {version.version} ({version.words}) brought {rows} that no writer staged"
+            text = f"version {version.version} ({version.words}) added {rows} that no writer staged"
             self._find(Verdict.NOTED, "foreign_rows", text, version)
 
     def _take_positions(self, version: TableVersion, *, ours: bool) -> None:
@@ -210,7 +210,7 @@ class Ledger:
             else:
                 self._move(version, source, span, position)
         for source, span in spans.items():
-            text = f"version {version.version} brought {span} of {source} without moving its txn action"
+            text = f"version {version.version} loaded {span} of {source} without moving its txn action"
             self._fault("no_txn_action", text, version, source, (span,))
 
     def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
@@ -223,10 +223,10 @@ class Ledger:
                 continue
             self.positions[source] = position
             self.begins.setdefault(source, position)
-            brought = [one for one in self.brought.get(source, []) if one.span.start < position]
-            self.brought[source] = [
+            loaded = [one for one in self.loaded.get(source, []) if one.span.start < position]
+            self.loaded[source] = [
                 one if one.span.end <= position else LoadedSpan(one.version, Span(one.span.start, position), None)
-                for one in brought
+                for one in loaded
             ]
             self.replacements[source] = [
                 one for one in self.replacements.get(source, []) if one.replaced.span.end <= position
@@ -246,7 +246,7 @@ class Ledger:
             return False
         if generation > newest:
             self.generations[source] = generation
-            for known in (self.begins, self.positions, self.brought, self.replacements):
+            for known in (self.begins, self.positions, self.loaded, self.replacements):
                 known.pop(source, None)
             self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != source}
         return True
@@ -265,12 +265,12 @@ class Ledger:
             self._fault("overlap", text, version, source, (twice,))
         if position != span.end:
             text = (
-                f"version {version.version} brought {span} of {source}, and its txn action says that {position} is next"
+                f"version {version.version} loaded {span} of {source}, and its txn action says that {position} is next"
             )
             self._fault("txn_action_differs", text, version, source, (span,))
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(source)
-        self.brought.setdefault(source, []).append(LoadedSpan(version.version, span, counts))
+        self.loaded.setdefault(source, []).append(LoadedSpan(version.version, span, counts))
         self.positions[source] = position
 
     def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
@@ -286,16 +286,16 @@ class Ledger:
             text = f"version {version.version} ({version.words}) set the txn action of {source} back to {position}"
             self._fault("txn_action_set_back", text, version, source, (Span(position, known),))
         elif position > known and version.added:
-            text = f"version {version.version} ({version.words}) brought {Span(known, position)} of {source}"
+            text = f"version {version.version} ({version.words}) loaded {Span(known, position)} of {source}"
             self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
-            self.brought.setdefault(source, []).append(
+            self.loaded.setdefault(source, []).append(
                 LoadedSpan(version.version, Span(known, position), None, is_foreign=True)
             )
         elif position > known:
             gap = Span(known, position)
             text = (
                 f"version {version.version} ({version.words}) moved the txn action of {source} from {known} to "
-                f"{position} without rows: {gap} was never brought"
+                f"{position} without rows: {gap} was never loaded"
             )
             self._fault("txn_action_moved_ahead", text, version, source, (gap,))
 

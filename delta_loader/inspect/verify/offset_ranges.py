@@ -27,7 +27,7 @@ class OffsetRange:
     """Positions whose rows can be counted together."""
 
     span: Span
-    brought: tuple[LoadedSpan, ...]
+    loaded: tuple[LoadedSpan, ...]
     replacements: tuple[ReplacedSpan, ...]
     dead_letter_replacements: tuple[ReplacedSpan, ...]
     routed_replacements: tuple[ReplacedSpan, ...] = ()
@@ -37,7 +37,7 @@ class OffsetRange:
     def version(self) -> int:
         """The version that loaded its start."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
-        return min([*(found.version for found in self.brought), *(found.version for found in replacements)])
+        return min([*(found.version for found in self.loaded), *(found.version for found in replacements)])
 
     def expected(self, *, dead_letters: bool) -> int | None:
         """How many records one of the tables should have; None when a commit does not count, or by rule 2."""
@@ -46,12 +46,12 @@ class OffsetRange:
             whole = self._whole_replacement
             return None if whole is None else whole.replaced.counts.records_with_rows
         nets = [found.net_rows for found in (replacements if dead_letters else self._row_replacements)]
-        covered = sum(found.span.positions for found in self.brought) >= self.span.positions
-        if not covered or any(found.counts is None for found in self.brought) or None in nets:
+        covered = sum(found.span.positions for found in self.loaded) >= self.span.positions
+        if not covered or any(found.counts is None for found in self.loaded) or None in nets:
             return None
         staged = sum(
             found.counts.dead_letters if dead_letters else found.counts.records_with_rows
-            for found in self.brought
+            for found in self.loaded
             if found.counts is not None
         )
         return staged + sum(net for net in nets if net is not None)
@@ -78,7 +78,7 @@ class OffsetRange:
     def without_given_up(self) -> Iterator[Span]:
         """The positions that writers staged."""
         start = self.span.start
-        given_up = (span for found in self.brought if found.counts is not None for span in found.counts.given_up)
+        given_up = (span for found in self.loaded if found.counts is not None for span in found.counts.given_up)
         for span in sorted(given_up):
             if start < span.start:
                 yield Span(start, span.start)
@@ -97,7 +97,7 @@ class OffsetRange:
         return last if whole else None
 
     def _counts(self) -> Iterator[Counts | None]:
-        yield from (found.counts for found in self.brought)
+        yield from (found.counts for found in self.loaded)
         yield from (found.replaced.counts for found in self.replacements)
 
     def _any(self, of: Callable[[Counts], int]) -> bool:
@@ -107,21 +107,21 @@ class OffsetRange:
         whole = self._whole_replacement
         if whole is not None:
             return of(whole.replaced.counts)
-        uncounted = any(found.counts is None for found in self.brought)
+        uncounted = any(found.counts is None for found in self.loaded)
         if (self.replacements and self._any(of)) or (uncounted and may_be):
             return None
-        return sum(of(found.counts) for found in self.brought if found.counts is not None)
+        return sum(of(found.counts) for found in self.loaded if found.counts is not None)
 
 
 def offset_ranges(
     rows: Ledger, dead_letters: Ledger | None, source: TopicPartition, routed: Iterable[Ledger] = ()
 ) -> list[OffsetRange]:
     """The offset ranges of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
-    brought = rows.brought.get(source, [])
+    loaded = rows.loaded.get(source, [])
     replaced = rows.replacements.get(source, [])
     dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
     others = [found for ledger in routed for found in ledger.replacements.get(source, [])]
-    spans = [*(found.span for found in brought), *(found.replaced.span for found in (*replaced, *dead, *others))]
+    spans = [*(found.span for found in loaded), *(found.replaced.span for found in (*replaced, *dead, *others))]
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and span.start < joined[-1].end:
@@ -131,7 +131,7 @@ def offset_ranges(
     return [
         OffsetRange(
             span,
-            tuple(found for found in brought if span.covers(found.span.start)),
+            tuple(found for found in loaded if span.covers(found.span.start)),
             tuple(found for found in replaced if span.covers(found.replaced.span.start)),
             tuple(found for found in dead if span.covers(found.replaced.span.start)),
             tuple(found for found in others if span.covers(found.replaced.span.start)),

@@ -141,7 +141,7 @@ def reconcile(
         findings.append(_uncounted(tables, source, found, unproved))
     findings += _strangers(tables, source, found, seen)
     findings += _given_up(tables, source)
-    counts = [brought.counts for brought in ledger.brought.get(source, [])]
+    counts = [loaded.counts for loaded in ledger.loaded.get(source, [])]
     counted = [one for one in counts if one is not None]
     all_counted = len(counted) == len(counts)
     report = PartitionReport(
@@ -174,13 +174,13 @@ def _difference(
     url = tables.dead_letters_url if dead else tables.url
     ledger = tables.dead_letters if dead else tables.rows
     what, place = ("dead letters" if dead else "rows"), f"{region.span} of {source}"
-    versions = ", ".join(str(one.version) for one in region.brought)
+    versions = ", ".join(str(one.version) for one in region.loaded)
     if have > expected:
         text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
         files = () if ledger is None else ledger.files_of(region.version, source, region.span)
         return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
     fewer = expected - have
-    after = -1 if dead else min((one.version for one in region.brought), default=-1)
+    after = -1 if dead else min((one.version for one in region.loaded), default=-1)
     waiting = tables.tables_lacking(source, region.span, dead=dead)
     if waiting:
         text = (
@@ -196,7 +196,7 @@ def _difference(
         by, last = wrong[-1]
         text = (
             f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
-            f"files that held them; version {versions} of {tables.url} had brought them"
+            f"files that held them; version {versions} of {tables.url} had loaded them"
         )
         files = last.touches(source, region.span)
         return Finding(Verdict.FAULT, "rows_removed", text, by.url, source, (region.span,), last.version, files)
@@ -270,15 +270,15 @@ def _strangers(
             yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, source)
         else:
             span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
-            text = f"{count:,} rows in {place} are in the table, and no commit of the loader brought them"
+            text = f"{count:,} rows in {place} are in the table, and no commit of the loader added them"
             yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, source, (span,))
 
 
 def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
-    for brought in tables.rows.brought.get(source, []):
-        for span in () if brought.counts is None else brought.counts.given_up:
-            text = f"{span} of {source} was given up or declared done by an operator (version {brought.version})"
-            yield Finding(Verdict.NOTED, "given_up", text, tables.url, source, (span,), brought.version)
+    for loaded in tables.rows.loaded.get(source, []):
+        for span in () if loaded.counts is None else loaded.counts.given_up:
+            text = f"{span} of {source} was given up or declared done by an operator (version {loaded.version})"
+            yield Finding(Verdict.NOTED, "given_up", text, tables.url, source, (span,), loaded.version)
 
 
 def kafka_findings(
@@ -311,7 +311,7 @@ def kafka_findings(
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {source} were brought by another program, whose rows do not say which records they "
+            f"{count:,} records of {source} were loaded by another program, whose rows do not say which records they "
             "are: that none of them is missing is not proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, source, tuple(unnamed))
@@ -343,7 +343,7 @@ def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
     """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
     joined: list[Span] = []
     for region in found:
-        if all(one.is_foreign for one in region.brought) and region.brought and not seen.rows.within(region.span):
+        if all(one.is_foreign for one in region.loaded) and region.loaded and not seen.rows.within(region.span):
             if joined and joined[-1].end == region.span.start:
                 joined[-1] = Span(joined[-1].start, region.span.end)
             else:
@@ -354,10 +354,10 @@ def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
 def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
     count = sum(span.positions for span in lost)
     named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
-    at = _brought_by(tables.rows, source, lost[0])
+    at = _loading_version(tables.rows, source, lost[0])
     text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
     if at is not None:
-        text += f"; version {at} says that it brought the first of them"
+        text += f"; version {at} says that it loaded the first of them"
     return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
 
 
@@ -386,6 +386,6 @@ def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> It
         yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, source, tuple(older.spans))
 
 
-def _brought_by(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
-    found = [one.version for one in ledger.brought.get(source, []) if one.span.covers(span.start)]
+def _loading_version(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
+    found = [one.version for one in ledger.loaded.get(source, []) if one.span.covers(span.start)]
     return found[0] if found else None

@@ -35,10 +35,10 @@ def filtered_findings(
         have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
         text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
         if have and most is None:
-            text += "; the commits that brought the others do not count those that `where` left out"
+            text += "; the commits that loaded the others do not count those that `where` left out"
             yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, source, (region.span,))
         elif most is not None and have > most:
-            versions = ", ".join(str(one.version) for one in region.brought)
+            versions = ", ".join(str(one.version) for one in region.loaded)
             text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
             by_right = [removal.by_right for _, removal in tables.touching(source, region.span)]
             is_excused = any(one.start <= region.span.start and region.span.end <= one.end for one in excused)
@@ -58,7 +58,7 @@ def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -
     staged = sum(one for one in counted if one is not None)
     text = f"the rows of {source} are {extra_rows:,} more than its records"
     if None in counted:
-        text += ", and not every commit that brought them counts how many it made of a record"
+        text += ", and not every commit that loaded them counts how many it made of a record"
         yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, source)
     elif extra_rows > staged:
         text += f", and the commits counted {staged:,}: rows are there more than once"

@@ -253,7 +253,7 @@ class Verifier:
         text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
-        counts = [brought.counts for found in tables.rows.brought.values() for brought in found]
+        counts = [loaded.counts for found in tables.rows.loaded.values() for loaded in found]
         known = [one.rows for one in counts if one is not None]
         expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
         have = self.contents.count(tables.url, version)
@@ -263,11 +263,11 @@ class Verifier:
             for one in tables.row_ledgers
         )
         if expected is not None and expected == have:
-            text = f"the table has {have:,} rows, as many as the commits brought"
+            text = f"the table has {have:,} rows, as many as the commits loaded"
             findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
         elif expected is not None:
             verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
-            text = f"the table has {have:,} rows, and the commits brought {expected:,}"
+            text = f"the table has {have:,} rows, and the commits loaded {expected:,}"
             if foreign:
                 text += "; others have added or deleted rows since" if not tables.deferred else "; tables wait for some"
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
@@ -294,7 +294,7 @@ class Verifier:
         try:
             nameless = rows.nameless()
             if nameless:
-                text = f"{nameless:,} rows name no record of Kafka: others than the loader brought them"
+                text = f"{nameless:,} rows name no record of Kafka: another program added them"
                 findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
             merged = {one for chain in tables.rows.positions if is_merged(chain.topic) for one in inputs_of(chain)}
             for source in sorted({*tables.rows.positions, *rows.sources()} - merged):

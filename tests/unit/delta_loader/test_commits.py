@@ -124,7 +124,7 @@ def test_a_commit_merges_when_any_of_its_writes_does() -> None:
     assert replace(commit, written=(added, merged)).merges
 
 
-def test_what_two_commits_brought_is_their_sum() -> None:
+def test_what_two_commits_loaded_is_their_sum() -> None:
     assert LoadedTotals(1, 20, 300) + LoadedTotals(4, 50, 600) == LoadedTotals(5, 70, 900)
 
 

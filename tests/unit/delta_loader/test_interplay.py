@@ -177,8 +177,8 @@ def test_a_load_is_planned_anew_when_its_table_is_elsewhere_after_its_dead_lette
     assert report.failure is None
     table = tables.tables[staging.table]
     assert table.transactions == {"orders-0": 39}
-    brought = [commit.metadata.spans[staging.source(0)] for commit in table.commits[2:] if commit.metadata.spans]
-    assert [span.start for span in brought] == ([0, 10, 20, 30] if position == 0 else [])
+    loaded = [commit.metadata.spans[staging.source(0)] for commit in table.commits[2:] if commit.metadata.spans]
+    assert [span.start for span in loaded] == ([0, 10, 20, 30] if position == 0 else [])
 
 
 def test_nothing_is_loaded_over_a_restore_that_is_seen_when_a_table_is_made(staging: Staging) -> None:

@@ -44,7 +44,7 @@ def txn(last: int, app_id: str = "app-0") -> dict[str, object]:
     return {"txn": {"appId": app_id, "version": last}}
 
 
-def brought(
+def loaded(
     start: int, end: int, rows: int | None = None, dead: int = 0, gone: int = 0, *, generation: int = 0
 ) -> CommitMetadata:
     counts = {} if rows is None else {SOURCE: Counts(rows + dead + gone, rows, gone, dead)}
@@ -71,7 +71,7 @@ class History:
         self.version += 1
 
     def load(self, start: int, end: int, rows: int | None = None, dead: int = 0) -> None:
-        metadata = brought(start, end, rows, dead)
+        metadata = loaded(start, end, rows, dead)
         self.commit(add(f"f{start}", start, end - 1, rows or 0), txn(end - 1), ours=metadata)
 
     def faults(self) -> list[tuple[str, int | None]]:
@@ -127,7 +127,7 @@ def test_a_txn_action_that_moves_without_rows_is_a_fault_and_one_with_rows_is_no
     assert ("brought_by_another_program", 1) in [(one.kind, one.version) for one in history.ledger.findings]
 
 
-def test_what_another_program_brought_without_offsets_is_not_proved_and_with_some_of_them_a_fault() -> None:
+def test_what_another_program_loaded_without_offsets_is_not_proved_and_with_some_of_them_a_fault() -> None:
     history = History()
     history.commit(add("ingested", 0, 9, 10), txn(9))
     history.commit(add("ingested too", 10, 19, 10), txn(19))
@@ -143,8 +143,8 @@ def test_what_another_program_brought_without_offsets_is_not_proved_and_with_som
 
 def test_a_commit_that_counts_otherwise_than_its_files_is_a_fault() -> None:
     history = History()
-    history.commit(add("f", 0, 9, 9), txn(9), ours=brought(0, 10, 10))
-    history.commit(add("g", 10, 19, 10), txn(18), ours=brought(10, 20, 10))
+    history.commit(add("f", 0, 9, 9), txn(9), ours=loaded(0, 10, 10))
+    history.commit(add("g", 10, 19, 10), txn(18), ours=loaded(10, 20, 10))
     assert history.faults() == [("files_differ_from_counts", 0), ("txn_action_differs", 1)]
 
 
@@ -199,30 +199,30 @@ def test_spans_that_nobody_counted_are_not_proved() -> None:
     assert kinds(judged(history, range(7))) == [("not proved", "not_counted", None)]
 
 
-def test_rows_that_nobody_brought_are_a_fault() -> None:
+def test_rows_that_nobody_loaded_are_a_fault() -> None:
     history = History((0, 10, 10))
     assert kinds(judged(history, range(12))) == [("fault", "unknown_rows", None)]
 
 
 def test_a_topic_that_was_made_anew_starts_over() -> None:
     history = History((0, 10, 10))
-    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     assert (history.faults(), history.ledger.generations, history.ledger.positions[SOURCE]) == ([], {SOURCE: 1}, 5)
 
 
 def test_a_late_commit_of_the_old_topic_moves_nothing_of_the_new_one() -> None:
     history = History((0, 10, 10))
-    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    history.commit(add("n", 0, 4, 5), txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     history.load(10, 20, 10)
-    history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=brought(5, 9, 4, generation=1))
+    history.commit(add("m", 5, 8, 4), txn(8, "app-0@1"), ours=loaded(5, 9, 4, generation=1))
     assert (history.faults(), history.ledger.positions[SOURCE]) == ([], 9)
-    assert [str(one.span) for one in history.ledger.brought[SOURCE]] == ["[0, 5)", "[5, 9)"]
+    assert [str(one.span) for one in history.ledger.loaded[SOURCE]] == ["[0, 5)", "[5, 9)"]
     assert [(one.kind, one.version) for one in history.ledger.findings] == [("older_generation", 2)]
 
 
 def test_a_span_of_one_topic_under_the_txn_action_of_another_is_a_fault() -> None:
     history = History((0, 10, 10))
-    history.commit(add("n", 10, 14, 5), txn(14), ours=brought(10, 15, 5, generation=1))
+    history.commit(add("n", 10, 14, 5), txn(14), ours=loaded(10, 15, 5, generation=1))
     assert ("no_txn_action", 1) in history.faults()
 
 

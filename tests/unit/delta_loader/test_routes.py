@@ -1,4 +1,4 @@
-"""A stream with several tables: each gets its own; one that fails is told, left out, and brought the rest later."""
+"""A stream with several tables: each gets its own; one that fails is reported, left out, and gets the rest later."""
 
 import uuid
 from collections.abc import Callable

@@ -23,7 +23,7 @@ from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-from tests.unit.delta_loader.test_ledger import History, add, brought, txn
+from tests.unit.delta_loader.test_ledger import History, add, loaded, txn
 from tests.unit.delta_loader.test_verify_shared import MINE, Rows
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Kafka(KafkaOffsets):
 
 
 def verified(table: Table, kafka: Kafka | None, counts: Counts | None = None, topic_id: str = "one") -> VerifiedStream:
-    """A report of a table whose only commit brought ten positions, or as many records as are counted."""
+    """A report of a table whose only commit loaded ten positions, or as many records as are counted."""
     stream = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     span, counted = Span(Position(BEGINS), Position(BEGINS + 10)), counts or Counts(10, 10, 0, 0)
     metadata = CommitMetadata(
@@ -201,7 +201,7 @@ def test_an_unknown_topic_id_is_compared_with_nothing() -> None:
     assert verified(Table(times()), Kafka(*records(times()), topic_id=None)).is_clean
 
 
-def test_what_another_program_brought_is_not_compared() -> None:
+def test_what_another_program_loaded_is_not_compared() -> None:
     history = History()
     history.commit(add("ingested", 0, 9, 10), txn(9))
     history.commit(add("ingested too", 10, 19, 10), txn(19))
@@ -215,5 +215,5 @@ def test_a_topic_that_was_made_anew_has_no_known_id_until_a_commit_names_it() ->
     first = CommitMetadata("c", "app", {}, None, {}, positions={MINE: Position(10)}, topic_ids={MINE: "one"})
     history.commit(txn(9), ours=replace(first, spans={MINE: Span(Position(0), Position(10))}))
     assert history.ledger.topic_ids == {MINE: "one"}
-    history.commit(txn(4, "app-0@1"), ours=brought(0, 5, 5, generation=1))
+    history.commit(txn(4, "app-0@1"), ours=loaded(0, 5, 5, generation=1))
     assert history.ledger.topic_ids == {}

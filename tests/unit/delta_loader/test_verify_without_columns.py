@@ -31,7 +31,7 @@ class Counted(Rows):
 
 @pytest.fixture
 def stream() -> Stream:
-    """A table with ten rows that one commit brought."""
+    """A table with ten rows that one commit loaded."""
     settings = settings_for(Staging(f"memory://{uuid.uuid4().hex}")).streams[0]
     found = settings.model_copy(update={"kafka_columns": False})
     store = FsspecStore(found.table)
@@ -48,7 +48,7 @@ def told(report: VerifiedStream) -> list[tuple[str, Verdict]]:
     return [(one.kind, one.verdict) for one in report.findings if one.kind != "no_offset_columns"]
 
 
-def test_as_many_rows_as_the_commits_brought_are_proved_and_no_more_is_claimed(stream: Stream) -> None:
+def test_as_many_rows_as_the_commits_loaded_are_proved_and_no_more_is_claimed(stream: Stream) -> None:
     report = verified(stream, 10)
     assert (report.failure, report.is_clean, told(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
     assert [(one.source, one.position, one.rows, one.proved) for one in report.partitions] == [(MINE, 10, None, False)]
@@ -56,14 +56,14 @@ def test_as_many_rows_as_the_commits_brought_are_proved_and_no_more_is_claimed(s
     assert unproved.verdict is Verdict.UNPROVED
 
 
-def test_rows_that_nobody_took_or_brought_are_a_fault(stream: Stream) -> None:
+def test_rows_that_nobody_took_or_loaded_are_a_fault(stream: Stream) -> None:
     for rows in (9, 11):
         report = verified(stream, rows)
         assert (told(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
-        assert f"the table has {rows} rows, and the commits brought 10" in report.faults[0].text
+        assert f"the table has {rows} rows, and the commits loaded 10" in report.faults[0].text
 
 
-def test_rows_that_others_took_or_brought_are_not_told_from_loss(stream: Stream) -> None:
+def test_rows_that_others_took_or_loaded_are_not_told_from_loss(stream: Stream) -> None:
     actions = (
         {"commitInfo": {"operation": "DELETE"}},
         {"remove": {"path": "0.parquet", "dataChange": True}},

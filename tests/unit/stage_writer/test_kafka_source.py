@@ -1,4 +1,4 @@
-"""How librdkafka's batches become those of the service: what a broker cannot be brought to do at will."""
+"""How librdkafka's batches become those of the service: what a broker cannot be made to do at will."""
 
 from __future__ import annotations
 

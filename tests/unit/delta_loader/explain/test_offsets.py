@@ -53,40 +53,40 @@ def version_of(commit: LoggedCommit | None) -> int | None:
 
 def test_the_commit_is_found_below_what_others_did() -> None:
     history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3), load(4, 0, 99, app_id="another"))
-    assert [version_of(search(offset, *history).brought) for offset in (0, 9, 10, 19, 20)] == [1, 1, 2, 2, None]
+    assert [version_of(search(offset, *history).commit) for offset in (0, 9, 10, 19, 20)] == [1, 1, 2, 2, None]
     assert search(20, *history).is_whole
 
 
 def test_what_a_restore_took_is_not_said_to_be_there() -> None:
     history = (other(0, "CREATE TABLE"), load(1, 0, 10), load(2, 10, 20), other(3, "RESTORE", 1))
     found = search(15, *history)
-    assert (version_of(found.brought), version_of(found.lost), version_of(found.taken_by)) == (None, 2, 3)
-    assert version_of(search(5, *history).brought) == 1
+    assert (version_of(found.commit), version_of(found.lost), version_of(found.taken_by)) == (None, 2, 3)
+    assert version_of(search(5, *history).commit) == 1
     again = search(15, *history, load(4, 10, 30))
-    assert (version_of(again.brought), again.lost) == (4, None)
+    assert (version_of(again.commit), again.lost) == (4, None)
     undone = search(15, *history, other(4, "RESTORE", 2))
-    assert version_of(undone.brought) == 2
+    assert version_of(undone.commit) == 2
 
 
 def test_each_taking_is_told_with_what_was_taken() -> None:
     history = (load(1, 0, 10), other(2, "RESTORE", 0), load(3, 0, 5), load(4, 5, 9), other(5, "RESTORE", 3))
     assert version_of(search(7, *history, other(0, "CREATE TABLE")).lost) == 4
     assert version_of(search(7, *history, other(0, "CREATE TABLE")).taken_by) == 5
-    assert version_of(search(3, *history, other(0, "CREATE TABLE")).brought) == 3
+    assert version_of(search(3, *history, other(0, "CREATE TABLE")).commit) == 3
 
 
 def test_an_older_topic_and_a_cleaned_log() -> None:
     history = (load(7, 0, 10), load(8, 0, 4, generation=1))
-    assert version_of(search(3, *history, generation=1).brought) == 8
+    assert version_of(search(3, *history, generation=1).commit) == 8
     found = search(6, *history, generation=1)
-    assert (found.brought, version_of(found.older), found.is_whole) == (None, 7, False)
+    assert (found.commit, version_of(found.older), found.is_whole) == (None, 7, False)
 
 
 def test_a_range_that_was_replaced_names_both_commits() -> None:
     replaced = Replaced(span(2, 6), "r-1", Counts(4, 4, 0, 0))
     again = LoggedCommit(2, "WRITE", metadata=CommitMetadata("x", "orders", {}, None, replaced={SOURCE: replaced}))
     found = search(3, load(1, 0, 10), again)
-    assert (version_of(found.brought), version_of(found.replaced)) == (1, 2)
+    assert (version_of(found.commit), version_of(found.replaced)) == (1, 2)
     assert search(7, load(1, 0, 10), again).replaced is None
 
 
@@ -121,14 +121,14 @@ ROW = Holder("s3://lake/orders", "day=1/a.parquet", rows=1)
             "it is gone",
         ),
         (story(5, other(0), load(1, 0, 20, given_up=(span(0, 9),))), OffsetPlace.GIVEN_UP, "given up"),
-        (story(15, *LOADED, other(2, "RESTORE", 0)), OffsetPlace.TAKEN_BACK, "what version 1 had brought, version 2"),
+        (story(15, *LOADED, other(2, "RESTORE", 0)), OffsetPlace.TAKEN_BACK, "what version 1 had loaded, version 2"),
         (
             story(2, other(0), load(1, 10, 20)),
             OffsetPlace.BEFORE_BEGINNING,
             "this stream loads, which began at 10",
         ),
         (story(2, load(9, 10, 20)), OffsetPlace.FORGOTTEN, "the log begins with version 9"),
-        (story(2, load(9, 10, 20), holders=(ROW,)), OffsetPlace.ROW, "which version brought it is no longer known"),
+        (story(2, load(9, 10, 20), holders=(ROW,)), OffsetPlace.ROW, "which version loaded it is no longer known"),
         (story(30, *LOADED, kafka_end=Position(25)), OffsetPlace.NOT_IN_KAFKA, "ends at 25"),
         (
             story(30, *LOADED, kafka_end=Position(35)),
