@@ -181,7 +181,7 @@ WRITER_LAG_RECORDS = _gauge(
 WRITER_LAG_SECONDS = _gauge(
     "stage_writer_lag_seconds", ("topic", "partition"), "Age of the oldest record in Kafka that is not staged."
 )
-WRITER_NEWS = _counter(
+WRITER_NOTIFICATIONS = _counter(
     "stage_writer_news_total",
     ("way",),
     "Signs of new markers for a loader with `schedule: on-marker`: messages to the control topic that Kafka has "

@@ -182,7 +182,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     control = None if once else listener_of(settings, log=log, metrics=metrics)
     if control is not None:
         stack.callback(control.close)
-    turns = turns_of(settings, serving.desk, control, jobs, may_load, log=log, metrics=metrics)
+    turns = turns_of(settings, serving.requests, control, jobs, may_load, log=log, metrics=metrics)
     stack.callback(turns.give_up)
     serving.loader = Loader(
         service,

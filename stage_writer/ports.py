@@ -385,7 +385,7 @@ class WriterStage(Protocol):
     def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
 
-    def tell_news(self, app_id: str) -> None:
+    def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
 
     def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:

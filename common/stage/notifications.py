@@ -19,29 +19,29 @@ from __future__ import annotations
 
 from common.stage.data_files import escape, shortened
 
-NEWS = "news"
+NOTIFICATIONS = "news"
 TELL_EVERY_S = 1.0
 """Rule 1."""
 MESSAGE = b"kafka-delta-express:news:1"
 """The value of a message; another version of it would end in another number."""
 
 
-def news_folder(app_id: str) -> str:
+def notification_folder(app_id: str) -> str:
     """The folder of one stream's notifications."""
-    return f"{NEWS}/{escape(shortened(app_id))}/"
+    return f"{NOTIFICATIONS}/{escape(shortened(app_id))}/"
 
 
-def news_path(app_id: str, writer: str) -> str:
+def notification_path(app_id: str, writer: str) -> str:
     """The notification object of one stream and writer."""
-    return f"{news_folder(app_id)}{escape(shortened(writer))}.news"
+    return f"{notification_folder(app_id)}{escape(shortened(writer))}.news"
 
 
-def news_key(app_id: str) -> bytes:
+def notification_key(app_id: str) -> bytes:
     """The key of a stream's message; its value is `MESSAGE`."""
     return app_id.encode()
 
 
-def told_by(key: bytes | None, value: bytes | None) -> str | None:
+def notified_stream(key: bytes | None, value: bytes | None) -> str | None:
     """The stream that a message notifies of; None for any other message."""
     if key is None or value != MESSAGE:
         return None

@@ -197,7 +197,7 @@ class Preflight:
         try:
             require()
         except KafkaDeltaExpressError as error:
-            text = f"{error.problem}; news of markers come late while that is so"
+            text = f"{error.problem}; until then the loader finds new markers by listing the stage"
             return Check("control", Level.WARNING, text, error.remedy)
         return Check("control", Level.OK, f"{topic} is there, and may be read")
 

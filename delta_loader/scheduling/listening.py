@@ -32,7 +32,7 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import NO_GROUP, require_allowed
-from common.stage.notifications import told_by
+from common.stage.notifications import notified_stream
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -206,7 +206,7 @@ class Listener:
                 return
             raise KafkaException(error)
         key, value = message.key(), message.value()
-        app_id = told_by(key, value)
+        app_id = notified_stream(key, value)
         known = app_id in self._app_ids
         self._metrics.add(catalogue.LOADER_CONTROL_MESSAGES, kind="news" if known else "other")
         if known and app_id is not None:

@@ -95,24 +95,24 @@ class LoadTrigger:
     def __init__(
         self,
         schedule: Schedule,
-        desk: RequestQueue,
+        requests: RequestQueue,
         clock: Clock,
         metrics: Metrics,
         *,
-        news: Notifications | None = None,
+        notifications: Notifications | None = None,
         look_every_s: float = LOOK_EVERY_S,
         app_ids: Collection[str] = (),
         loads_per_minute: int = 6,
         own: Mapping[str, StreamTrigger] | None = None,
     ) -> None:
-        """Without ``news`` only the schedule and the desk decide; ``look_every_s`` is the interval for taking them.
+        """Without ``notifications`` only the schedule and requests decide; they are taken every ``look_every_s``.
 
         ``own`` are the streams that differ from the others.
         """
-        self._desk = desk
+        self._requests = requests
         self._clock = clock
         self._metrics = metrics
-        self._news = news
+        self._notifications = notifications
         own = own or {}
         shared = set(app_ids) - own.keys()
         self._tables = [_Timetable(schedule, shared)] if shared or not own else []
@@ -122,7 +122,7 @@ class LoadTrigger:
                 self._tables.append(_Timetable(one.schedule, {app_id}))
             else:
                 known.app_ids.add(app_id)
-        self._paces = dict.fromkeys(shared if news is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
+        self._paces = dict.fromkeys(shared if notifications is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
         self._paces |= {app_id: Pace(_A_MINUTE_S / one.loads_per_minute) for app_id, one in own.items() if one.waits}
         self._look_every_s = look_every_s
         self._look_at_s = 0.0
@@ -180,12 +180,12 @@ class LoadTrigger:
 
     def give_up(self) -> None:
         """Answer the waiting requests without a load: the loader stops, or has lost its lease."""
-        for asked in self._desk.take():
+        for asked in self._requests.take():
             asked.answer(None)
 
     def _turn(self, now: datetime) -> DueLoad | None:
         now_s = self._clock.monotonic_s()
-        if self._desk.is_asked:
+        if self._requests.is_asked:
             return self._of(self._tables, Reason.ASKED, now)
         due = [table for table in self._tables if table.is_due(now, now_s)]
         if not due:
@@ -194,8 +194,8 @@ class LoadTrigger:
 
     def _of(self, tables: Sequence[_Timetable], reason: Reason, now: datetime) -> DueLoad:
         # A notification from here on is for the next turn; earlier ones are in this turn's listing.
-        asked, now_s = self._desk.take(), self._clock.monotonic_s()
-        self._take_news()
+        asked, now_s = self._requests.take(), self._clock.monotonic_s()
+        self._take_notifications()
         if len(tables) == len(self._tables):
             app_ids = None
             self._begin(self._paces)
@@ -215,17 +215,17 @@ class LoadTrigger:
         return DueLoad(Reason.ON_MARKER, due, self._clock.monotonic_s())
 
     def _due_now(self) -> frozenset[str]:
-        if self._news is None:
+        if self._notifications is None:
             return frozenset()
         now_s = self._clock.monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + self._look_every_s
-            self._take_news()
+            self._take_notifications()
         due = (app_id for app_id, pace in self._paces.items() if pace.due_s is not None and pace.due_s <= now_s)
         return frozenset(due)
 
-    def _take_news(self) -> None:
-        for app_id in () if self._news is None else self._news.take() & self._paces.keys():
+    def _take_notifications(self) -> None:
+        for app_id in () if self._notifications is None else self._notifications.take() & self._paces.keys():
             self._paces[app_id] = self._paces[app_id].told()
 
     def _begin(self, app_ids: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
-from common.stage.notifications import NEWS, news_folder
+from common.stage.notifications import NOTIFICATIONS, notification_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -41,7 +41,7 @@ class StoredNotifications:
     ) -> None:
         """Notifications of a stream that this process may not load belong to another loader, and stay."""
         self._store = store
-        self._folders = {news_folder(app_id): app_id for app_id in app_ids}
+        self._folders = {notification_folder(app_id): app_id for app_id in app_ids}
         self._log = log
         self._may_load = may_load
 
@@ -49,14 +49,14 @@ class StoredNotifications:
         """One listing, and a request per notification. A store that fails returns none, and is checked again."""
         mine = {folder: app_id for folder, app_id in self._folders.items() if self._may_load(app_id)}
         try:
-            listed = list(self._store.list(f"{NEWS}/"))
+            listed = list(self._store.list(f"{NOTIFICATIONS}/"))
             newest_ms = max((item.modified_ms for item in listed), default=0)
             found = {item.path: item.path[: item.path.rindex("/") + 1] for item in listed}
             # This also removes those of streams that no loader has anymore: two clocks of one store are never compared.
             lost = [item.path for item in listed if newest_ms - item.modified_ms > _LOST_MS]
             self._store.delete([*(path for path, folder in found.items() if folder in mine), *lost])
         except StoreError as error:
-            self._log.debug("no look at the news", problem=error.problem)
+            self._log.debug("notifications could not be listed", problem=error.problem)
             return frozenset()
         return frozenset(app_id for folder, app_id in mine.items() if folder in found.values())
 
@@ -68,10 +68,10 @@ class PolledNotifications:
     """
 
     def __init__(
-        self, news: Notifications, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S
+        self, notifications: Notifications, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S
     ) -> None:
         """``ask`` schedules a call of `look` in another thread; at most once in ``every_s``."""
-        self._news = news
+        self._notifications = notifications
         self._clock = clock
         self._ask = ask
         self._every_s = every_s
@@ -95,7 +95,7 @@ class PolledNotifications:
         """Fetch now, and wait for the store."""
         self._is_looking = True
         try:
-            found = self._news.take()
+            found = self._notifications.take()
         finally:
             self._is_looking = False
         with self._lock:

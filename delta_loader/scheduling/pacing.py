@@ -23,18 +23,18 @@ class Pace:
     spacing_s: float
     began_s: float | None = None
     """When its last load started."""
-    has_news: bool = False
+    is_notified: bool = False
     failures: int = 0
     ended_s: float = 0.0
     """When its last load ended."""
 
     def told(self) -> Pace:
         """There are new markers."""
-        return replace(self, has_news=True)
+        return replace(self, is_notified=True)
 
     def begun(self, now_s: float) -> Pace:
         """A load starts, which sees everything notified so far."""
-        return replace(self, began_s=now_s, has_news=False)
+        return replace(self, began_s=now_s, is_notified=False)
 
     def ended(self, now_s: float, *, failed: bool) -> Pace:
         """The load has ended."""
@@ -45,6 +45,6 @@ class Pace:
         """When to load next; None while no load is requested."""
         if self.failures and (self.began_s is None or self.began_s <= self.ended_s):
             return self.ended_s + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 10))
-        if not self.has_news:
+        if not self.is_notified:
             return None
         return 0.0 if self.began_s is None else self.began_s + self.spacing_s

@@ -8,7 +8,7 @@ from common.clock import SystemClock
 from common.settings.on_marker import streams_on_marker
 from common.settings.pace import loader_of
 from common.settings.values import ON_MARKER
-from common.stage.notifications import NEWS
+from common.stage.notifications import NOTIFICATIONS
 from common.storage.store import FsspecStore
 from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
@@ -37,7 +37,7 @@ def listener_of(settings: Settings, *, log: FilteringBoundLogger, metrics: Metri
 
 def turns_of(
     settings: Settings,
-    desk: RequestQueue,
+    requests: RequestQueue,
     control: Listener | None,
     jobs: Jobs,
     may_load: Callable[[str], bool],
@@ -56,10 +56,10 @@ def turns_of(
     }
     return LoadTrigger(
         schedules[settings.loader.schedule],
-        desk,
+        requests,
         SystemClock(),
         metrics,
-        news=_news(settings, control, jobs, may_load, log),
+        notifications=_notifications(settings, control, jobs, may_load, log),
         look_every_s=0.0,  # it waits for no store, and the job has its own pace
         app_ids=_app_ids(settings),
         loads_per_minute=settings.loader.max_commits_per_minute,
@@ -67,7 +67,7 @@ def turns_of(
     )
 
 
-def _news(
+def _notifications(
     settings: Settings,
     control: Listener | None,
     jobs: Jobs,
@@ -79,8 +79,8 @@ def _news(
         return None
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     stored = StoredNotifications(store, waiting, log, may_load)
-    asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NEWS))
-    jobs.add(NEWS, asked.look)
+    asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
+    jobs.add(NOTIFICATIONS, asked.look)
     return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())
 
 

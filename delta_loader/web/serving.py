@@ -48,7 +48,7 @@ class LoaderServing:
 
     pausing: Pausing
     paused: PausedStreams
-    desk: RequestQueue = field(default_factory=RequestQueue)
+    requests: RequestQueue = field(default_factory=RequestQueue)
     fitness: ReadinessCheck | None = None
     """Set once Spark has started."""
     loader: Loader | None = None
@@ -93,7 +93,7 @@ class LoaderServing:
         unheard = self.loader.unheard
         notes = []
         if unheard is not None:
-            late = f"{unheard.problem}; news of markers come late while that is so"
+            late = f"{unheard.problem}; until then the loader finds new markers by listing the stage"
             notes.append(with_remedy(late, unheard.remedy))
         notes += [with_remedy(text, JOB_REMEDY) for text in self.loader.jobs.long_running]
         return Health(tuple(problems), (*self.pausing.notes, *self.paused.notes, *notes, *self._held(self.loader)))
@@ -120,7 +120,7 @@ class LoaderServing:
         refusal = self._refusal()
         if refusal is not None:
             return refusal
-        asked = self.desk.ask()
+        asked = self.requests.ask()
         if query.get("wait", "0") in {"0", ""}:
             return json_page(202, {"asked": True})
         reports = asked.wait(WAIT_S)

@@ -96,9 +96,9 @@ class LoaderNotifier:
     def _sign(self, now_s: float) -> None:
         try:
             for app_id in sorted(self._unsigned):
-                self._stage.tell_news(app_id)
+                self._stage.put_notification(app_id)
                 self._unsigned.discard(app_id)
-                self._metrics.add(catalogue.WRITER_NEWS, way="stage")
+                self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="stage")
         except StoreError as error:
             self._log.debug("notification failed", problem=error.problem)
             self._no_signs_before_s = now_s + _AFTER_A_FAILURE_S

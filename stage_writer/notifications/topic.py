@@ -20,7 +20,7 @@ from common.kafka.client import QUIET, client_properties
 from common.kafka.errors import LastWord, words
 from common.kafka.properties import taking_properties
 from common.remedies import CONFIG
-from common.stage.notifications import MESSAGE, news_key
+from common.stage.notifications import MESSAGE, notification_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ class KafkaControlTopic:
         relied_on = self._problem is None
         try:
             delivered = partial(self._delivered, app_id, relied_on=relied_on)
-            self._producer.produce(self._topic, MESSAGE, news_key(app_id), on_delivery=delivered)
+            self._producer.produce(self._topic, MESSAGE, notification_key(app_id), on_delivery=delivered)
         except BufferError:
             self._failed("too many messages wait for Kafka")
             return False
@@ -100,7 +100,7 @@ class KafkaControlTopic:
             late = error.code() == _TIMED_OUT and self._heard.text
             self._failed(self._heard.text if late else words(error))
             return
-        self._metrics.add(catalogue.WRITER_NEWS, way="topic")
+        self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="topic")
         if self._problem is not None:
             self._problem, self._heard.text = None, ""
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)

@@ -56,7 +56,7 @@ from common.stage.markers import (
     marker_from_bytes,
     stray_path,
 )
-from common.stage.notifications import news_path
+from common.stage.notifications import notification_path
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
 from common.stage.stored import beyond_bounds
@@ -182,9 +182,9 @@ class ObjectStage:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
 
-    def tell_news(self, app_id: str) -> None:
+    def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
-        self._store.write(news_path(app_id, self._writer), b"")
+        self._store.write(notification_path(app_id, self._writer), b"")
 
     def flush_job(
         self,

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from common import metrics as catalogue
 from common.metrics import Metrics
-from common.stage.notifications import MESSAGE, news_key
+from common.stage.notifications import MESSAGE, notification_key
 from delta_loader.scheduling.listening import Listener
 from stage_writer.notifications.topic import KafkaControlTopic
 from tests.integration.test_on_marker import Pipeline
@@ -64,7 +64,7 @@ def heard(listener: Listener) -> set[str]:
 
 def test_signs_are_heard_and_whatever_else_is_said_is_not(kafka: KafkaCluster, new_topic: Callable[..., str]) -> None:
     topic = new_topic(3)
-    sign = (news_key("orders"), MESSAGE)
+    sign = (notification_key("orders"), MESSAGE)
     say(kafka, topic, *[sign] * 50)
     with closing(listen(properties(kafka), topic)) as listener:
         until(lambda: listener.is_heard)
@@ -80,7 +80,7 @@ def test_signs_are_heard_and_whatever_else_is_said_is_not(kafka: KafkaCluster, n
             (b"", b""),
         ]
         say(kafka, topic, *strange * 20)
-        say(kafka, topic, (news_key(STREAMS[1]), MESSAGE))
+        say(kafka, topic, (notification_key(STREAMS[1]), MESSAGE))
         assert heard(listener) == {STREAMS[1]}, "nothing of what is old, or strange"
         say(kafka, topic, sign, sign)
         listener.wait(3600)
@@ -96,7 +96,7 @@ def test_a_topic_that_goes_and_comes_is_told_of_once_each(kafka: KafkaCluster) -
             kafka.create_topic(topic, partitions)
             until(lambda: listener.is_heard)
             assert heard(listener) == set(STREAMS)
-            say(kafka, topic, (news_key("orders"), MESSAGE))
+            say(kafka, topic, (notification_key("orders"), MESSAGE))
             assert heard(listener) == {"orders"}
             kafka.delete_topic(topic)
     problems = [str(line["problem"]) for line in logs if line["log_level"] == "warning"]
@@ -178,7 +178,7 @@ def test_records_are_loaded_by_the_topic_alone_and_without_it_as_well(
     loads()
     loader.until(lambda: turns_by_signs(loader) > before, "a sign in the stage")
     assert "signs of new markers go to the stage" in writer.get("/healthcheck")[1]
-    loader.until(lambda: "news of markers come late" in loader.get("/healthcheck")[1], "a word about it")
+    loader.until(lambda: "finds new markers by listing" in loader.get("/healthcheck")[1], "a word about it")
     assert loader.get("/healthcheck")[0] == writer.get("/healthcheck")[0] == 200
     loads()
     assert f"{REACHED} 0.0" in writer.get("/metrics")[1]

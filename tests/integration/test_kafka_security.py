@@ -280,10 +280,10 @@ def test_who_tells_of_markers_needs_to_write_and_who_hears_to_read(
     log, metrics = structlog.get_logger(), Metrics()
     told = KafkaControlTopic(of_writer, "control", log, metrics)
     hears = Listener(of_loader, "control", ["orders", "other"], log=log, metrics=metrics)
-    assert next_news(hears) == {"orders", "other"}
+    assert next_notified(hears) == {"orders", "other"}
     assert told.send("orders")
     assert told.end(10) == frozenset()
-    assert next_news(hears) == {"orders"}
+    assert next_notified(hears) == {"orders"}
     assert (hears.problem, told.problem) == (None, None)
     hears.close()
 
@@ -312,11 +312,11 @@ def test_a_changelog_topic_is_read_written_and_looked_at(secured: SecuredKafka) 
         assert reading.read(written) == b"changes"
 
 
-def next_news(hears: Listener) -> frozenset[str]:
+def next_notified(hears: Listener) -> frozenset[str]:
     deadline_s = time.monotonic() + 180
-    while not (news := hears.take()) and time.monotonic() < deadline_s:
+    while not (notified := hears.take()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    return news
+    return notified
 
 
 def test_the_service_ends_when_it_is_never_let_in(refused: Child) -> None:

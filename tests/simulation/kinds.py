@@ -163,7 +163,7 @@ class Kind:
         del process, store
         return NO_OUTLETS
 
-    def news(self, stage: WriterStage) -> Notifier:
+    def notifier(self, stage: WriterStage) -> Notifier:
         """What a writer tells loaders with."""
         del stage
         return NO_NOTIFIER

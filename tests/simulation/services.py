@@ -183,7 +183,9 @@ class Services:
             stage=stage,
             workers=Strands(self.world, process),
             runtime=Runtime(clock, self.world.log, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
-            attachments=Attachments(notifier=kind.news(stage), outlets=kind.outlets(process, self.store(stage_url))),
+            attachments=Attachments(
+                notifier=kind.notifier(stage), outlets=kind.outlets(process, self.store(stage_url))
+            ),
         )
         try:
             service.run(until_caught_up=False)

@@ -142,7 +142,7 @@ class Told(Kind):
         """The topic goes away."""
         self._topic.happens()
 
-    def news(self, stage: WriterStage) -> Notifier:
+    def notifier(self, stage: WriterStage) -> Notifier:
         """The real one."""
         return LoaderNotifier(stage, WorldClock(self.around.world), SILENT, Metrics(), Saying(self._topic))
 
@@ -151,10 +151,17 @@ class Told(Kind):
         clock, app_ids = WorldClock(self.around.world), self._topic.app_ids
         hearing = Hearing(self._topic)
         self._topic.hearing.append(hearing)
-        news = ControlTopicNotifications(hearing, StoredNotifications(store, app_ids, SILENT), clock)
+        notifications = ControlTopicNotifications(hearing, StoredNotifications(store, app_ids, SILENT), clock)
         schedule = Schedule("on-marker")
         turns = LoadTrigger(
-            schedule, RequestQueue(), clock, Metrics(), news=news, look_every_s=0, app_ids=app_ids, loads_per_minute=30
+            schedule,
+            RequestQueue(),
+            clock,
+            Metrics(),
+            notifications=notifications,
+            look_every_s=0,
+            app_ids=app_ids,
+            loads_per_minute=30,
         )
 
         def now() -> datetime:

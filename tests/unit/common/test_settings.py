@@ -22,7 +22,7 @@ from common.stage.failures import FAILURES
 from common.stage.idle import IDLE
 from common.stage.loading import LOADING
 from common.stage.markers import DONE, STRAY
-from common.stage.notifications import NEWS
+from common.stage.notifications import NOTIFICATIONS
 from common.stage.outboxes import OUTBOX
 from common.stage.repair_lock import REPAIR
 from common.stage.replacements import REPLACE
@@ -563,7 +563,22 @@ def test_a_table_may_lie_below_the_stage_and_share_the_beginning_of_a_name() -> 
 
 
 def test_the_stage_s_folders_are_known() -> None:
-    kept = {DONE, STRAY, STAGED, IDLE, STATE, OUTBOX, SCHEMA, REPLACE, BEGIN, FAILURES, NEWS, REPAIR, ACCEPT, LOADING}
+    kept = {
+        DONE,
+        STRAY,
+        STAGED,
+        IDLE,
+        STATE,
+        OUTBOX,
+        SCHEMA,
+        REPLACE,
+        BEGIN,
+        FAILURES,
+        NOTIFICATIONS,
+        REPAIR,
+        ACCEPT,
+        LOADING,
+    }
     assert kept | {PROBES, "lease"} == STAGE_FOLDERS
 
 

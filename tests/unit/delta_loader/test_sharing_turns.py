@@ -1,4 +1,4 @@
-"""When the loader loads, by hand-made times: the schedule, writers' news, requests, pauses, a lease that went."""
+"""When the loader loads, by hand-made times: the schedule, notifications, requests, pauses, a lease that went."""
 
 import uuid
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import structlog
 from common.errors import StoreError
 from common.metrics import Metrics
 from common.ports import StoredObject
-from common.stage.notifications import news_folder, news_path
+from common.stage.notifications import notification_folder, notification_path
 from common.storage.store import FsspecStore
 from delta_loader.load.report import StreamReport
 from delta_loader.scheduling.load_trigger import DueLoad, LoadTrigger, StreamTrigger
@@ -45,15 +45,15 @@ class World:
         self, schedule: str = "on-marker", per_minute: int = 6, own: dict[str, StreamTrigger] | None = None
     ) -> None:
         self.clock = HandClock(0.0)
-        self.news = Said()
-        self.desk = RequestQueue()
-        news = self.news if schedule == "on-marker" else None
+        self.notifications = Said()
+        self.requests = RequestQueue()
+        notifications = self.notifications if schedule == "on-marker" else None
         self.turns = LoadTrigger(
             Schedule(schedule),
-            self.desk,
+            self.requests,
             self.clock,
             Metrics(),
-            news=news,
+            notifications=notifications,
             app_ids=STREAMS,
             loads_per_minute=per_minute,
             own=own,
@@ -81,7 +81,7 @@ def test_news_is_loaded_at_the_next_look_and_nothing_without_it() -> None:
     world = World()
     assert world.look() == "all"
     assert [world.look(1) for _ in range(10)] == [None] * 10
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     assert world.look(1) == {"orders"}
     assert world.look(1) is None
 
@@ -91,7 +91,7 @@ def test_news_that_never_ends_is_loaded_at_an_even_pace() -> None:
     world.look()
     loaded = []
     for second in range(1, 60):
-        world.news.streams.add("orders")
+        world.notifications.streams.add("orders")
         if world.look(1) is not None:
             loaded.append(second)
     assert loaded == [10, 20, 30, 40, 50]
@@ -101,9 +101,9 @@ def test_streams_have_their_own_pace() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     assert world.look() == {"orders"}
-    world.news.streams |= {"orders", "a/b=c"}
+    world.notifications.streams |= {"orders", "a/b=c"}
     assert world.look(1) == {"a/b=c"}
     assert [world.look(1) for _ in range(9)][-1] == {"orders"}
 
@@ -111,10 +111,10 @@ def test_streams_have_their_own_pace() -> None:
 def test_the_stage_is_looked_at_once_a_second() -> None:
     world = World()
     world.look()
-    looks = world.news.looks
+    looks = world.notifications.looks
     for _ in range(100):
         world.look(0.1)
-    assert 9 <= world.news.looks - looks <= 11
+    assert 9 <= world.notifications.looks - looks <= 11
 
 
 def test_everything_is_looked_at_once_a_minute_though_nobody_told_of_it() -> None:
@@ -137,7 +137,7 @@ def test_only_streams_on_marker_are_loaded_by_notifications() -> None:
     world = World(own=HOURLY)
     world.look()
     for _ in range(3):
-        world.news.streams |= set(STREAMS)
+        world.notifications.streams |= set(STREAMS)
         assert world.look(15) == {"a/b=c"}
 
 
@@ -193,14 +193,14 @@ def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     turn = world.next()
     assert turn is not None
     at_it = frozenset({"orders"})
-    world.news.streams |= {"orders"}
+    world.notifications.streams |= {"orders"}
     world.clock.now_s += 15
     assert not world.turns.hurries(at_it), "its own turn comes after that one"
-    world.news.streams |= {"a/b=c"}
+    world.notifications.streams |= {"a/b=c"}
     assert not world.turns.hurries(at_it), "the stage is looked at once a second"
     world.clock.now_s += 1
     assert world.turns.hurries(at_it)
@@ -212,7 +212,7 @@ def test_news_of_a_turn_that_was_cut_short_is_not_forgotten() -> None:
     world = World()
     world.look()
     world.clock.now_s = 20
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     turn = world.next()
     assert turn is not None
     world.turns.ended(turn, [], world.now, cut_short=True)
@@ -236,9 +236,9 @@ def test_a_stream_that_failed_and_is_at_it_again_is_not_asked_for_meanwhile() ->
 
 def test_a_schedule_without_news_loads_at_its_times_only() -> None:
     world = World("15m")
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     assert [world.look(60) for _ in range(31)].count("all") == 3
-    assert world.news.looks == 0
+    assert world.notifications.looks == 0
 
 
 def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
@@ -255,7 +255,7 @@ def test_times_that_passed_while_a_pass_lasted_are_not_made_up_for() -> None:
 def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
     world = World("15m")
     under_way = world.next()
-    asked = world.desk.ask()
+    asked = world.requests.ask()
     assert under_way is not None
     world.turns.ended(under_way, [], world.now)
     assert asked.wait(0) is None, "that load may have passed over what the asker means"
@@ -271,7 +271,7 @@ def test_a_request_is_answered_by_a_load_that_begins_after_it() -> None:
 def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
     for end in ("cut short", "lease went"):
         world = World("15m")
-        asked = world.desk.ask()
+        asked = world.requests.ask()
         if end == "cut short":
             turn = world.next()
             assert turn is not None
@@ -285,9 +285,9 @@ def test_who_asked_is_told_when_it_comes_to_nothing() -> None:
 def test_a_pause_stops_everything_and_its_end_loads_everything() -> None:
     world = World()
     world.look()
-    world.news.streams.add("orders")
+    world.notifications.streams.add("orders")
     assert [world.look(30, paused=True) for _ in range(5)] == [None] * 5
-    assert world.news.streams == {"orders"}, "it stays where the loader, or another one, will find it"
+    assert world.notifications.streams == {"orders"}, "it stays where the loader, or another one, will find it"
     assert world.look(1) == "all"
 
 
@@ -303,19 +303,19 @@ class Aging(FsspecStore):
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         for found in super().list(prefix):
-            age_ms = 7_200_000 if news_folder("gone") in found.path else 0
+            age_ms = 7_200_000 if notification_folder("gone") in found.path else 0
             yield replace(found, modified_ms=found.modified_ms - age_ms)
 
 
 def test_signs_are_taken_from_the_stage_once_with_old_ones_of_streams_that_are_no_more() -> None:
     store = Aging(f"memory://{uuid.uuid4().hex}")
-    news = StoredNotifications(store, STREAMS, structlog.get_logger())
-    assert news.take() == frozenset()
+    notifications = StoredNotifications(store, STREAMS, structlog.get_logger())
+    assert notifications.take() == frozenset()
     for app_id in ("a/b=c", "gone"):
         for writer in ("w/1", "w-2"):
-            store.write(news_path(app_id, writer), b"")
-    assert news.take() == {"a/b=c"}
-    assert news.take() == frozenset()
+            store.write(notification_path(app_id, writer), b"")
+    assert notifications.take() == {"a/b=c"}
+    assert notifications.take() == frozenset()
     assert list(store.list("news/")) == []
 
 
@@ -330,9 +330,9 @@ def test_a_store_that_is_away_has_no_news() -> None:
 def test_signs_of_a_stream_that_another_loader_loads_stay_for_it() -> None:
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     for app_id in ("orders", "a/b=c", "another config's"):
-        store.write(news_path(app_id, "w"), b"")
-    news = StoredNotifications(store, STREAMS, structlog.get_logger(), lambda app_id: app_id == "orders")
-    assert news.take() == {"orders"}
+        store.write(notification_path(app_id, "w"), b"")
+    notifications = StoredNotifications(store, STREAMS, structlog.get_logger(), lambda app_id: app_id == "orders")
+    assert notifications.take() == {"orders"}
     assert StoredNotifications(store, ["another config's"], structlog.get_logger()).take() == {"another config's"}
     assert StoredNotifications(store, STREAMS, structlog.get_logger()).take() == {"a/b=c"}
 
@@ -344,14 +344,14 @@ def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_the
         nonlocal asked
         asked += 1
 
-    news = PolledNotifications(said, clock, ask)
+    notifications = PolledNotifications(said, clock, ask)
     said.streams = {"orders"}
-    assert (news.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
-    news.look()
-    assert news.take() == {"orders"}
-    assert (news.take(), asked) == (frozenset(), 1), "once a second"
+    assert (notifications.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
+    notifications.look()
+    assert notifications.take() == {"orders"}
+    assert (notifications.take(), asked) == (frozenset(), 1), "once a second"
     clock.now_s = 1.0
-    news.take()
+    notifications.take()
     assert asked == 2
 
 
@@ -363,7 +363,7 @@ class Topic(Said):
 
 def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
     topic, stored, clock = Topic(), Said(), HandClock(0.0)
-    news = ControlTopicNotifications(topic, stored, clock)
+    notifications = ControlTopicNotifications(topic, stored, clock)
     told: list[tuple[float, set[str]]] = []
     topic.streams, stored.streams = {"orders"}, {"a/b=c"}
     for tenth in range(300):
@@ -371,28 +371,34 @@ def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
         if tenth == 50:
             topic.streams.add("orders")
             stored.streams.add("a/b=c")
-        if found := news.take():
+        if found := notifications.take():
             told.append((clock.now_s, set(found)))
     assert told == [(0.0, {"orders", "a/b=c"}), (5.0, {"orders"}), (10.0, {"a/b=c"})]
     assert stored.looks == 3
     topic.is_heard = False
     for tenth in range(300, 400):
         clock.now_s = tenth / 10
-        news.take()
+        notifications.take()
     assert 12 <= stored.looks <= 14, "each second"
 
 
 def test_what_costs_no_request_is_taken_at_once() -> None:
-    clock, news = HandClock(0.0), Said()
+    clock, notifications = HandClock(0.0), Said()
     turns = LoadTrigger(
-        Schedule("on-marker"), RequestQueue(), clock, Metrics(), news=news, look_every_s=0, app_ids=STREAMS
+        Schedule("on-marker"),
+        RequestQueue(),
+        clock,
+        Metrics(),
+        notifications=notifications,
+        look_every_s=0,
+        app_ids=STREAMS,
     )
     first = turns.next(NOON)
     assert first is not None
     turns.ended(first, [StreamReport(app_id) for app_id in STREAMS], NOON)
     clock.now_s = 30.0
     assert turns.next(NOON) is None
-    news.streams.add("orders")
+    notifications.streams.add("orders")
     clock.now_s += 0.01
     turn = turns.next(NOON)
     assert turn is not None

@@ -195,18 +195,18 @@ def test_the_last_words_of_a_writer_that_the_topic_did_not_take_are_in_the_stage
 
 
 def test_each_stream_is_told_at_most_once_a_second_and_waits_for_no_other() -> None:
-    store, clock, topic = FsspecStore("memory://bearer"), HandClock(), Topic()
+    store, clock, topic = FsspecStore("memory://notifier"), HandClock(), Topic()
     stage = ObjectStage(store, lambda _: store, clock, lambda: "", "w")
-    bearer = LoaderNotifier(stage, clock, structlog.get_logger(), Metrics(), topic)
+    notifier = LoaderNotifier(stage, clock, structlog.get_logger(), Metrics(), topic)
     for tenth in range(30):
-        bearer.sealed("busy")
+        notifier.sealed("busy")
         if tenth == 5:
-            bearer.sealed("rare")
-        bearer.tell()
+            notifier.sealed("rare")
+        notifier.tell()
         if tenth == 5:
             assert topic.sent == ["busy", "rare"]
         clock.now_s += 0.1
     assert topic.sent == ["busy", "rare", "busy", "busy"]
-    bearer.end()
+    notifier.end()
     assert topic.sent[-1] == "busy", "nothing is left untold"
     assert list(store.list("news/")) == []

@@ -16,7 +16,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S
 from common.stage.markers import MarkerName, TableKind, late_path, stray_path
-from common.stage.notifications import news_path
+from common.stage.notifications import notification_path
 from common.storage.store import FsspecStore
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.outbox.records import SCHEMA as SCHEMA_OF_OUTGOING
@@ -512,8 +512,8 @@ def test_a_chain_that_vanishes_while_it_is_read_is_not_taken_for_none(world: Wor
 
 
 def test_a_loader_is_notified_below_the_writers_name(world: World) -> None:
-    world.stage().tell_news("orders")
-    assert [found.path for found in world.store.list("news/")] == [news_path("orders", "w")]
+    world.stage().put_notification("orders")
+    assert [found.path for found in world.store.list("news/")] == [notification_path("orders", "w")]
 
 
 @pytest.mark.parametrize(("generation", "is_last"), [(0, False), (1, True)])
