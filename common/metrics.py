@@ -62,7 +62,9 @@ WRITER_REPEATED = _counter(
     "stage_writer_repeated_records_total", ("topic",), "Records that librdkafka delivered again, passed over."
 )
 WRITER_TOMBSTONES = _counter("stage_writer_tombstones_total", ("topic",), "Records without a value, skipped.")
-WRITER_FILTERED = _counter("stage_writer_filtered_total", ("app_id",), "Records that `where` left out.")
+WRITER_FILTERED = _counter(
+    "stage_writer_filtered_total", ("app_id",), "Records that `where` left out, or that change no row."
+)
 WRITER_VIOLATIONS = _counter(
     "stage_writer_expectation_violations_total",
     ("app_id", "rule"),

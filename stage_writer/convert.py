@@ -128,7 +128,7 @@ class RecordPipeline:
     def begin(self, messages: Messages) -> Slice:
         """The steps before a row may become several."""
         decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
         for step in self._steps[: self._before]:
             rows = step.apply(rows, messages)
         return Slice(messages, rows, decoded.tombstones)

@@ -150,7 +150,7 @@ class TablesConverter:
 
     def _staged(self, messages: Messages, chosen: Rows, tombstones: Index) -> list[StagedRows]:
         arrived: list[tuple[int, Part]] = []
-        rejects, without_rows = list(chosen.rejects), [tombstones]
+        rejects, without_rows, filtered = list(chosen.rejects), [tombstones], [chosen.filtered]
         for group in self._groups:
             if chosen.tables is None:
                 continue
@@ -162,8 +162,9 @@ class TablesConverter:
             arrived += [(number, Part(picked[index], part)) for number, part, index in parted(rows)]
             rejects += [_placed(reject, picked, group.name) for reject in rows.rejects]
             without_rows.append(picked[begun.tombstones])
+            filtered.append(picked[rows.filtered])
         gone = np.unique(np.concatenate(without_rows))
-        outcome = together(arrived, rejects, gone, len(messages), np.sort(chosen.filtered))
+        outcome = together(arrived, rejects, gone, len(messages), np.unique(np.concatenate(filtered)))
         outcome = replace(outcome, violations=chosen.violations)
         return staged_of(messages, outcome, self._row_formats, self._dead_letters)
 
@@ -246,7 +247,7 @@ class _Choice:
     def of(self, messages: Messages) -> tuple[Rows, Index]:
         """The messages' tables, rejects and filtered ones; and the tombstones."""
         decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
         for step in self._steps:
             rows = step.apply(rows, messages)
         return rows, decoded.tombstones

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.schema import Field, Primitive, StructType
+from common.settings.envelopes import is_lenient
 from common.settings.formats import Forms, path_steps
 from common.settings.merging import record_names
 from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avro_pass, parsed
@@ -18,12 +19,15 @@ from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
+from stage_writer.decode.envelopes.forms import ENVELOPES
 from stage_writer.decode.envelopes.framing import (
     FramedDecoder,
     HeaderFramedDecoder,
     KeyHeaderFramedDecoder,
     UnframedDecoder,
 )
+from stage_writer.decode.envelopes.old_keys import old_keys_of
+from stage_writer.decode.envelopes.row_change_decoder import RowChangeDecoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
@@ -83,7 +87,7 @@ def decoder_of(
     """
     columns = stream.schema_of_columns
     rescue_column = stream.rescue_column if stream.rescues else None
-    reading = Reading(stream.forms, lenient=stream.coerce == "lenient", non_finite=stream.format != "json")
+    reading = Reading(stream.forms, lenient=is_lenient(stream), non_finite=stream.format != "json")
     decoder: Decodes
     if stream.jmespath:
         decoder = JmesPathDecoder(columns, stream.jmespath, reading, rescue_column=rescue_column, first_pass=first_pass)
@@ -91,7 +95,7 @@ def decoder_of(
         make = partial(Decoder, reading=reading, rescue_column=rescue_column, first_pass=first_pass)
         decoder = PlainRecords(EvolvingDecoder(columns, gained, make) if gained else make(columns))
     if stream.has_events:
-        decoder = EventDecoder(decoder, first_pass)
+        decoder = _of_events(stream, decoder, first_pass)
     if stream.framing == "none":
         return decoder if stream.schema_file is None else UnframedDecoder(decoder, reader_of_file(stream, inputs))
     if schemas is None:
@@ -99,6 +103,13 @@ def decoder_of(
         raise TypeError(msg)
     framed = FramedDecoder if stream.framing == "confluent" else HeaderFramedDecoder
     return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs))
+
+
+def _of_events(stream: Stream, decoder: Decodes, first_pass: MakeFirstPass) -> Decodes:
+    envelope = ENVELOPES.get(stream.envelope)
+    if envelope is None:
+        return EventDecoder(decoder, first_pass)
+    return RowChangeDecoder(decoder, envelope, old_keys_of(stream), first_pass)
 
 
 def reader_of_file(stream: Stream, inputs: RecordInputs) -> RecordReader:
@@ -121,7 +132,7 @@ def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordI
     """Opens message keys that have the records' format in a frame; None where keys are JSON or text."""
     if stream.format == "json" or stream.framing == "none" or schemas is None:
         return None
-    columns, reading = stream.schema_of_columns, Reading(stream.forms, lenient=stream.coerce == "lenient")
+    columns, reading = stream.schema_of_columns, Reading(stream.forms, lenient=is_lenient(stream))
     if stream.format == "avro":
         keys = StructType(tuple(columns.field(name) or Field(name, Primitive.STRING) for name in _key_names(stream)))
         make = make_avro_reader(keys, reading, None, inputs.avro_pass, is_key=True)
@@ -160,7 +171,7 @@ def _hints(stream: Stream) -> tuple[StructType, Reading]:
         images = ("before", "after")
         columns = StructType(tuple(Field(image, columns) for image in images))
         forms = Forms(None, dict.fromkeys(images, forms))
-    return columns, Reading(forms, lenient=stream.coerce == "lenient")
+    return columns, Reading(forms, lenient=is_lenient(stream))
 
 
 def _compiler(inputs: RecordInputs) -> Compile:

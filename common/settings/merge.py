@@ -22,13 +22,13 @@ class MergeSettings(Section):
         default=None,
         min_length=1,
         description="SQL over the same inputs as `derive` and the derived columns: the operation of an event. "
-        "With `envelope: debezium` it is `_cdc.op`. Without it every record is an upsert.",
+        "With an `envelope` it is `_cdc.op`. Without it every record is an upsert.",
         examples=["op"],
     )
     deletes: tuple[str, ...] = Field(
         default=(),
         description="Values of `operation`, as text, that delete the key's row; any other value, and null, is an "
-        "upsert. With `envelope: debezium` it is `[d]`.",
+        "upsert. With an `envelope` it is what that sends: `[d]`, `[delete]` or `[DELETE]`.",
         examples=[["delete"]],
     )
     tombstones: str = Field(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import declared_columns_of_table, naming_of, table_columns_of
+from common.settings.envelopes import DELETES, gives_several_rows
 from common.tables.changes import MergeBy, merge_by
 
 if TYPE_CHECKING:
@@ -21,7 +22,13 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
     if stream.merge is None:
         return None
     merge = stream.merge
-    return merge_by(merge.keys, stream.kafka_column_names, merge.sequence, merge.soft_delete)
+    return merge_by(
+        merge.keys,
+        stream.kafka_column_names,
+        merge.sequence,
+        merge.soft_delete,
+        has_several_rows=gives_several_rows(stream),
+    )
 
 
 def columns_of_rows(stream: Stream) -> tuple[str, ...]:
@@ -37,7 +44,7 @@ def operation_of(stream: Stream) -> tuple[str, tuple[str, ...]] | None:
         return None
     if stream.merge.operation is not None:
         return stream.merge.operation, stream.merge.deletes
-    return ("_cdc.op", stream.merge.deletes or ("d",)) if stream.has_events else None
+    return ("_cdc.op", stream.merge.deletes or DELETES[stream.envelope]) if stream.has_events else None
 
 
 def record_names(stream: Stream) -> dict[str, str]:

@@ -137,9 +137,9 @@ class Stream(Section):
     )
     envelope: str = Field(
         default="plain",
-        pattern="^(plain|debezium)$",
-        description="`debezium`: a message is a change event; the row image is the record, and the column `_cdc` "
-        "describes the change. See [envelopes.md](envelopes.md).",
+        pattern="^(plain|debezium|maxwell|canal|dms)$",
+        description="`debezium`, `maxwell`, `canal`, `dms` (AWS DMS): a message is a change event; the row's image is "
+        "the record, and the column `_cdc` describes the change. See [envelopes.md](envelopes.md).",
     )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
@@ -461,7 +461,7 @@ class Stream(Section):
     @property
     def has_events(self) -> bool:
         """Whether messages are change events, so that rows have the column `_cdc`."""
-        return self.envelope == "debezium"
+        return self.envelope != "plain"
 
     @property
     def forms(self) -> Forms:

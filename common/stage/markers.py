@@ -18,6 +18,8 @@ Rules:
    know mixed files would add the file to the table as it is.
 8. A table whose rows are to be merged (common/tables/changes.py) gives a marker version 5: a reader that does not know
    merges would append its events as rows.
+   Where a message may have several such rows it has version 7: a reader that does not know their order might let an
+   earlier one win.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
    end in addition to the sums; a marker of an older release has them at its end only.
 10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 6
+VERSION = 7
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
@@ -237,6 +239,8 @@ class Manifest:
     @property
     def version(self) -> int:
         """The lowest version of the format that expresses it."""
+        if any(table.merge is not None and table.merge.row is not None for table in self.tables):
+            return 7
         if self.state is not None and self.state.is_in_topics:
             return 6
         if any(table.merge is not None for table in self.tables):
@@ -288,11 +292,14 @@ class _StoredFile(Stored):
     statistics: str
 
 
-class _StoredMerge(Stored):
+class _StoredMerge(Lean):
+    OMITTED = ("row",)
+
     keys: list[str] = Field(min_length=1)
     place: list[str] = Field(min_length=3, max_length=3)
     sequence: str | None
     soft_delete: str | None
+    row: str | None = None
 
 
 class _StoredTable(Lean):
@@ -323,7 +330,7 @@ class _StoredUndeclared(Stored):
 class _StoredManifest(Lean):
     OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
 
-    version: Literal[1, 2, 3, 4, 5, 6]
+    version: Literal[1, 2, 3, 4, 5, 6, 7]
     topic: str
     partition: Count
     start: StoredOffset
@@ -438,6 +445,7 @@ def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
         "place": list(merge.place),
         "sequence": merge.sequence,
         "soft_delete": merge.soft_delete,
+        "row": merge.row,
     }
 
 
@@ -515,7 +523,9 @@ def _require_own(name: MarkerName, table: _StoredTable, file: _StoredFile) -> No
 
 
 def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
-    return MergeBy(tuple(stored.keys), _place_from_stored(stored.place), stored.sequence, stored.soft_delete)
+    return MergeBy(
+        tuple(stored.keys), _place_from_stored(stored.place), stored.sequence, stored.soft_delete, stored.row
+    )
 
 
 def _place_from_stored(stored: list[str]) -> Place:

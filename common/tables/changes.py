@@ -6,6 +6,8 @@ Rules:
    loaded.
 2. Such rows wait below the stage, in offset order, with all columns of the table and those that only merging needs,
    whose names start with ``_merge_`` (`staged_columns`). The table never has these.
+3. Where one message may have several rows, a column has their order in the message (`MergeBy.row`): they may be about
+   one key, and share their record identity.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ RESERVED = "_merge_"
 """The reserved prefix for columns of a merge stream."""
 DELETE_COLUMN = "_merge_delete"
 """BOOLEAN: whether the event deletes its key's row."""
+ROW_COLUMN = "_merge_row"
+"""INTEGER: which of its message's rows a row is, from 0 on."""
 _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
 
 
@@ -34,20 +38,34 @@ class MergeBy:
     """The column that says which of a key's events is newer; null only for deletes. None for their order in Kafka."""
     soft_delete: str | None = None
     """The BOOLEAN column that is true for deleted rows; None where they are removed."""
+    row: str | None = None
+    """The column with a row's index in its message; None where each message has one row."""
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns by which staged rows are ordered as their source sent them."""
+        return self.place if self.row is None else (*self.place, self.row)
 
 
 def merge_by(
-    keys: tuple[str, ...], kafka_columns: tuple[str, ...], sequence: str | None, soft_delete: str | None
+    keys: tuple[str, ...],
+    kafka_columns: tuple[str, ...],
+    sequence: str | None,
+    soft_delete: str | None,
+    *,
+    has_several_rows: bool = False,
 ) -> MergeBy:
     """``kafka_columns`` are the table's own columns of the record identity, empty if it has none."""
     place = kafka_columns[:3] if kafka_columns else _OWN_PLACE
-    return MergeBy(keys, (place[0], place[1], place[2]), sequence, soft_delete)
+    row = ROW_COLUMN if has_several_rows else None
+    return MergeBy(keys, (place[0], place[1], place[2]), sequence, soft_delete, row)
 
 
 def staged_columns(table: StructType, by: MergeBy) -> StructType:
     """The columns of the staged rows: the table's, then those that only merging needs."""
     place = (field for field in place_fields(by.place) if table.field(field.name) is None)
-    return table.with_fields((*place, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
+    row = () if by.row is None else (Field(by.row, Primitive.INTEGER),)
+    return table.with_fields((*place, *row, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
 
 
 def table_columns(staged: StructType) -> StructType:

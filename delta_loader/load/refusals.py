@@ -81,8 +81,10 @@ class Refusals:
         if not commit.written:  # without rows here; its counts are of all tables
             return without_refused(commit, known, counted=alone)
         have = {record.place for record in known}
-        if commit.merges:  # The next check runs as if these records, of one row each, had never been sent.
-            commit, known = without_refused(commit, (replace(one, rows=1) for one in known), counted=alone), []
+        if commit.merges:  # The next check runs as if these records had never been sent.
+            has_one = all(write.shape.merge is None or write.shape.merge.row is None for write in commit.written)
+            gone = [replace(one, rows=1) for one in known] if has_one else known
+            commit, known = without_refused(commit, gone, counted=alone), []
         found: list[RefusedRecord] = []
         if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
             found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)

@@ -87,8 +87,12 @@ class ConstraintChecker:
         if not frames:
             return []
         found = _found(reduce(DataFrame.unionByName, frames), place, most)
-        if not found:
-            return []
+        return self._counted(found, writes, place) if found else []
+
+    def _counted(
+        self, found: Sequence[tuple[str, int, int, str]], writes: Sequence[SparkWrite], place: Place
+    ) -> list[RefusedRecord]:
+        """The records, with how many rows each would have had."""
         offsets = sorted({int(offset) for _, _, offset, _ in found})
         places = reduce(DataFrame.unionByName, [self._staged(write).select(*place) for write in writes])
         several = places.where(functions.col(place[2]).isin(offsets)).groupBy(*place).count().collect()
@@ -96,7 +100,7 @@ class ConstraintChecker:
         return [_record(*one, counts[one[:3]]) for one in found]
 
     def _events(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """Each event is one row that would have been merged."""
+        """Of each event the rows would have been merged, one unless its message has several."""
         by = writes[0].shape.merge
         frames = []
         if by is not None and any(write.casts for write in writes):
@@ -108,7 +112,9 @@ class ConstraintChecker:
         if not frames:
             return []
         found = _found(reduce(DataFrame.unionByName, frames), JUDGED_PLACE, most)
-        return [_record(*one, 1) for one in found]
+        if by is None or by.row is None or not found:
+            return [_record(*one, 1) for one in found]
+        return self._counted(found, event_writes(writes, by), by.place)
 
     def _staged(self, write: SparkWrite) -> DataFrame:
         return DataFrame(staged_rows(self._gateway, write, self._stage_url, placed=True), self._spark)

@@ -158,8 +158,8 @@ class Messages:
         return Messages.of([batch.part(low, high) for batch, low, high in cuts])
 
     def taken(self, index: NDArray[np.int64]) -> Messages:
-        """Some of the messages, by rising indices; ``batches`` stay whole, as the messages' origin."""
-        if len(index) == len(self):
+        """Some of the messages, by rising indices, each as often as it is named; ``batches`` stay, as their origin."""
+        if len(index) == len(self) and bool(np.all(index[1:] > index[:-1])):
             return self
         places = pa.array(index)
         headers = None if self.headers is None else self.headers.take(places)

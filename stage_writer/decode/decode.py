@@ -16,7 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -48,16 +48,18 @@ _STRICT_MESSAGES = 256
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The result of a batch: each message's index is with the rows, the rejects or the tombstones, once."""
+    """The result of a batch: each message's index is in one of its parts, once; some envelopes give it several rows."""
 
     rows: pa.Table
     """The declared columns, nullable, with the Arrow types of `common.schema.to_arrow_schema`."""
     row_index: NDArray[np.int64]
-    """For each row, the index of its message in the batch. Strictly rising."""
+    """For each row, the index of its message in the batch. Rising; strictly, but for messages of several rows."""
     rejects: tuple[Reject, ...]
     """By rising index."""
     tombstones: NDArray[np.int64]
     """The indices of messages whose value is null."""
+    passed_over: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The indices of messages of a feed of changes that change no row. Rising."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,10 @@ class ErrorClass(StrEnum):
     """A message of a stream with `validate` does not satisfy its JSON Schema."""
 
     NOT_AN_EVENT = "not_an_event"
-    """A message of a stream with `envelope: debezium` is not a row change: it lacks its `op` or its image."""
+    """A message of a stream with an `envelope` is not a row change: it lacks its operation or its image."""
+
+    TRUNCATED = "truncated"
+    """The event says that the source table was truncated; the rows of the stream's table stay."""
 
     EXPRESSION_FAILED = "expression_failed"
     """An expression of the settings (`jmespath`, `where`, `derive`, `route`) failed for this record."""
@@ -103,3 +106,9 @@ class Reject:
     index: int
     error_class: ErrorClass
     error: str
+
+
+def truncated() -> Refusal:
+    """The refusal of an event by which a table was truncated."""
+    text = "the source table was truncated: the rows of the stream's table stay until you delete them"
+    return Refusal(ErrorClass.TRUNCATED, text)

@@ -108,16 +108,24 @@ class Evaluator:
         """The values for all rows except those that fail, which become rejects."""
         if self.needs_headers:
             rows = with_readable_headers(rows, messages)
-        source = rows.table
-        if self._kafka_parts:
-            source = source.append_column(KAFKA, _kafka_column(self._kafka_parts, rows.index, messages))
-        values, failures = self._evaluate(source)
+        values, failures = self.evaluate_rows(rows, messages)
         if not failures:
             return Evaluated(rows, values)
         failing = np.zeros(len(rows), np.bool_)
         failing[list(failures)] = True
+        whole = rows.whole(failing)
+        if whole.sum() > len(failures):
+            others = pa.array(~whole[~failing])
+            values = [column.filter(others) for column in values]
         rejects = (Reject(int(rows.index[row]), ErrorClass.EXPRESSION_FAILED, why) for row, why in failures.items())
         return Evaluated(rows.without(failing, rejects), values)
+
+    def evaluate_rows(self, rows: Rows, messages: Messages) -> tuple[list[pa.ChunkedArray], dict[int, str]]:
+        """The values for the rows that do not fail, and why the others do, by their index; headers are readable."""
+        source = rows.table
+        if self._kafka_parts:
+            source = source.append_column(KAFKA, _kafka_column(self._kafka_parts, rows.index, messages))
+        return self._evaluate(source)
 
     def _bind(self, expression: CheckedExpression, example: pa.Table) -> DataType:
         try:

@@ -72,7 +72,7 @@ class Expectations:
         broken = {name: found for name, found in broken.items() if found}
         if not broken:
             return rows
-        violations = {name: rows.index[sorted(found)] for name, found in broken.items()}
+        violations = {name: np.unique(rows.index[list(found)]) for name, found in broken.items()}
         stops = self._reasons(broken, OnFail.HOLD)
         letters = self._reasons(broken, OnFail.DEAD_LETTER)
         failing = np.zeros(len(rows), np.bool_)
@@ -94,9 +94,9 @@ class Expectations:
 
     def _broken(self, rows: Rows, messages: Messages) -> dict[str, dict[int, str]]:
         """By rule, the rows that break it, and why."""
-        evaluated = self._together.evaluate(rows, messages)
-        if len(evaluated.rows) == len(rows):
-            falses = [~pc.fill_null(values, fill_value=True).to_numpy() for values in evaluated.values]
+        columns, failures = self._together.evaluate_rows(rows, messages)
+        if not failures:
+            falses = [~pc.fill_null(values, fill_value=True).to_numpy() for values in columns]
             return {
                 name: dict.fromkeys(np.flatnonzero(false).tolist(), self._is_false(name))
                 for name, false in zip(self._rules, falses, strict=True)
@@ -107,13 +107,10 @@ class Expectations:
         """The same for one rule: where any of them fails for a row, they are evaluated one by one."""
         if name not in self._alone:
             self._alone[name] = Evaluator(self._seen, {_setting(name): self._rules[name]})
-        evaluated = self._alone[name].evaluate(rows, messages)
-        (values,) = evaluated.values
-        false = evaluated.rows.index[~pc.fill_null(values, fill_value=True).to_numpy()]
-        reasons = dict.fromkeys(np.searchsorted(rows.index, false).tolist(), self._is_false(name))
-        for reject in evaluated.rows.rejects[len(rows.rejects) :]:
-            reasons[int(np.searchsorted(rows.index, reject.index))] = reject.error
-        return reasons
+        (values,), failures = self._alone[name].evaluate_rows(rows, messages)
+        kept = np.setdiff1d(np.arange(len(rows)), list(failures))
+        false = kept[~pc.fill_null(values, fill_value=True).to_numpy()]
+        return {**dict.fromkeys(false.tolist(), self._is_false(name)), **failures}
 
     def _is_false(self, name: str) -> str:
         return f"{_setting(name)} is false: {self._rules[name].strip()}"

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 from common.settings.formats import path_steps
 from stage_writer.decode.envelopes.debezium import open_strictly
+from stage_writer.decode.envelopes.forms import ENVELOPES
 from stage_writer.decode.envelopes.framing import body_of
+from stage_writer.decode.json_document import Object, json_text
 from stage_writer.decode.rejects import Refusal
+from stage_writer.decode.strict import document_of
 from stage_writer.decode.unknown.census import FieldCensus, paths_of
 from stage_writer.shape.jmespath.expressions import fields_of
 
@@ -60,7 +63,12 @@ def opener_of(stream: Stream, json_of: Opens | None = None) -> Opens:
         body = opens(message)
         if body is None or not stream.has_events:
             return body
+        envelope = ENVELOPES.get(stream.envelope)
+        if envelope is not None:
+            document = document_of(body, sourced=True)
+            image = None if isinstance(document, Refusal) else envelope.image_of(document)
+            return json_text(image).encode() if isinstance(image, Object) else None
         found = open_strictly(body)
-        return None if isinstance(found, Refusal) else found[0].encode()
+        return None if found is None or isinstance(found, Refusal) else found[0].encode()
 
     return opened

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
 
 SETTING = "route"
 OWN = 0
@@ -87,6 +88,8 @@ class Router:
         if self._is_several:  # each table once
             pairs = np.unique(owners * self._tables + numbers)
             owners, numbers = pairs // self._tables, pairs % self._tables
+        if rows.has_several:
+            return self._of_one_route(rows, (owners, numbers), lost, evaluated.values[0], len(messages))
         kept = ~lost[owners]
         counts = np.bincount(rows.index[owners[kept]], minlength=len(messages))
         rows = rows.with_destinations(Destinations.of(numbers[kept], counts))
@@ -94,6 +97,25 @@ class Router:
             return rows
         evaluated_routes = evaluated.values[0]
         return rows.without(lost, self._rejects(evaluated_routes, np.flatnonzero(lost), rows.index))
+
+    def _of_one_route(
+        self, rows: Rows, pairs: tuple[Index, Index], lost: Mask, routes: pa.ChunkedArray, count: int
+    ) -> Rows:
+        """The same where messages have several rows, which all go to the same tables; ``pairs`` are rows and tables."""
+        owners, numbers = pairs
+        messages = rows.index[owners]
+        together = np.unique(messages * self._tables + numbers)
+        tables = np.bincount(together // self._tables, minlength=count)
+        each = np.bincount(messages, minlength=count)
+        several = (each != tables * np.bincount(rows.index, minlength=count))[rows.index]
+        why = "its rows have several routes, and all rows of a message go to the same tables"
+        rejects = [*self._rejects(routes, np.flatnonzero(lost), rows.index)]
+        rejects += [Reject(place, ErrorClass.UNROUTED, why) for place in rows.index[several].tolist()]
+        gone = np.zeros(count, np.bool_)
+        gone[rows.index[several | lost]] = True
+        kept = ~gone[together // self._tables]
+        found = Destinations.of((together % self._tables)[kept], np.where(gone, 0, tables))
+        return rows.with_destinations(found).without(several | lost, rejects)
 
     def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
         known = set(self._values.to_pylist())

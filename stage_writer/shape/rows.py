@@ -4,7 +4,8 @@ Rules:
 
 1. A step takes rows and returns rows. What it removes it accounts for: as rejects, or as filtered. So at any time each
    message is in exactly one of the rows, the rejects, the filtered ones or the tombstones.
-2. Rows stay in the order of their messages. `Rows.index` rises; strictly, until one message is exploded into several.
+2. Rows stay in the order of their messages. `Rows.index` rises; strictly, until one message is exploded into several
+   rows, or if its envelope has several. A message with a failing row is a reject as a whole.
 3. A step's columns are known at construction, and errors in them are found then.
 """
 
@@ -96,7 +97,7 @@ class Rows:
     rejects: tuple[Reject, ...] = ()
     """In any order, at most one per message."""
     filtered: Index = field(default_factory=_none)
-    """The messages that a condition filtered. Rising."""
+    """The messages that are left out: by a condition, or because they change no row. Rising."""
     violations: Mapping[str, Index] = field(default_factory=dict)
     """By rule of `expect`, the messages that break it, dead letters included. Rising."""
     stops: tuple[Stop, ...] = ()
@@ -115,14 +116,29 @@ class Rows:
         """The same rows with other columns."""
         return replace(self, table=table)
 
+    @property
+    def has_several(self) -> bool:
+        """Whether a message has several rows."""
+        return bool((self.index[1:] == self.index[:-1]).any())
+
+    def whole(self, some: Mask) -> Mask:
+        """These rows, and all others of the same messages."""
+        if not self.has_several:
+            return some
+        mask: Mask = np.isin(self.index, self.index[some])
+        return mask
+
     def without(self, failing: Mask, rejects: Iterable[Reject]) -> Rows:
-        """The rows without those that fail; one reject is given for each of these."""
-        kept = ~failing
+        """The rows without those that fail, and without others of their messages; a reject is given for each."""
+        kept = ~self.whole(failing)
+        by_message: dict[int, Reject] = {}
+        for reject in rejects:
+            by_message.setdefault(reject.index, reject)
         return replace(
             self,
             table=self.table.filter(pa.array(kept)),
             index=self.index[kept],
-            rejects=(*self.rejects, *rejects),
+            rejects=(*self.rejects, *by_message.values()),
         )
 
 

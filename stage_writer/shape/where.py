@@ -48,5 +48,6 @@ class Condition:
         true = pc.fill_null(answers, fill_value=False).to_numpy()
         if true.all():
             return rows
-        filtered = np.concatenate([rows.filtered, rows.index[~true]])
+        left_out = np.setdiff1d(rows.index[~true], rows.index[true])  # of several rows of a message some may be kept
+        filtered = np.sort(np.concatenate([rows.filtered, left_out]))
         return replace(rows, table=rows.table.filter(pa.array(true)), index=rows.index[true], filtered=filtered)

@@ -110,7 +110,7 @@ class ColumnsConverter:
 
     def _outcome(self, topic: str, messages: Messages) -> Outcome:
         decoded = self._decoders[topic].decode(messages.values)
-        begun = Rows(decoded.rows, decoded.row_index, decoded.rejects)
+        begun = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
         arrived = list(self._walk(self.topology.sources[topic].name, begun, messages))
         if len(arrived) == 1:
             (only,) = arrived

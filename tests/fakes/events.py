@@ -17,10 +17,16 @@ class Event:
     value: str | None
     deletes: bool
     sequence: int | None = None
+    row: int = 0
+    """Which of its message's rows it is."""
 
     @property
     def place(self) -> tuple[str, int, int]:
         return self.topic, self.partition, self.offset
+
+    @property
+    def order(self) -> tuple[str, int, int, int]:
+        return *self.place, self.row
 
 
 @dataclass
@@ -52,7 +58,7 @@ def replay(
     """
     highest: dict[Key, int] = {}  # also of rows that were deleted, until the load ends
     refused: set[Place] = set()
-    for event in sorted(load, key=lambda event: event.place):
+    for event in sorted(load, key=lambda event: event.order):
         row, at = table.get(event.key), event.sequence if sequenced else None
         made = Row(None, at, deleted=True) if event.deletes else Row(event.value, at, offset=event.offset)
         if forbids(made) and (not event.deletes or (soft and row is None)):

@@ -8,20 +8,21 @@ from collections.abc import Sequence
 import duckdb
 
 from common.tables.changes import DELETE_COLUMN, MergeBy
-from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes
+from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes, judged_order
 
 
 def judged(
     connection: duckdb.DuckDBPyConnection, columns: Sequence[str], by: MergeBy, check: str, bounds: Sequence[str] = ()
 ) -> set[tuple[str, int, int]]:
     """Places of the events in ``staged`` of which ``target`` takes no row; ``columns`` are those that are staged."""
-    place = ", ".join(f'"{one}" AS "{made}"' for one, made in zip(by.place, JUDGED_PLACE, strict=True))
+    order = judged_order(by)
+    place = ", ".join(f'"{one}" AS "{made}"' for one, made in zip(by.order, order, strict=True))
     given = {*by.keys, by.sequence, by.soft_delete}
     alone = [f'"{name}"' if name in given else f'NULL AS "{name}"' for name in columns]
     own = [f'"{name}"' for name in columns]
     upserts = f'SELECT {", ".join(own)}, {place} FROM staged WHERE NOT "{DELETE_COLUMN}"'
     deletes = f'SELECT {", ".join(alone)}, {place} FROM staged WHERE "{DELETE_COLUMN}"'
-    names = ", ".join((*(f'"{key}"' for key in by.keys), *JUDGED_PLACE))
+    names = ", ".join((*(f'"{key}"' for key in by.keys), *order))
     passes = f"coalesce({check}, false)"
     views = {
         "bad": f"SELECT {names} FROM ({upserts}) WHERE NOT {passes}",

@@ -174,3 +174,55 @@ def test_a_table_follows_a_source_that_gains_a_column(
     assert rows == {0: ("Jena", 2), 2: ("Jena", None), 3: ("Ulm", 1), 4: ("Bonn", None), 5: ("Bonn", None)}
     assert found.where("id = 0 AND tier = 2").count() == 1
     assert read(spark, tmp_path) == database.rows
+
+
+def canal(kind: str, *rows: dict[str, str], old: object = None, sql: str = "", is_ddl: bool = False) -> str:
+    about = {"database": "shop", "table": "customers", "es": 1774927057000, "ts": 1774927057007, "isDdl": is_ddl}
+    return json.dumps({**about, "type": kind, "sql": sql, "data": rows or None, "old": old})
+
+
+def test_a_table_follows_canal_s_messages_of_several_rows(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Keys that move, rows of one message about one key, and a message of which the table takes only some rows."""
+    topic, table = new_topic(1), f"{tmp_path}/customers"
+    stream = {
+        "app_id": "customers",
+        "topics": [topic],
+        "table": table,
+        "columns": "id BIGINT, city STRING",
+        "envelope": "canal",
+        "load": "merge",
+        "merge": {"keys": ["id"]},
+    }
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [stream],
+        }
+    )
+    database = Database(kafka.bootstrap_servers, topic)
+
+    def send(*messages: str) -> None:
+        for message in messages:
+            database.producer.produce(topic, message, partition=0)
+        load(programs, config, database, spark)
+
+    send(canal("INSERT", *({"id": str(number), "city": "Bonn"} for number in range(1, 6))))
+    assert read(spark, tmp_path) == dict.fromkeys(range(1, 6), "Bonn")
+    spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT known CHECK (city <> 'Nowhere')")
+    send(
+        canal("ALTER", is_ddl=True, sql="ALTER TABLE customers ADD note TEXT"),
+        canal("UPDATE", {"id": "6", "city": "Ulm"}, {"id": "5", "city": "Jena"}, old=[{"id": "5"}, {"id": "4"}]),
+        canal("UPDATE", {"id": "1", "city": "Kiel"}, {"id": "2", "city": "Nowhere"}, old=[{"city": "Bonn"}] * 2),
+        canal("DELETE", {"id": "3", "city": "Bonn"}),
+        canal("TRUNCATE", is_ddl=True, sql="TRUNCATE TABLE customers"),
+    )
+    assert read(spark, tmp_path) == {1: "Bonn", 2: "Bonn", 5: "Jena", 6: "Ulm"}
+    letters = spark.read.format("delta").load(f"{table}_dead_letters").select("_kafka_offset", "error_class").collect()
+    assert sorted(map(tuple, letters)) == [(3, "refused_by_table"), (5, "truncated")]
+    report = in_process.verify(config, spark)
+    assert (report.failure, report.is_clean) == (None, True)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 import duckdb
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from common.schema import Field, Primitive, StructType
 from common.stage.markers import StagedFile
-from common.tables.changes import DELETE_COLUMN, MergeBy
+from common.tables.changes import DELETE_COLUMN, ROW_COLUMN, MergeBy
 from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.statement import MergeStatement
 from tests.conftest import examples
@@ -24,8 +25,11 @@ _ids, _names = st.integers(0, 3), st.sampled_from(["a", "b", "it's"])
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[list[Event]]:
-    """Loads of events; each Kafka partition's offsets rise from load to load."""
+def histories(draw: st.DrawFn, *, several: bool = False) -> list[list[Event]]:
+    """Loads of events; each Kafka partition's offsets rise from load to load.
+
+    With ``several`` a message may have several rows.
+    """
     ends: dict[tuple[str, int], int] = {}
     loads: list[list[Event]] = []
     for _ in range(draw(st.integers(1, 4))):
@@ -39,8 +43,17 @@ def histories(draw: st.DrawFn) -> list[list[Event]]:
             key = (draw(_ids), draw(_names))
             value = None if deletes else draw(st.none() | st.sampled_from("xyz"))
             load.append(Event(*source, offset, key, value, deletes, sequence))
+            if several and len(load) > 1 and draw(st.booleans()):
+                load[-1] = _after(load[-2], load[-1])
+                ends[source] = offset
         loads.append(load)
     return loads
+
+
+def _after(first: Event, event: Event) -> Event:
+    """The event as the next row of the first one's message."""
+    place = replace(event, topic=first.topic, partition=first.partition, offset=first.offset)
+    return replace(place, row=first.row + 1)
 
 
 def merged(
@@ -56,7 +69,7 @@ def merged(
 
     ``refused`` gets the places of events that the table's ``check`` forbids, which are left out.
     """
-    by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None)
+    by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None, ROW_COLUMN)
     columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(
@@ -65,16 +78,16 @@ def merged(
         )
         connection.execute(
             'CREATE TABLE staged (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
-            f"_kafka_partition INT, _kafka_offset BIGINT, {DELETE_COLUMN} BOOLEAN)"
+            f"_kafka_partition INT, _kafka_offset BIGINT, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN)"
         )
         for load in loads:
             connection.execute("DELETE FROM staged")
             staged = [
-                [*one.key, one.value, one.sequence if sequenced else None, one.deletes, *one.place, one.deletes]
+                [*one.key, one.value, one.sequence if sequenced else None, one.deletes, *one.order, one.deletes]
                 for one in load
             ]
             if staged:
-                connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
+                connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
             bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
             if check is not None and refused is not None:
                 found = judged(connection, columns, by, check, bounds)
@@ -105,7 +118,7 @@ def event(offset: int, value: str | None, sequence: int | None = None) -> Event:
 
 
 @settings(max_examples=examples(0.5))
-@given(histories(), st.booleans(), st.booleans())
+@given(histories() | histories(several=True), st.booleans(), st.booleans())
 @example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
 @example([[event(0, "x", 4)], [event(1, "y", 3), event(2, None, 4)]], True, True)  # noqa: FBT003
 @example([[event(0, None, 3)], [event(1, "y", 2)], [event(2, "z", 3)]], True, True)  # noqa: FBT003

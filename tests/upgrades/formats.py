@@ -1,7 +1,7 @@
 """One value of each format that outlives a process, as today's code writes it.
 
 ``python -m tests.upgrades.formats VERSION`` writes them into ``files/VERSION/``, once for each release, when it is
-made; what is there is never written again.
+made; what is there is never written again. ``files/next/`` has the formats that are newer than the last release.
 """
 
 from __future__ import annotations
@@ -91,6 +91,10 @@ MARKERS = {
     "marker-3": replace(MANIFEST, filtered=1, records=4),
     "marker-4": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,)),)),
     "marker-5": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), BY),)),
+    "marker-7": replace(
+        MANIFEST,
+        tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), replace(BY, row="_merge_row")),),
+    ),
     "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }
 REPLACEMENT = Replacement(

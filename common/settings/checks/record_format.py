@@ -1,8 +1,10 @@
-"""`format` of a stream, and what it needs to read its records."""
+"""`format` and `envelope` of a stream, and what they need to read its records."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from common.settings.envelopes import UPDATE, gives_several_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +24,21 @@ def _problems(stream: Stream) -> Iterator[str]:
         yield (
             f"format is {stream.format}, and nothing tells the schema that records were written with; write framing: "
             "confluent, or give a schema_file"
+        )
+    if binary and stream.envelope in UPDATE:
+        yield (
+            f"envelope is {stream.envelope}, which is JSON, and format is {stream.format}; leave format out, or write "
+            "envelope: debezium"
+        )
+    if stream.explode is not None and gives_several_rows(stream):
+        yield (
+            f"explode is given, and a message of envelope: {stream.envelope} may have several rows already; leave "
+            "explode out, and explode the array in a query of the table"
+        )
+    if stream.has_several_columns and gives_several_rows(stream):
+        yield (
+            f"a table has columns of its own, and a message of envelope: {stream.envelope} may have several rows, with "
+            "the same columns; give each table a stream of its own, with `where`"
         )
     if stream.validates and binary:
         yield f"validate is for JSON, and format is {stream.format}, whose records have its schema; leave validate out"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
+from common.settings.envelopes import gives_several_rows
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.deferred_ranges import deferred_of
@@ -164,7 +165,9 @@ class Verifier:
             )
             return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         made = stream.topology is not None  # a topology may do both
-        shape = Shape(filters=made or stream.where is not None, explodes=made or stream.explode is not None)
+        filters = stream.where is not None or stream.has_events
+        explodes = stream.explode is not None or gives_several_rows(stream)
+        shape = Shape(filters=made or filters, explodes=made or explodes)
         tables = Tables(
             rows,
             dead if has_dead else None,

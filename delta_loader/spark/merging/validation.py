@@ -20,7 +20,12 @@ from delta_loader.spark.checks import PROBLEM, TableChecks
 from delta_loader.spark.merging.merge_writes import events_of
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.tables.merging.bounds import key_bounds
-from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE, UnmatchedDeletes, kept_columns_asked
+from delta_loader.tables.merging.unmatched_deletes import (
+    JUDGED_PLACE,
+    UnmatchedDeletes,
+    judged_order,
+    kept_columns_asked,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,8 +84,9 @@ class MergeValidator:
             functions.col(quote_name(name)) if name in given else functions.lit(None).cast(field).alias(name)
             for name, field in ((name, self._events.schema[name].dataType) for name in self._columns.names)
         ]
-        alone = deletes.select(*columns, *JUDGED_PLACE)
-        doubtful = self._checks.failing(alone, (*self._by.keys, *JUDGED_PLACE))
+        order = judged_order(self._by)
+        alone = deletes.select(*columns, *order)
+        doubtful = self._checks.failing(alone, (*self._by.keys, *order))
         if not doubtful or (together := reduce(DataFrame.unionByName, doubtful)).isEmpty():
             return []
         told, sequence = alone, self._by.sequence

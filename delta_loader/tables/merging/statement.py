@@ -2,10 +2,10 @@
 
 Rules:
 
-1. Of a load's events of one key, the last one wins: the last in Kafka's order (topic, partition, offset), so if one key
-   is in two partitions, the higher partition counts. With a sequence, an event counts only if none of the key's events
-   before it in the load, and not the table's row, has a higher one; of equal ones the later counts. A delete without a
-   sequence always counts.
+1. Of a load's events of one key, the last one wins: the last in Kafka's order (topic, partition, offset; of one message
+   the last row), so if one key is in two partitions, the higher partition counts. With a sequence, an event counts only
+   if none of the key's events before it in the load, and not the table's row, has a higher one; of equal ones the later
+   counts. A delete without a sequence always counts.
 2. A load thus needs one row per key (`source`), and that row alone decides whether a row of the table changes, no
    matter what the other events were. The result of the merge is the same as a replay of all events, one by one: tests
    verify that.
@@ -147,7 +147,7 @@ class MergeStatement:
         return ", ".join(map(self._q, self.by.keys))
 
     def _place(self, direction: str) -> str:
-        return ", ".join(f"{self._q(name)} {direction}" for name in self.by.place)
+        return ", ".join(f"{self._q(name)} {direction}" for name in self.by.order)
 
     # The changes to the rows.
 

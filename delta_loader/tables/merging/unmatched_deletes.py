@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.schema import backticks, schema_from_json
-from common.stage.row_places import place_fields
 from common.tables.changes import RESERVED
 from common.tables.table_features import GENERATED
 
@@ -38,6 +37,11 @@ if TYPE_CHECKING:
 
 JUDGED_PLACE: Place = (f"{RESERVED}of_topic", f"{RESERVED}of_partition", f"{RESERVED}of_offset")
 """An event's record identity next to its row: the row of a soft delete has Kafka's columns empty."""
+
+
+def judged_order(by: MergeBy) -> tuple[str, ...]:
+    """The columns by which events are ordered next to their rows."""
+    return JUDGED_PLACE if by.row is None else (*JUDGED_PLACE, by.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class UnmatchedDeletes:
         return " AND ".join(f"{other}.{self.quote(key)} = d.{self.quote(key)}" for key in self.by.keys)
 
     def _place(self, table: str) -> str:
-        return ", ".join(f"{table}.{self.quote(field.name)}" for field in place_fields(JUDGED_PLACE))
+        return ", ".join(f"{table}.{self.quote(name)}" for name in judged_order(self.by))
 
 
 def kept_columns_asked(texts: Iterable[str], schema: str, staged: Collection[str]) -> tuple[str, ...]:

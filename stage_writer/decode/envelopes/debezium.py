@@ -6,10 +6,12 @@ Rules:
    absent or null is of the second kind.
 2. The record is `after` for the ops c, r and u, and `before` for d. It is read like any record: formats, lenience and
    unknown fields apply to its fields. The other image is ignored. `_cdc` is made of ``op``, ``ts_ms`` and ``source``.
-3. An event with another op, or without its image, is refused: it is not a row change (t, a truncated table; m, a
-   message). So is one with a duplicate part or payload.
+3. An event with another op, or without its image, is refused: it is not a row change (m, a message); t, a truncated
+   table, has a class of its own. So is one with a duplicate part or payload.
 4. The first pass reads ordinary events into columns of which the images are JSON text. The others are opened one at a
    time, and only that refuses.
+5. Records of the topics for schema changes, for transactions and for heartbeats are passed over: such topics have the
+   connector's prefix, so a pattern that matches its tables matches them too.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from stage_writer.decode.decode import Decoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
 from stage_writer.decode.reading import Reading
-from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
+from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ CDC_FIELD = Field(
 )
 _IMAGES = {"c": "after", "r": "after", "u": "after", "d": "before"}
 _PARTS = _EVENT.names
+_CHANGE_PARTS = frozenset({"op", "before", "after"})
+_TRUNCATES = "t"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class EventDecoder:
         """The result for the messages."""
         nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
         parts, left = self._opened(messages.values, np.flatnonzero(~nulls))
-        opened, refused = self._opened_strictly(messages.values, left)
+        opened, refused, passed_over = self._opened_strictly(messages.values, left)
         parts.append(opened)
         images = _in_place(pa.concat_arrays([part.images for part in parts]), [part.places for part in parts], nulls)
         decoded = self._inner.decode(replace(messages, values=images))
@@ -124,6 +128,7 @@ class EventDecoder:
             row_index=index,
             rejects=tuple(rejects[each] for each in sorted(rejects)),
             tombstones=np.flatnonzero(nulls),
+            passed_over=passed_over,
         )
 
     def _opened(self, values: pa.BinaryArray, present: Index) -> tuple[list[_Opened], Index]:
@@ -142,7 +147,9 @@ class EventDecoder:
             left.append(index[is_left])
         return parts, np.concatenate(left)
 
-    def _opened_strictly(self, values: pa.BinaryArray, left: Index) -> tuple[_Opened, list[Reject]]:
+    def _opened_strictly(self, values: pa.BinaryArray, left: Index) -> tuple[_Opened, list[Reject], Index]:
+        """The events among these messages, the refused ones, and those that are passed over."""
+        passed_over: list[int] = []
         images: list[str] = []
         abouts: list[bytes] = []
         places: list[int] = []
@@ -151,6 +158,8 @@ class EventDecoder:
             outcome = open_strictly(values[place].as_py())
             if isinstance(outcome, Refusal):
                 rejects.append(Reject(place, outcome.error_class, outcome.error))
+            elif outcome is None:
+                passed_over.append(place)
             else:
                 images.append(outcome[0])
                 abouts.append(outcome[1].encode())
@@ -160,7 +169,8 @@ class EventDecoder:
         rejects += (replace(reject, index=int(index[reject.index])) for reject in about.rejects)
         columns = [column.combine_chunks() for column in about.rows.columns]
         texts = pa.array(images, pa.string()).cast(pa.large_binary())
-        return _Opened(texts, _about(columns), index, index[about.row_index]), rejects
+        opened = _Opened(texts, _about(columns), index, index[about.row_index])
+        return opened, rejects, np.array(passed_over, np.int64)
 
 
 def _events(rows: pa.StructArray, index: Index) -> tuple[_Opened, Mask]:
@@ -211,8 +221,11 @@ def _cdc(about: pa.StructArray) -> pa.StructArray:
     return pa.StructArray.from_arrays(columns, fields=list(to_arrow_type(CDC_FIELD.type)))
 
 
-def open_strictly(message: bytes) -> tuple[str, str] | Refusal:
-    """The image of one message and its other fields, or why it has none: what the first pass must agree with."""
+def open_strictly(message: bytes) -> tuple[str, str] | Refusal | None:
+    """The image of one message and its other fields, or why it has none; None if it is passed over (rule 5).
+
+    The first pass must agree with it.
+    """
     document = document_of(message, sourced=False)
     if isinstance(document, Refusal):
         return _refusal_of(message)
@@ -227,7 +240,17 @@ def open_strictly(message: bytes) -> tuple[str, str] | Refusal:
     if twice is not None:
         return Refusal(ErrorClass.DUPLICATE_FIELD, f"{twice}: the field is given twice")
     texts = {name: text[first:end] for name, (first, end) in _spans(text, begin).items()}
-    return _image_of(dict(event), texts)
+    parts = dict(event)
+    return None if _is_passed_over(parts) else _image_of(parts, texts)
+
+
+def _is_passed_over(parts: Mapping[str, Json]) -> bool:
+    """Whether it is a schema change, the start or end of a transaction, or a heartbeat."""
+    if not _CHANGE_PARTS.isdisjoint(parts):
+        return False
+    is_schema_change = {"source", "databaseName"} <= parts.keys() and not {"ddl", "tableChanges"}.isdisjoint(parts)
+    is_border = parts.get("status") in ("BEGIN", "END") and isinstance(parts.get("id"), str)
+    return is_schema_change or is_border or parts.keys() == {"ts_ms"}
 
 
 def _refusal_of(message: bytes) -> Refusal:
@@ -250,6 +273,8 @@ def _spans(text: str, begin: int) -> dict[str, tuple[int, int]]:
 
 def _image_of(parts: Mapping[str, Json], texts: Mapping[str, str]) -> tuple[str, str] | Refusal:
     op = parts.get("op")
+    if op == _TRUNCATES:
+        return truncated()
     if not isinstance(op, str) or op not in _IMAGES:
         problem = "it has no op" if op is None else f"its op is {texts['op'][:40]}"
         return Refusal(ErrorClass.NOT_AN_EVENT, f"the message is no change of a row: {problem}, not one of c, r, u, d")

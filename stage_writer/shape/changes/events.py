@@ -7,6 +7,7 @@ Rules:
 2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.
+4. Where a message may have several rows, they are numbered: of two with one key, the later one wins.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 
 from common.errors import SchemaError
 from common.schema import Field, Primitive, to_arrow_schema
+from common.settings.envelopes import is_lenient
 from common.settings.merging import record_names, require_key_type, require_sequence_type
 from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
 from stage_writer.decode.reading import Reading
@@ -124,6 +126,8 @@ class Events:
             partition: lambda: messages.partitions(index),
             offset: lambda: pa.array(messages.offsets[index]),
         }
+        if self._by.row is not None:
+            makers[self._by.row] = lambda: pa.array(np.arange(len(index)) - np.searchsorted(index, index), pa.int32())
         if self._by.soft_delete is not None:
             makers[self._by.soft_delete] = lambda: given[DELETE_COLUMN]
         columns = []
@@ -147,7 +151,7 @@ def _reject(place: int, error_class: ErrorClass, why: str) -> Reject:
 def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys:
     names = record_names(stream)
     fields = {field.name: replace(field, name=names.get(field.name, field.name)) for field in table}
-    reading = Reading(stream.forms, lenient=stream.coerce == "lenient")
+    reading = Reading(stream.forms, lenient=is_lenient(stream))
     return MessageKeys({key: fields[key] for key in by.keys}, reading, framed=stream.framing == "confluent")
 
 

@@ -141,8 +141,8 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 7") as caught:
-        read({**stored(), "version": 7, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 8") as caught:
+        read({**stored(), "version": 8, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
 

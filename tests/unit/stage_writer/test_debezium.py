@@ -82,7 +82,7 @@ def test_what_the_source_does_not_say_is_null() -> None:
 
 
 BAD: list[tuple[object, ErrorClass]] = [
-    (event("t", None, None), ErrorClass.NOT_AN_EVENT),
+    (event("t", None, None), ErrorClass.TRUNCATED),
     (event("c", None, None), ErrorClass.NOT_AN_EVENT),
     (event("d", None, ROW), ErrorClass.NOT_AN_EVENT),
     (event("c", None, [1]), ErrorClass.NOT_AN_EVENT),

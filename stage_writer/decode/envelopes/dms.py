@@ -1,0 +1,85 @@
+"""AWS DMS's events: the record is `data`, and `metadata` says what happened: a load, an insert, an update or a delete.
+
+Control records, about tables and columns of the source, are passed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.schema import parse_ddl
+from stage_writer.decode.envelopes.row_changes import (
+    RowChanges,
+    column_of,
+    is_one_of,
+    no_image,
+    not_a_change,
+    refused_others,
+    single_images,
+)
+from stage_writer.decode.rejects import truncated
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from stage_writer.decode.json_document import Object
+    from stage_writer.decode.rejects import Refusal
+
+_ROWS = ("load", "insert", "update", "delete")
+_RECORD_TYPES = ("data", "control")
+
+
+class Dms:
+    """An `Envelope`."""
+
+    fields = parse_ddl(
+        "data STRING, `before-image` STRING, metadata STRUCT<`record-type`: STRING, operation: STRING, "
+        "`schema-name`: STRING, `table-name`: STRING, `timestamp`: TIMESTAMP, `commit-timestamp`: TIMESTAMP>"
+    )
+    forms = {"data": "json", "before-image": "json"}  # noqa: RUF012 - read only
+
+    def changes(self, parts: pa.Table) -> RowChanges:
+        """As in the protocol."""
+        metadata = column_of(parts, "metadata")
+
+        def part(name: str) -> pa.Array:
+            return pc.struct_field(metadata, name)
+
+        kind, operation, table = part("record-type"), part("operation"), part("table-name")
+        truncates = _truncates(operation)
+        passed_over = is_one_of(kind, ("control",)) & ~truncates
+        rows = is_one_of(kind, ("data",)) & is_one_of(operation, _ROWS)
+        images = single_images(column_of(parts, "data"), operation, column_of(parts, "before-image"), rows)
+
+        def why(place: int) -> Refusal:
+            known, record_type = operation[place].as_py(), kind[place].as_py()
+            if truncates[place]:
+                return truncated()
+            if record_type not in _RECORD_TYPES:
+                return not_a_change("metadata.record-type", record_type, _RECORD_TYPES)
+            if known not in _ROWS:
+                return not_a_change("metadata.operation", known, _ROWS)
+            return no_image("operation", known, "data")
+
+        return RowChanges(
+            images,
+            part("timestamp"),
+            pc.coalesce(pc.binary_join_element_wise(part("schema-name"), table, "."), table),
+            part("commit-timestamp"),
+            np.flatnonzero(passed_over),
+            refused_others(images.owners, passed_over, why),
+        )
+
+    def image_of(self, message: Object) -> object:
+        """As in the protocol."""
+        return dict(message).get("data")
+
+
+def _truncates(operation: pa.Array) -> NDArray[np.bool_]:
+    found = pc.match_substring(operation, "truncate", ignore_case=True)
+    mask: NDArray[np.bool_] = pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,113 @@
+"""Updates that change a row's key, where the source sends one event: the old key is deleted, then the new row comes.
+
+Rules:
+
+1. A key column that is a field of the record has changed where the old image has another text for it. The delete's
+   image is then the new one with the old values of these fields, so it has the new ``sequence``: the moment of the
+   change.
+2. A derived key is known only once it is computed, so each update deletes the row of its old image first. The event's
+   own row follows it in the same message: for a key that did not change, that is the one that counts.
+3. An old key that is null deletes nothing: no row has it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.settings.columns import declared_columns_of_table
+from common.settings.envelopes import DELETES, UPDATE
+from common.settings.formats import path_steps
+from common.settings.merging import record_names
+from stage_writer.decode.envelopes.row_changes import Images
+from stage_writer.decode.json_document import Object, json_text, parse_document
+
+if TYPE_CHECKING:
+    from common.settings import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class OldKeys:
+    """The keys of a stream whose events are merged."""
+
+    fields: tuple[str, ...]
+    """The key columns that are fields of the record, by their names there."""
+    is_derived: bool
+    """Whether there are others."""
+    kept: str | None
+    """The field of the ``sequence``."""
+    op: str
+    """What the envelope calls a delete."""
+    update: str
+
+    def with_deletes(self, images: Images) -> Images:
+        """The images, with a delete of the old key before each update that changes it."""
+        candidates = pc.and_(pc.equal(images.ops, self.update), pc.starts_with(images.old, "{"))
+        if not self.is_derived:
+            named = [pc.match_substring(images.old, text) for text in (*map(_quoted, self.fields), "\\")]
+            candidates = pc.and_(candidates, reduce(pc.or_, named))
+        places = np.flatnonzero(pc.fill_null(candidates, fill_value=False).to_numpy(zero_copy_only=False))
+        found = [
+            (place, text)
+            for place in places.tolist()
+            if (text := self.deleted(images.texts[place].as_py(), images.old[place].as_py())) is not None
+        ]
+        if not found:
+            return images
+        before = np.array([place for place, _ in found])
+        order = np.argsort(np.concatenate([np.arange(len(images.owners)) * 2 + 1, before * 2]), kind="stable")
+        taken, chosen = pa.array(order), pa.array(before)
+        texts = pa.array([text for _, text in found], images.texts.type)
+        return Images(
+            pa.concat_arrays([images.texts, texts]).take(taken),
+            np.concatenate([images.owners, images.owners[before]])[order],
+            pa.concat_arrays([images.ops, pa.array([self.op] * len(found), images.ops.type)]).take(taken),
+            pa.concat_arrays([images.old, images.old.take(chosen)]).take(taken),
+        )
+
+    def deleted(self, image: str, old: str) -> str | None:
+        """The image of the row that an update has moved; None where its key is the same."""
+        now, before = _texts_of(image), _texts_of(old)
+        if self.is_derived:
+            changed = {name: text for name, text in before.items() if name != self.kept}
+        else:
+            changed = {name: before[name] for name in self.fields if before.get(name, now.get(name)) != now.get(name)}
+        if not changed or any(changed.get(name) == "null" for name in self.fields):
+            return None
+        members = (f"{_quoted(name)}:{text}" for name, text in (now | changed).items())
+        return f"{{{','.join(members)}}}"
+
+
+def old_keys_of(stream: Stream) -> OldKeys | None:
+    """None for a stream whose events are not merged."""
+    if stream.merge is None:
+        return None
+    names = record_names(stream)
+    made = {path_steps(column)[0] for column in stream.jmespath}
+    declared = [key for key in stream.merge.keys if key in declared_columns_of_table(stream).names]
+    fields = tuple(name for key in declared if (name := names.get(key, key)) not in made)
+    others = set(stream.merge.keys) - set(stream.kafka_column_names)
+    sequence = stream.merge.sequence
+    return OldKeys(
+        fields,
+        len(fields) < len(others),
+        None if sequence is None else names.get(sequence, sequence),
+        DELETES[stream.envelope][0],
+        UPDATE[stream.envelope],
+    )
+
+
+def _texts_of(text: str) -> dict[str, str]:
+    """The JSON text of each member of an object."""
+    document = parse_document(text, sourced=True)
+    return {name: json_text(value) for name, value in document} if isinstance(document, Object) else {}
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)

@@ -1,0 +1,117 @@
+"""What the envelopes other than Debezium's have in common: which parts of a message are rows, and what is said of them.
+
+Rule: a message has images, or is passed over, or is refused. It is passed over where it belongs to the feed and changes
+no row (a schema change, the start of a snapshot).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from stage_writer.decode.json_document import Object
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_SHOWN_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The rows' images of some messages, in order."""
+
+    texts: pa.StringArray
+    """JSON objects."""
+    owners: Index
+    """For each image the index of its message. Rising."""
+    ops: pa.StringArray
+    old: pa.StringArray
+    """For an update the JSON text of what the row was, or of the parts that were different; null if that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowChanges:
+    """The content of some messages: each has images, is passed over, or is refused."""
+
+    images: Images
+    ts: pa.Array
+    """This and the others have an entry for each message: the parts of `_cdc`."""
+    source: pa.Array
+    source_ts: pa.Array
+    passed_over: Index
+    refused: tuple[Reject, ...]
+
+
+class Envelope(Protocol):
+    """A form of change events."""
+
+    @property
+    def fields(self) -> StructType:
+        """The fields that are read of a message, all nullable; images are STRING with the format `json`."""
+
+    @property
+    def forms(self) -> Mapping[str, str]:
+        """The formats of the fields."""
+
+    def changes(self, parts: pa.Table) -> RowChanges:
+        """The content of messages with these fields."""
+
+    def image_of(self, message: Object) -> object:
+        """The first image of one message."""
+
+
+def column_of(parts: pa.Table, name: str) -> pa.Array:
+    """A column in one piece."""
+    column = parts.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+
+
+def is_one_of(column: pa.Array, values: Collection[str]) -> Mask:
+    """Which entries are one of these texts."""
+    mask: Mask = pc.is_in(column, value_set=pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def is_object(images: pa.Array) -> Mask:
+    """Which JSON texts are objects."""
+    mask: Mask = pc.fill_null(pc.starts_with(images, "{"), fill_value=False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def single_images(texts: pa.Array, ops: pa.Array, old: pa.Array, rows: Mask) -> Images:
+    """The images of messages that have at most one; ``rows`` are those that change a row."""
+    owners = np.flatnonzero(rows & is_object(texts))
+    taken = pa.array(owners)
+    return Images(texts.take(taken), owners, ops.take(taken), old.take(taken))
+
+
+def refused_others(owners: Index, passed_over: Mask, why: Callable[[int], Refusal]) -> tuple[Reject, ...]:
+    """The messages that have no image and are not passed over; ``why`` refuses one of them."""
+    others = np.setdiff1d(np.flatnonzero(~passed_over), owners).tolist()
+    refusals = ((place, why(place)) for place in others)
+    return tuple(Reject(place, refusal.error_class, refusal.error) for place, refusal in refusals)
+
+
+def not_a_change(name: str, value: object, known: Collection[str]) -> Refusal:
+    """The refusal of a message whose operation is missing or unknown."""
+    problem = f"it has no {name}" if value is None else f"its {name} is {str(value)[:_SHOWN_CHARACTERS]!r}"
+    text = f"the message is no change of a row: {problem}, not one of {', '.join(known)}"
+    return Refusal(ErrorClass.NOT_AN_EVENT, text)
+
+
+def no_image(name: str, value: object, field: str) -> Refusal:
+    """The refusal of a change without an object in its place."""
+    return Refusal(ErrorClass.NOT_AN_EVENT, f"the event of {name} {value} has no object as its `{field}`")

@@ -1,0 +1,424 @@
+"""Maxwell's, Canal's and AWS DMS's change events become rows and `_cdc`; what is no change is counted or refused."""
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from common.settings import Stream
+from stage_writer.convert import StreamConverter
+from stage_writer.convert_by_table import converter_of
+from stage_writer.decode.first_pass import MakeFirstPass, no_first_pass
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.shape.opening import opener_of
+from tests.fakes.native import first_passes
+from tests.fakes.streams import batch_of, stream_of
+
+COLUMNS = "id BIGINT, name STRING"
+AT = dt.datetime(2026, 3, 31, 3, 17, 37, tzinfo=dt.UTC)
+AT_MS = 1774927057000
+
+
+def staged_of(stream: Stream, messages: Sequence[object], first_pass: MakeFirstPass = no_first_pass) -> StagedRows:
+    values = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in messages]
+    (staged,) = StreamConverter(stream, first_pass=first_pass).convert([batch_of(values)])
+    assert staged.records == len(messages)
+    return staged
+
+
+def rows_of(staged: StagedRows, *names: str) -> list[tuple[object, ...]]:
+    return list(zip(*(staged.rows[0][name].to_pylist() for name in names), strict=True))
+
+
+def errors_of(staged: StagedRows) -> list[tuple[int, str, str]]:
+    dead = staged.rows[1]
+    return list(zip(*(dead[name].to_pylist() for name in ("_kafka_offset", "error_class", "error")), strict=True))
+
+
+def streaming(envelope: str, **more: object) -> Stream:
+    return stream_of(**{"columns": COLUMNS, "envelope": envelope, **more})
+
+
+ROW = {"id": 1, "name": "x"}
+
+
+def maxwell(kind: str, data: object = ROW, **more: object) -> dict[str, object]:
+    about = {"database": "shop", "table": "orders", "ts": AT_MS // 1000, "xid": 1, "commit": True}
+    return {**about, "type": kind, "data": data, **more}
+
+
+def canal(kind: str, *rows: object, **more: object) -> dict[str, object]:
+    about = {"database": "shop", "table": "orders", "es": AT_MS, "ts": AT_MS + 7, "id": 3, "isDdl": False, "sql": ""}
+    return {**about, "type": kind, "data": list(rows) or None, "old": None, "pkNames": ["id"], **more}
+
+
+def dms(operation: str, data: object = ROW, **more: object) -> dict[str, object]:
+    times = {"timestamp": "2026-03-31T03:17:37.000007Z", "commit-timestamp": "2026-03-31T03:17:37Z"}
+    about = {"record-type": "data", "operation": operation, "schema-name": "shop", "table-name": "orders"}
+    metadata: dict[str, object] = {**about, **times}
+    return {"data": data, "metadata": metadata | more}
+
+
+ABOUT: dict[str, dict[str, object]] = {
+    "maxwell": {"ts": None, "source": "shop.orders", "source_ts": AT},
+    "canal": {"ts": AT + dt.timedelta(milliseconds=7), "source": "shop.orders", "source_ts": AT},
+    "dms": {"ts": AT + dt.timedelta(microseconds=7), "source": "shop.orders", "source_ts": AT},
+}
+CHANGES: Mapping[str, Mapping[str, object]] = {
+    "maxwell": {kind: maxwell(kind) for kind in ("insert", "update", "delete", "bootstrap-insert")},
+    "canal": {kind: canal(kind, {"id": "1", "name": "x"}) for kind in ("INSERT", "UPDATE", "DELETE")},
+    "dms": {operation: dms(operation) for operation in ("load", "insert", "update", "delete")},
+}
+
+
+@pytest.mark.parametrize("envelope", sorted(CHANGES))
+def test_each_operation_is_a_row_with_what_the_event_says_about_it(envelope: str) -> None:
+    messages = [*CHANGES[envelope].values(), None]
+    for one in first_passes():
+        staged = staged_of(streaming(envelope), messages, first_pass=one)
+        assert errors_of(staged) == []
+        assert (staged.tombstones, staged.filtered) == (1, 0)
+        wanted = [(1, "x", {"op": operation, **ABOUT[envelope]}) for operation in CHANGES[envelope]]
+        assert rows_of(staged, "id", "name", "_cdc") == wanted
+
+
+PASSED_OVER: list[tuple[str, object]] = [
+    ("maxwell", maxwell("bootstrap-start", {})),
+    ("maxwell", maxwell("bootstrap-complete", {})),
+    ("maxwell", {"type": "table-alter", "database": "shop", "table": "orders", "old": {}, "def": {}, "sql": "ALTER"}),
+    ("maxwell", {"type": "database-create", "database": "shop"}),
+    ("canal", canal("ALTER", isDdl=True, sql="ALTER TABLE orders ADD x INT")),
+    ("canal", canal("QUERY", sql="UPDATE orders SET x = 1")),
+    ("canal", canal("QUERY", isDdl=True, sql="CREATE TABLE truncated (id INT)")),
+    ("canal", canal("TIDB_WATERMARK", _tidb={"watermarkTs": 5})),
+    (
+        "dms",
+        {"metadata": {"record-type": "control", "operation": "create-table", "schema-name": "", "table-name": "x"}},
+    ),
+    ("dms", {"metadata": {"record-type": "control", "operation": "column-type-change"}}),
+    ("debezium", {"status": "BEGIN", "id": "571:53195829", "event_count": None, "ts_ms": 1}),
+    ("debezium", {"schema": {}, "payload": {"status": "END", "id": "571", "event_count": 2, "data_collections": []}}),
+    ("debezium", {"source": {"db": "shop"}, "databaseName": "shop", "ddl": "CREATE TABLE x", "tableChanges": []}),
+    ("debezium", {"schema": {}, "payload": {"source": {}, "databaseName": "a", "schemaName": "b", "tableChanges": []}}),
+    ("debezium", {"ts_ms": 1774927057260}),
+]
+
+
+@pytest.mark.parametrize(("envelope", "message"), PASSED_OVER)
+def test_what_belongs_to_the_feed_and_changes_no_row_is_passed_over_and_counted(envelope: str, message: object) -> None:
+    change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
+    staged = staged_of(streaming(envelope, where="id < 5"), [message, change, message])
+    assert errors_of(staged) == []
+    assert staged.filtered_offsets.tolist() == [100, 102]
+    assert rows_of(staged, "_kafka_offset") == [(101,)]
+
+
+def test_what_is_passed_over_is_so_for_tables_with_columns_of_their_own() -> None:
+    routes = {"a": {"table": "/a", "columns": "id BIGINT"}, "b": {"table": "/b", "columns": "name STRING"}}
+    stream = streaming("debezium", route="['a', 'b']", routes=routes)
+    control = {"status": "BEGIN", "id": "571:53195829", "event_count": None, "ts_ms": 1}
+    change = {"op": "c", "after": ROW}
+    ((_, staged),) = next(
+        iter(converter_of(stream).slices([batch_of([json.dumps(one).encode() for one in (control, change)])]))
+    )
+    assert staged.filtered_offsets.tolist() == [100]
+    assert {table.url: len(rows) for table, rows in staged.routed} == {"/a": 1, "/b": 1}
+
+
+REFUSED: list[tuple[str, object, str, str]] = [
+    ("maxwell", maxwell("upsert"), "not_an_event", "its type is 'upsert', not one of insert, update, delete, boot"),
+    ("maxwell", {"data": ROW}, "not_an_event", "it has no type, not one of insert"),
+    ("maxwell", maxwell("insert", None), "not_an_event", "the event of type insert has no object as its `data`"),
+    ("maxwell", maxwell("insert", [1]), "not_an_event", "the event of type insert has no object as its `data`"),
+    ("maxwell", maxwell("insert", {"id": "1"}), "wrong_type", "id: "),
+    ("maxwell", maxwell("insert", ts="soon"), "malformed", "ts: "),
+    ("maxwell", maxwell("insert", type=5), "wrong_type", "type: "),
+    ("maxwell", b'{"type":"insert","type":"delete","data":{}}', "duplicate_field", "type"),
+    ("maxwell", b'{"type":"insert"', "invalid_json", ""),
+    ("maxwell", b"[1]", "not_an_object", ""),
+    ("canal", canal("insert", {"id": "1"}), "not_an_event", "its type is 'insert', not one of INSERT, UPDATE, DELETE"),
+    ("canal", canal("INSERT"), "not_an_event", "the event of type INSERT has no rows in its `data`"),
+    ("canal", canal("INSERT", data=[]), "not_an_event", "the event of type INSERT has no rows in its `data`"),
+    ("canal", canal("INSERT", {"id": "1"}, None), "not_an_event", "row 2 of 2 in the `data` of type INSERT is no"),
+    ("canal", canal("INSERT", {"id": "1"}, {"id": "x"}), "wrong_type", "row 2 of 2: id: "),
+    ("canal", canal("INSERT", data={"id": 1}), "wrong_type", "data: "),
+    ("canal", canal("TRUNCATE", isDdl=True, sql="TRUNCATE TABLE orders"), "truncated", "was truncated"),
+    ("canal", canal("QUERY", isDdl=True, sql=" truncate table orders"), "truncated", "was truncated"),
+    ("dms", dms("upsert"), "not_an_event", "its metadata.operation is 'upsert', not one of load, insert"),
+    ("dms", dms("insert", **{"record-type": "note"}), "not_an_event", "its metadata.record-type is 'note', not one of"),
+    ("dms", {"data": ROW}, "not_an_event", "it has no metadata.record-type"),
+    ("dms", dms("insert", None), "not_an_event", "the event of operation insert has no object as its `data`"),
+    ("dms", dms("truncate-table", None, **{"record-type": "control"}), "truncated", "was truncated"),
+    ("debezium", {"op": "t", "before": None, "after": None, "source": {}, "ts_ms": 1}, "truncated", "was truncated"),
+    ("debezium", {"schema": {}, "payload": {"op": "t", "source": {}}}, "truncated", "was truncated"),
+    ("debezium", {"op": "m", "message": {"prefix": "p"}}, "not_an_event", 'its op is "m"'),
+    ("debezium", {"status": "BEGIN", "id": "1", "after": ROW}, "not_an_event", "it has no op"),
+    ("debezium", {"ts_ms": 1, "x": 2}, "not_an_event", "it has no op"),
+]
+
+
+@pytest.mark.parametrize(("envelope", "message", "error_class", "text"), REFUSED)
+def test_what_is_malformed_is_a_dead_letter_with_its_reason(
+    envelope: str, message: object, error_class: str, text: str
+) -> None:
+    change = {"op": "c", "after": ROW} if envelope == "debezium" else next(iter(CHANGES[envelope].values()))
+    staged = staged_of(streaming(envelope), [change, message, change])
+    ((offset, found, error),) = errors_of(staged)
+    assert (offset, found) == (101, error_class)
+    assert text in error
+    assert [offset for (offset,) in rows_of(staged, "_kafka_offset")] == [100, 102]
+
+
+def test_a_message_of_several_rows_is_all_of_them_in_order_or_none() -> None:
+    several = [
+        canal("INSERT", *({"id": str(n), "name": name} for n in ids)) for ids, name in (((1, 2), "a"), ((3,), "b"))
+    ]
+    bad = canal("UPDATE", {"id": "4"}, {"id": "?"}, {"id": "5"})
+    staged = staged_of(streaming("canal"), [several[0], bad, several[1]])
+    assert rows_of(staged, "id", "name", "_kafka_offset") == [(1, "a", 100), (2, "a", 100), (3, "b", 102)]
+    assert [offset for offset, _, _ in errors_of(staged)] == [101]
+    assert staged.exploded == 1
+
+
+def test_of_several_rows_some_may_be_filtered_and_one_failing_expression_refuses_all() -> None:
+    messages = [
+        canal("INSERT", *({"id": str(number)} for number in numbers)) for numbers in ((1, 2), (3, 4), (5,), (7, 8))
+    ]
+    staged = staged_of(streaming("canal", where="id % 2 = 0"), messages)
+    assert rows_of(staged, "id", "_kafka_offset") == [(2, 100), (4, 101), (8, 103)]
+    assert (staged.filtered_offsets.tolist(), staged.exploded) == ([102], 0)
+    derive = {"checked": "CAST(CASE WHEN id IN (2, 5) THEN 'no' ELSE CAST(id AS VARCHAR) END AS BIGINT)"}
+    staged = staged_of(streaming("canal", derive=derive), messages)
+    assert rows_of(staged, "id", "checked") == [(3, 3), (4, 4), (7, 7), (8, 8)]
+    assert [(offset, kind) for offset, kind, _ in errors_of(staged)] == [
+        (100, "expression_failed"),
+        (102, "expression_failed"),
+    ]
+
+
+def test_all_rows_of_a_message_go_to_the_same_tables() -> None:
+    def routed(names: Sequence[str], **more: object) -> tuple[dict[str, list[int]], list[int]]:
+        stream = streaming("canal", **{"route": "name", "routes": {"a": "/a", "b": "/b"}, **more})
+        messages = [canal("INSERT", *({"id": "1", "name": name} for name in each)) for each in names]
+        staged = staged_of(stream, messages)
+        tables = {table.url: rows["_kafka_offset"].to_pylist() for table, rows in staged.routed}
+        assert {kind for _, kind, _ in errors_of(staged)} <= {"unrouted"}
+        own = staged.rows[0]["_kafka_offset"].to_pylist()
+        return {**tables, **({"own": own} if own else {})}, [offset for offset, _, _ in errors_of(staged)]
+
+    assert routed(["aa", "ab", "b", "ac"]) == ({"/a": [100, 100], "/b": [102]}, [101, 103])
+    assert routed(["cc", "a", "cd", "bc"], unrouted="dead_letters") == ({"/a": [101]}, [100, 102, 103])
+    assert routed(["cc", "a", "cd"]) == ({"own": [100, 100, 102, 102], "/a": [101]}, [])
+    both = {"route": "CASE WHEN name = 'c' THEN ['a', 'b', 'a'] ELSE [name] END"}
+    found = ({"/a": [100, 100, 101, 101], "/b": [101, 101]}, [102])
+    assert routed(["aa", "cc", "ac"], **both) == found
+
+
+@pytest.mark.parametrize(("envelope", "delete"), [("maxwell", "delete"), ("canal", "DELETE"), ("dms", "delete")])
+def test_merging_knows_what_deletes(envelope: str, delete: str) -> None:
+    stream = streaming(envelope, load="merge", merge={"keys": ["id"]})
+    staged = staged_of(stream, list(CHANGES[envelope].values()))
+    assert rows_of(staged, "_merge_delete") == [(operation == delete,) for operation in CHANGES[envelope]]
+
+
+def test_values_of_canal_are_texts_also_where_the_stream_is_strict() -> None:
+    columns = "id BIGINT, price DECIMAL(10,2), at TIMESTAMP_NTZ, note STRING, ratio DOUBLE"
+    row = {"id": "27", "price": "1.50", "at": "2026-03-31 03:17:37", "note": None, "ratio": "0.5"}
+    staged = staged_of(streaming("canal", columns=columns), [canal("INSERT", row)])
+    ((found),) = rows_of(staged, "id", "at", "note", "ratio")
+    assert found == (27, dt.datetime(2026, 3, 31, 3, 17, 37), None, 0.5)  # noqa: DTZ001 - without a zone
+    assert staged.rows[0]["price"].cast(pa.string()).to_pylist() == ["1.50"]
+
+
+@pytest.mark.parametrize("envelope", sorted(CHANGES))
+def test_the_record_of_a_message_is_found_for_a_sample_of_its_fields(envelope: str) -> None:
+    opened = opener_of(streaming(envelope))
+    for message in CHANGES[envelope].values():
+        found = opened(json.dumps(message).encode())
+        assert found is not None
+        assert set(json.loads(found)) == {"id", "name"}
+    assert opened(b"{}") is None
+    assert opened(b"{") is None
+
+
+DOCUMENTED: list[tuple[str, str, dict[str, object], dict[str, object]]] = [
+    (
+        "maxwell",
+        "id BIGINT, daemon STRING",
+        {
+            "database": "test",
+            "table": "maxwell",
+            "type": "update",
+            "ts": 1449786341,
+            "xid": 940786,
+            "commit": True,
+            "data": {"id": 1, "daemon": "Firebus!  Firebus!"},
+            "old": {"daemon": "Stanislaw Lem"},
+        },
+        {"id": 1, "daemon": "Firebus!  Firebus!", "op": "update", "source": "test.maxwell"},
+    ),
+    (
+        "maxwell",
+        "id BIGINT, txt STRING",
+        {
+            "database": "fooDB",
+            "table": "barTable",
+            "type": "bootstrap-insert",
+            "ts": 1450557744,
+            "data": {"id": 1, "txt": "hello"},
+        },
+        {"id": 1, "txt": "hello", "op": "bootstrap-insert", "source": "fooDB.barTable"},
+    ),
+    (
+        "canal",
+        "id INT, name STRING, description STRING, weight DECIMAL(10,2)",
+        {
+            "data": [{"id": "111", "name": "scooter", "description": "Big 2-wheel scooter", "weight": "5.18"}],
+            "database": "inventory",
+            "es": 1589373560000,
+            "id": 9,
+            "isDdl": False,
+            "mysqlType": {"id": "INTEGER", "name": "VARCHAR(255)", "description": "VARCHAR(512)", "weight": "FLOAT"},
+            "old": [{"weight": "5.15"}],
+            "pkNames": ["id"],
+            "sql": "",
+            "sqlType": {"id": 4, "name": 12, "description": 12, "weight": 7},
+            "table": "products",
+            "ts": 1589373560798,
+            "type": "UPDATE",
+        },
+        {"id": 111, "name": "scooter", "op": "UPDATE", "source": "inventory.products"},
+    ),
+    (
+        "dms",
+        "CustomerId BIGINT, FirstName STRING",
+        {
+            "data": {"CustomerId": 3, "FirstName": "Bob"},
+            "metadata": {
+                "timestamp": "2019-10-31T22:53:59.721201Z",
+                "record-type": "data",
+                "operation": "insert",
+                "partition-key-type": "primary-key",
+                "schema-name": "sample",
+                "table-name": "customers",
+            },
+        },
+        {"CustomerId": 3, "FirstName": "Bob", "op": "insert", "source": "sample.customers"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("envelope", "columns", "message", "expected"), DOCUMENTED)
+def test_the_messages_that_the_projects_document_become_rows(
+    envelope: str, columns: str, message: dict[str, object], expected: dict[str, object]
+) -> None:
+    for one in first_passes():
+        (row,) = staged_of(streaming(envelope, columns=columns), [message], first_pass=one).rows[0].to_pylist()
+        assert expected.items() <= {**row, **row["_cdc"]}.items()
+
+
+def merging(envelope: str, **more: object) -> Stream:
+    return streaming(envelope, **{"load": "merge", "merge": {"keys": ["id"]}, **more})
+
+
+UPDATES: list[tuple[str, str, dict[str, object]]] = [
+    ("maxwell", "delete", maxwell("update", {"id": 2, "name": "new"}, old={"id": 1})),
+    ("canal", "DELETE", canal("UPDATE", {"id": "2", "name": "new"}, old=[{"id": "1"}])),
+    ("dms", "delete", {**dms("update", {"id": 2, "name": "new"}), "before-image": {"id": 1, "name": "old"}}),
+]
+
+
+@pytest.mark.parametrize(("envelope", "op", "message"), UPDATES)
+def test_an_update_of_the_key_deletes_the_old_row_first(envelope: str, op: str, message: dict[str, object]) -> None:
+    staged = staged_of(merging(envelope), [message, message])
+    gone, new = (1, "new", True, 0), (2, "new", False, 1)
+    assert rows_of(staged, "id", "name", "_merge_delete", "_merge_row") == [gone, new, gone, new]
+    assert staged.rows[0]["_cdc"][0]["op"].as_py() == op
+    assert staged.exploded == 2
+    assert len(staged_of(streaming(envelope), [message]).rows[0]) == 1, "without a merge it is one event"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        maxwell("update", {"id": 2, "name": "new"}, old={"name": "id"}),
+        maxwell("update", {"id": 2, "name": "new"}, old={"id": 2}),
+        maxwell("update", {"id": 2, "name": "new"}, old={"id": None}),
+        maxwell("update", {"id": 2, "name": "new"}, old=None),
+        maxwell("update", {"id": 2, "name": "new"}, old=[1]),
+        maxwell("insert", {"id": 2, "name": "new"}, old={"id": 1}),
+    ],
+)
+def test_other_events_change_one_row(message: dict[str, object]) -> None:
+    staged = staged_of(merging("maxwell"), [message])
+    assert rows_of(staged, "id", "_merge_delete", "_merge_row") == [(2, False, 0)]
+
+
+def test_an_old_key_is_found_however_its_name_is_written() -> None:
+    message = json.dumps(maxwell("update", {"id": 2}, old={"id": 1})).replace('{"id": 1}', r'{"\u0069d": 1}').encode()
+    assert rows_of(staged_of(merging("maxwell"), [message]), "id", "_merge_delete") == [(1, True), (2, False)]
+
+
+def test_the_delete_of_an_old_key_has_the_moment_of_the_change() -> None:
+    stream = merging("maxwell", columns="id BIGINT, at BIGINT", merge={"keys": ["id"], "sequence": "at"})
+    staged = staged_of(stream, [maxwell("update", {"id": 2, "at": 9}, old={"id": 1, "at": 4})])
+    assert rows_of(staged, "id", "at", "_merge_delete") == [(1, 9, True), (2, 9, False)]
+
+
+def test_a_derived_key_is_computed_of_the_old_image() -> None:
+    stream = merging("canal", derive={"code": "name || id"}, merge={"keys": ["code"]})
+    staged = staged_of(
+        stream, [canal("UPDATE", {"id": "2", "name": "b"}, {"id": "3", "name": "c"}, old=[{"name": "a"}])]
+    )
+    assert rows_of(staged, "code", "_merge_delete", "_merge_row") == [
+        ("a2", True, 0),
+        ("b2", False, 1),
+        ("c3", False, 2),
+    ]
+
+
+def test_a_renamed_key_is_its_field_in_the_image() -> None:
+    stream = merging("maxwell", rename={"id": "number"}, merge={"keys": ["number"]})
+    staged = staged_of(stream, [maxwell("update", {"id": 2}, old={"id": 1})])
+    assert rows_of(staged, "number", "_merge_delete") == [(1, True), (2, False)]
+
+
+def test_both_rows_of_a_new_key_are_refused_if_one_is() -> None:
+    staged = staged_of(merging("maxwell"), [maxwell("update", {"id": 2}, old={"id": "x"})])
+    ((_, error_class, error),) = errors_of(staged)
+    assert (error_class, error[:14]) == ("wrong_type", "row 1 of 2: id")
+    assert len(staged.rows[0]) == 0
+
+
+def test_rules_judge_each_row_and_count_the_message_once() -> None:
+    stream = merging("canal", expect={"small": "id < 5"}, on_fail="dead_letter")
+    messages = [canal("INSERT", *({"id": str(number)} for number in numbers)) for numbers in ((1, 2), (6, 7, 3), (4,))]
+    staged = staged_of(stream, messages)
+    assert rows_of(staged, "id") == [(1,), (2,), (4,)]
+    assert [offset for offset, _, _ in errors_of(staged)] == [101]
+    assert staged.violations == {"small": 1}
+    failing = merging("canal", expect={"small": "CAST(name AS INT) < 5"})
+    several = [{"id": "1", "name": "1"}, {"id": "2", "name": "x"}, {"id": "3", "name": "9"}]
+    staged = staged_of(failing, [canal("INSERT", *several), messages[0]])
+    assert staged.violations == {"small": 1}
+    assert rows_of(staged, "id") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"envelope": "maxwell", "format": "avro", "framing": "confluent"}, "envelope is maxwell, which is JSON"),
+        ({"envelope": "canal", "columns": "id BIGINT, a ARRAY<INT>", "explode": "a"}, "may have several rows already"),
+        (
+            {"envelope": "canal", "route": "name", "routes": {"a": {"table": "/a", "columns": "id BIGINT"}}},
+            "a table has columns of its own",
+        ),
+    ],
+)
+def test_settings_that_contradict_an_envelope_are_refused(more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        streaming(**more)
