@@ -10,8 +10,9 @@ import socket
 import sys
 import uuid
 from contextlib import closing
+from functools import partial
 from pathlib import Path  # noqa: TC003 - typer reads it at run time
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from structlog import get_logger, make_filtering_bound_logger, wrap_logger
@@ -37,13 +38,13 @@ from common.stage.paused import StreamPart
 from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
-from stage_writer.convert_by_table import RecordConverter, converter_of
+from stage_writer.columns.following import PendingConverter
+from stage_writer.columns.wiring import ColumnsOfStreams
+from stage_writer.convert_by_table import RecordConverter
+from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
 from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
-from stage_writer.decode.binary.avro import no_avro_pass
-from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.fetch.kafka import session_s
 from stage_writer.fetch.merged.wiring import groups_of, source_of
-from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.rights import require_rights
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.loop import StageWriter
@@ -62,11 +63,10 @@ from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.sample import Sampler
-from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
 from stage_writer.stage.table_probe import prove_tables
-from stage_writer.stopping import NEVER_STOPPING, Stopping, end_when_stuck
+from stage_writer.stopping import Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
 from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
@@ -81,12 +81,12 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
-    from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
+    from stage_writer.native.library import FoundReader
+    from stage_writer.ports import RecordSource
     from stage_writer.replay.records import Records, Replayed
     from stage_writer.tasks.look_ups import LookUps
-    from stage_writer.tasks.wiring import ConvertsTopology
 
 app = cli.new_app("Stage JSON from Kafka as Parquet files and done markers.")
 
@@ -142,33 +142,26 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     log = set_up_logs(settings.logs, "stage-writer")
     log = log if seat is None else log.bind(worker=seat.index)
     clock, metrics = SystemClock(), Metrics()
-    reader = find_reader(settings.writer.native)
-    if reader.problem is not None:
-        log.warning(
-            "decoding without the reader in C, at many times the cost of a message",
-            problem=reader.problem,
-            remedy=REMEDY,
-        )
+    reader = _reader(settings, log)
     look_ups = _look_ups() if settings.writer.state_queries else None
     unfit_topics: set[str] = set()
     stopping = Stopping(clock.monotonic_s, settings.writer.revoke_timeout_s)
-    converters = converters_of(
-        settings, reader.make, metrics, look_ups, unfit_topics, avro_pass=reader.make_avro, stopping=stopping
-    )
+    columns = ColumnsOfStreams(settings, clock)
+    settings = columns.known()
+    passes = Passes(reader.make, reader.make_avro)
+    converters = converters_of(settings, passes, metrics, look_ups, unfit_topics, stopping=stopping)
     stage_store = open_stage(settings)
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
-    with_headers = [converter.stream for converter in converters if converter.needs_headers]
     workers = ThreadWorkers(settings.writer.upload_threads)
-    writing = {one.stream.app_id for one in _with_topologies(converters) if one.topology.topics_written}
+    writing = {one.stream.app_id for one in with_topologies(converters) if one.topology.topics_written}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
-    groups, unread, alarm = _groups(converters), UnreadTopics(), settings.writer.dead_letter_alarm
-    source = source_of(settings, groups, clock, log, with_headers=with_headers, native=reader.library, unread=unread)
+    unread, alarm = UnreadTopics(), settings.writer.dead_letter_alarm
+    source = _source(settings, converters, clock, log, native=reader.library, unread=unread)
     telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread)
-    notifier = notifier_of(settings, stage, clock, log, metrics)
     service = StageWriter(
         converters,
         _options(settings, shares),
@@ -176,7 +169,14 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
         stage=stage,
         workers=workers,
         runtime=Runtime(clock, log, metrics, telemetry, stopping),
-        attachments=Attachments(pausing, paused, notifier, outlets, changelogs),
+        attachments=Attachments(
+            pausing,
+            paused,
+            notifier_of(settings, stage, clock, log, metrics),
+            outlets,
+            changelogs,
+            columns.followed(converters, partial(plain_converter, settings, passes), log),
+        ),
     )
     metrics.set(catalogue.WRITER_MEMORY_BOUND, shares.buffers)
     serving = WriterServing(
@@ -202,6 +202,32 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     log.info("ended")
     if until_caught_up and service.snapshot().teller.alarms.raised:
         raise typer.Exit(ExitCode.HELD)
+
+
+def _reader(settings: Settings, log: FilteringBoundLogger) -> FoundReader:
+    """The reader in C, or none."""
+    reader = find_reader(settings.writer.native)
+    if reader.problem is not None:
+        log.warning(
+            "decoding without the reader in C, at many times the cost of a message",
+            problem=reader.problem,
+            remedy=REMEDY,
+        )
+    return reader
+
+
+def _source(
+    settings: Settings,
+    converters: Sequence[AnyConverter],
+    clock: Clock,
+    log: FilteringBoundLogger,
+    *,
+    native: Path | None,
+    unread: UnreadTopics,
+) -> RecordSource:
+    """What the streams read from."""
+    with_headers = [converter.stream for converter in converters if converter.needs_headers]
+    return source_of(settings, _groups(converters), clock, log, with_headers=with_headers, native=native, unread=unread)
 
 
 def _memory(settings: Settings) -> MemoryShares:
@@ -249,12 +275,16 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if not as_json:
             cli.echo(f"{what:<8} {text}")
 
-    converters = converters_of(settings)
-    tell("config", f"ok: {len(converters)} stream(s)")
-    for converter in _with_topologies(converters):
-        tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
-    tell("native", _native_text(settings))
+    columns = ColumnsOfStreams(settings, SystemClock())
     try:
+        settings = columns.previewed()
+        converters = converters_of(settings)
+        tell("config", f"ok: {len(converters)} stream(s)")
+        for text in columns.lines(settings):
+            tell("columns", text)
+        for converter in with_topologies(converters):
+            tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
+        tell("native", _native_text(settings))
         open_stage(settings)
         tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, stores_of(settings.stage.storage_options))
@@ -285,12 +315,11 @@ def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapp
     return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
 
 
-def _require_compatible(settings: Settings, converters: Sequence[RecordConverter | ConvertsTopology]) -> None:
+def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) -> None:
     """Raises ConfigError for rows that their table, as it is now, can never accept."""
     tables = TableCompatibility(stores_of(settings.stage.storage_options), SystemClock(), get_logger())
     for converter in converters:
-        formats = converter.all_formats if isinstance(converter, RecordConverter) else converter.formats
-        found = tables.find(formats)
+        found = tables.find(converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
         if found is not None:
             msg = f"{converter.stream.app_id}: {found.problem}"
             raise ConfigError(msg, found.remedy)
@@ -393,10 +422,10 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
 
 def _converter_now(settings: Settings, stream: Stream) -> RecordConverter:
     """A stream's converter, including the columns that the stream has gained."""
+    settings = ColumnsOfStreams(settings, SystemClock()).required(stream.app_id)
+    stream = next(found for found in settings.streams if found.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
-    converters = converters_of(settings, reader.make, avro_pass=reader.make_avro)
-    plain = (found for found in converters if isinstance(found, RecordConverter))  # others are not replayable
-    converter = next(found for found in plain if found.stream is stream)
+    converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream)
     store = FsspecStore(settings.stage.url, settings.stage.storage_options)
     gained = latest(store, stream.app_id) if stream.evolves else None
     return converter if gained is None else converter.at(gained.columns)
@@ -442,13 +471,15 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[To
 
 def _try_records(
     settings: Settings,
-    converters: Sequence[RecordConverter | ConvertsTopology],
+    converters: Sequence[AnyConverter],
     partitions: Collection[TopicPartition],
     tell: Callable[[str, str], None],
 ) -> bool:
     """Print what the newest records of each stream become; False where some need an operator."""
     well, alarm = True, settings.writer.dead_letter_alarm
     for converter in converters:
+        if isinstance(converter, PendingConverter):
+            continue  # nothing to try: its topics have no records
         mine = [found for found in partitions if converter.stream.takes(found.topic)]
         with closing(Sampler(settings)) as sampler:
             sample = sampler.sample(converter, mine)
@@ -486,24 +517,17 @@ def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[st
         yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
 
 
-def _require_written(settings: Settings, converters: Sequence[RecordConverter | ConvertsTopology]) -> None:
+def _require_written(settings: Settings, converters: Sequence[AnyConverter]) -> None:
     """Raises ConfigError for a topic that a topology writes to and that is missing or not writable."""
-    for converter in _with_topologies(converters):
+    for converter in with_topologies(converters):
         for topic in converter.topology.topics_written:
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
 
 
-def _groups(converters: Sequence[RecordConverter | ConvertsTopology]) -> TopicGroups:
+def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
     """The topics that tasks read together. Raises ConfigError."""
-    found = _with_topologies(converters)
+    found = with_topologies(converters)
     return groups_of((group.topics, one.stream.max_task_idle_s) for one in found for group in one.topology.groups)
-
-
-def _with_topologies(
-    converters: Iterable[RecordConverter | ConvertsTopology],
-) -> list[ConvertsTopology]:
-    """The streams that have topologies."""
-    return [cast("ConvertsTopology", one) for one in converters if one.stream.topology is not None]
 
 
 def _changelogs(
@@ -522,49 +546,6 @@ def _look_ups() -> LookUps:
     from stage_writer.tasks.look_ups import LookUps  # noqa: PLC0415 - only with topologies
 
     return LookUps()
-
-
-def converters_of(
-    settings: Settings,
-    first_pass: MakeFirstPass = no_first_pass,
-    metrics: Metrics | None = None,
-    look_ups: LookUps | None = None,
-    unfit_topics: Collection[str] = frozenset(),
-    *,
-    avro_pass: MakeAvroPass = no_avro_pass,
-    stopping: Stopping = NEVER_STOPPING,
-) -> list[RecordConverter | ConvertsTopology]:
-    """The streams' converters. Raises the ConfigError of the first stream that cannot work.
-
-    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies.
-    """
-    schemas = schemas_of(settings)
-    memory_bytes = settings.writer.memory_bytes
-    limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
-    converters: list[RecordConverter | ConvertsTopology] = []
-    for index, stream in enumerate(settings.streams):
-        try:
-            if stream.topology is None:
-                inputs = record_inputs(stream, avro_pass)
-                converters.append(converter_of(stream, schemas, first_pass, inputs, limits))
-            else:
-                from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
-
-                converters.append(
-                    topology_converter(
-                        settings,
-                        stream,
-                        first_pass,
-                        metrics=metrics,
-                        look_ups=look_ups,
-                        unfit_topics=unfit_topics,
-                        stopping=stopping,
-                    )
-                )
-        except ConfigError as error:
-            msg = f"streams[{index}] ({stream.app_id}): {error.problem}"
-            raise type(error)(msg, error.remedy) from error
-    return converters
 
 
 def open_stage(settings: Settings) -> ObjectStore:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stage_writer.assignment import AssignedPartitions
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import StagedRows
+    from stage_writer.partitions.buffers import Buffers
     from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
@@ -44,9 +45,15 @@ class Intake:
     """What was polled and is not in the buffers yet."""
 
     def __init__(
-        self, assignment: AssignedPartitions, waits: DependencyWaits, pauses: Pauses, runtime: Runtime
+        self,
+        assignment: AssignedPartitions,
+        buffers: Buffers,
+        waits: DependencyWaits,
+        pauses: Pauses,
+        runtime: Runtime,
     ) -> None:
         self._assignment = assignment
+        self._buffers = buffers
         self._waits = waits
         self._pauses = pauses
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
@@ -67,6 +74,7 @@ class Intake:
             owned = self._assignment.owned.get(batch.source)
             if owned is None or owned.wait is not None or owned.stop is not None or self._pauses.drops(owned):
                 continue  # revoked or held since it was fetched, about to be held, or due to be read again
+            self._buffers.refresh(owned)
             new = batch.after(max(owned.taken, owned.buffer.end))
             if (wait := owned.converter.waits(new)) is not None:
                 self._waits.begin(owned, wait)

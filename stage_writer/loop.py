@@ -65,7 +65,7 @@ class StageWriter:
         self._runtime = runtime
         self._attachments = attachments
         self._streams = [converter.stream for converter in converters]
-        schemas = Schemas(converters, stage, runtime.clock, runtime.log)
+        schemas = Schemas(converters, stage, runtime.clock, runtime.log, attachments.columns)
         buffers = Buffers(options.filing, schemas)
         self.assignment = AssignedPartitions(
             converters,
@@ -100,7 +100,7 @@ class StageWriter:
         )
         self._waiting = DependencyWaits(source, runtime.clock, runtime.log)
         self._pauses = Pauses(attachments.pausing, attachments.paused, source, workers, runtime.clock)
-        self._intake = Intake(self.assignment, self._waiting, self._pauses, runtime)
+        self._intake = Intake(self.assignment, buffers, self._waiting, self._pauses, runtime)
         self._backpressure = Backpressure(self.assignment, options.limits, source, self._pauses, runtime)
         self._catching_up: CatchingUp | None = None
         self._schemas = schemas

@@ -281,6 +281,24 @@ class Converter(Converts, Protocol):
         """A job that restores the task of a Kafka partition; None for a stream without a topology."""
 
 
+class FollowsColumns(Protocol):
+    """Finds the columns of streams that do not declare them, in the background."""
+
+    def look(self) -> Mapping[str, Converter]:
+        """By stream, the converter for columns found since the last call. Never blocks."""
+
+
+class DeclaredColumns:
+    """A `FollowsColumns` of a writer whose streams declare their columns."""
+
+    def look(self) -> Mapping[str, Converter]:
+        """Nothing."""
+        return {}
+
+
+DECLARED_COLUMNS = DeclaredColumns()
+
+
 class PartitionTask(Protocol):
     """The state that a Kafka partition of a stream with a topology keeps between messages; dropped with its buffer.
 

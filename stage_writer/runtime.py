@@ -9,6 +9,7 @@ from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.parquet.buffer import FilePolicy
+from stage_writer.ports import DECLARED_COLUMNS
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
     from stage_writer.partitions.flush_decision import FlushLimits
+    from stage_writer.ports import FollowsColumns
     from stage_writer.stopping import Stopping
     from stage_writer.telemetry import WriterTelemetry
 
@@ -62,3 +64,4 @@ class Attachments:
     notifier: Notifier = NO_NOTIFIER
     outlets: Outlets = NO_OUTLETS
     changelogs: WatchesTopics = NO_WATCH
+    columns: FollowsColumns = DECLARED_COLUMNS

@@ -1,4 +1,4 @@
-"""The columns that a stream has gained: what the loader published, refreshed periodically.
+"""The columns that streams have now: what the loader published, and what was found for those that declare none.
 
 Rules:
 
@@ -6,6 +6,7 @@ Rules:
    buffer, because all rows of a file have the same columns.
 2. It does not matter when a writer refreshes: one that knows fewer columns keeps their fields in the rescue column. So
    a failed refresh is logged, and tried again.
+3. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, StoreError
+from stage_writer.ports import DECLARED_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.schema import StructType
-    from stage_writer.ports import Converter, WriterStage
+    from stage_writer.ports import Converter, FollowsColumns, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
 
@@ -30,12 +32,18 @@ class Schemas:
     """The newest conversion of each stream."""
 
     def __init__(
-        self, converters: Collection[Converter], stage: WriterStage, clock: Clock, log: FilteringBoundLogger
+        self,
+        converters: Collection[Converter],
+        stage: WriterStage,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        columns: FollowsColumns = DECLARED_COLUMNS,
     ) -> None:
         """Reads nothing yet."""
         self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
         self._newest = dict(self._declared)
         self._known: dict[str, StructType] = {}
+        self._columns = columns
         self._stage = stage
         self._clock = clock
         self._log = log
@@ -46,7 +54,12 @@ class Schemas:
         return self._newest.get(converter.stream.app_id, converter)
 
     def look(self) -> None:
-        """Refresh the published columns, if that is due."""
+        """Take up columns that were found, and refresh the published ones if that is due."""
+        for app_id, found in self._columns.look().items():
+            if found.stream.evolves:
+                self._declared[app_id] = found
+            gained = self._known.get(app_id)
+            self._newest[app_id] = found if gained is None else found.at(gained)
         now_s = self._clock.monotonic_s()
         if now_s < self._look_at_s:
             return

@@ -115,7 +115,7 @@ class WriterTelemetry:
     ) -> FieldCensus | None:
         """A batch was converted; records what a sample of it shows of the fields, if a sample was taken."""
         app_id = converter.stream.app_id
-        if app_id not in self.dropped:
+        if app_id not in self.dropped or not self.dropped[app_id].is_of(converter.stream):
             json_of = converter.json_of if isinstance(converter, StreamConverter) else None
             self.dropped = {**self.dropped, app_id: DroppedFields(converter.stream, json_of)}
         dropped = self.dropped[app_id]

@@ -71,6 +71,11 @@ class KafkaReader:
             found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._heard)
         return [TopicPartition(Topic(topic), Partition(one)) for one in found]
 
+    def topics(self) -> list[str]:
+        """The names of all topics that this user may see."""
+        with self._errors("list topics"):
+            return sorted(topics_of(self._consumer, _TIMEOUT_S, self._heard))
+
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that exists; None from a broker without topic ids."""
         with self._errors("describe topics"):

@@ -19,6 +19,7 @@ STAGE_FOLDERS = frozenset(
     {
         "accept",
         "begin",
+        "columns",
         "data",
         "done",
         "failures",

@@ -12,7 +12,9 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from common.schema import StructType, parse_ddl
+from common.schema.evolution import NO_COLUMNS
 from common.settings.catalog import require_location, with_locations, with_main_table
+from common.settings.columns_from import ColumnsFrom, columns_from, with_implied
 from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
@@ -67,9 +69,12 @@ class Stream(Section):
         examples=[{"lake.shop.orders": "s3://lake/tables/orders"}],
     )
     columns: str = Field(
+        default=ColumnsFrom.RECORDS.value,
         min_length=1,
-        description="The record's fields and their types, as in Spark's `CREATE TABLE`. `unknown_fields` is "
-        "about all other fields.",
+        description="The record's fields and their types, as in Spark's `CREATE TABLE`; `unknown_fields` is "
+        "about all other fields. Or where they come from: `from_table` takes the table's columns and follows them, "
+        "`from_records` infers them from the stream's first records. See [schema.md](schema.md).",
+        examples=["id BIGINT, amount DOUBLE", "from_table"],
     )
     topology: str | None = Field(
         default=None,
@@ -366,7 +371,7 @@ class Stream(Section):
     @model_validator(mode="before")
     @classmethod
     def _located(cls, values: object) -> object:
-        return with_locations(with_main_table(values))
+        return with_implied(with_locations(with_main_table(values)))
 
     @field_validator("table", "dead_letters")
     @classmethod
@@ -402,7 +407,7 @@ class Stream(Section):
     @field_validator("columns")
     @classmethod
     def _columns(cls, value: str) -> str:
-        return require_columns(value)
+        return value if columns_from(value) is not None else require_columns(value)
 
     @model_validator(mode="after")
     def _on_fail(self) -> Self:
@@ -416,22 +421,6 @@ class Stream(Section):
         if not self.rescues and self.rescue_column != "_rescued":
             msg = "rescue_column is given, but unknown_fields is ignore; write unknown_fields: rescue, or leave it out"
             raise ValueError(msg)
-        if self.evolves:
-            renames = {
-                "jmespath": self.jmespath,
-                "explode": self.explode,
-                "rename": self.rename,
-                "field_names": self.field_names != "as_is",
-            }
-            for key in (key for key, value in renames.items() if value):
-                msg = (
-                    f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
-                    f"be evolve; leave {key} out, or write unknown_fields: rescue"
-                )
-                raise ValueError(msg)
-            for path in (path for path in self.drop if "." in path or path == self.rescue_column):
-                msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
-                raise ValueError(msg)
         return self
 
     @property
@@ -451,6 +440,8 @@ class Stream(Section):
 
     @model_validator(mode="after")
     def _formats(self) -> Self:
+        if self.columns_from is not None:
+            return self
         try:
             forms_of(self.schema_of_columns, self.formats)
         except ValueError as error:
@@ -469,9 +460,14 @@ class Stream(Section):
         return forms_of(self.schema_of_columns, self.formats)
 
     @property
+    def columns_from(self) -> ColumnsFrom | None:
+        """Where the columns come from; None where they are declared."""
+        return columns_from(self.columns)
+
+    @property
     def schema_of_columns(self) -> StructType:
-        """The columns declared by ``columns``."""
-        return parse_ddl(self.columns)
+        """The declared columns; none where they come from elsewhere (common/settings/with_columns.py)."""
+        return NO_COLUMNS if self.columns_from is not None else parse_ddl(self.columns)
 
     @model_validator(mode="after")
     def _defaults(self) -> Self:

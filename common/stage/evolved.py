@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -19,13 +18,13 @@ from urllib.parse import quote
 from common.errors import SchemaError
 from common.schema import StructType, schema_from_json, schema_to_json
 from common.stage.stored import Stored, reading, require_known_version
+from common.stage.versions import newest_version, version_path
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 SCHEMA = "schema"
 VERSION = 1
-_VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Evolved:
     @property
     def path(self) -> str:
         """The path of its object in the stage."""
-        return f"{folder_of(self.app_id)}{self.version:020d}.json"
+        return version_path(folder_of(self.app_id), self.version)
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -88,17 +87,9 @@ def folder_of(app_id: str) -> str:
 
 def latest(store: ObjectStore, app_id: str) -> Evolved | None:
     """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
-    folder = folder_of(app_id)
-    versions = [
-        (int(match[1]), item.path)
-        for item in store.list(folder)
-        if (match := _VERSION.fullmatch(item.path.removeprefix(folder)))
-    ]
-    if not versions:
-        return None
-    version, path = max(versions)
-    data = store.read(path)
-    return None if data is None else Evolved.from_bytes(path, version, data)
+    newest = newest_version(store, folder_of(app_id))
+    data = None if newest is None else store.read(newest[1])
+    return None if newest is None or data is None else Evolved.from_bytes(newest[1], newest[0], data)
 
 
 class _StoredGained(Stored):

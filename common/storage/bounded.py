@@ -13,7 +13,8 @@ from __future__ import annotations
 
 MOST_BYTES = 64 * 2**20
 _BOUNDED = (
-    "done/", "begin/", "stray/", "accept/", "schema/", "idle/", "news/", "lease/", "repair/", "loading/", "replace/",
+    "done/", "begin/", "stray/", "accept/", "schema/", "columns/", "idle/", "news/", "lease/", "repair/", "loading/",
+    "replace/",
 )  # fmt: skip
 
 

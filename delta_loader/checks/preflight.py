@@ -23,10 +23,12 @@ from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY
 from common.tables.rollback import described
+from common.tables.stream_columns import before_agreement, found_columns
 from common.tables.stream_history import StreamHistory, read_stream_history
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import (
+    columns_from_check,
     property_checks,
     shared_tables,
     shared_topic_checks,
@@ -123,6 +125,10 @@ class Preflight:
     def _stream(self, stream: Stream) -> Iterator[Check]:
         app_id = stream.app_id
         state = read_table_state(self.open_store(stream.table))
+        if stream.columns_from is not None:
+            with_its = found_columns(stream, self.store, self.open_store) or before_agreement(stream, state)
+            yield columns_from_check(stream, with_its)
+            stream = with_its or stream
         yield from table_checks(stream, state)
         if state is None:
             yield from self._template(stream)

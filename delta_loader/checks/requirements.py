@@ -58,6 +58,12 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     yield from property_checks(app_id, url, state)
 
 
+def columns_from_check(stream: Stream, found: Stream | None) -> Check:
+    """The columns of a stream that does not declare them; ``found`` is the stream with them, None if unknown."""
+    columns = "none yet; its writer infers them" if found is None else found.columns
+    return Check("columns", Level.OK, f"{stream.app_id}: {stream.columns}: {columns}", app_id=stream.app_id)
+
+
 def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
     columns = declared_columns_of_table(stream)
     if stream.merge is not None and stream.merge.soft_delete is not None:

@@ -44,6 +44,7 @@ class Evolver:
     def __init__(self, stream: Stream, ports: Ports, adder: ColumnAdder, log: FilteringBoundLogger) -> None:
         self._stream = stream
         self._declared = stream.schema_of_columns
+        """Of a stream that declares none, those that its writers agreed on, once there is something to add."""
         self._stage = ports.stage
         self._tables = ports.tables
         self._adder = adder
@@ -68,6 +69,9 @@ class Evolver:
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
         if not offers and not additions(columns, staged):
             return False
+        if self._stream.columns_from is not None:
+            agreed = self._stage.agreed(self._stream.app_id)
+            self._declared = NO_COLUMNS if agreed is None else agreed.columns
         changed = False
         for _ in range(_ROUNDS):
             published = self._stage.evolved(self._stream.app_id)

@@ -22,6 +22,7 @@ from common.settings.merging import columns_of_rows
 from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import KnownChain
 from common.tables.rollback import RollbackKind
+from common.tables.stream_columns import with_columns_of_files
 from common.tables.urls import comparable
 from delta_loader.load.creating import Creator
 from delta_loader.load.deferred import left_out, with_deferred, without_sources
@@ -149,17 +150,21 @@ class StreamTables:
         require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
-        seen = Target(url, state.table_id, shape, state.transactions, state.version, way, owned=self._owned(way, url))
+        seen = Target(
+            url, state.table_id, shape, state.transactions, state.version, way, owned=self._owned(way, url, state)
+        )
         target, back = self._look_back.look(seen)
         self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
-    def _owned(self, way: LoadMode, url: str) -> frozenset[str]:
+    def _owned(self, way: LoadMode, url: str, state: TableState) -> frozenset[str]:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
         if not isinstance(way, Merge):
             return frozenset()
         gained = self._stage.evolved(self._stream.app_id) if self._stream.evolves else None
-        return frozenset((*columns_of_rows(self._stream.at(url)), *(() if gained is None else gained.columns.names)))
+        main = state.schema if self.own is None else self.own.shape.schema
+        stream = with_columns_of_files(self._stream.at(url), main, self._stage.agreed)
+        return frozenset((*columns_of_rows(stream), *(() if gained is None else gained.columns.names)))
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
         """Create the tables that the load is the first to need; check that its files are compatible. Raises TableError.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
+from common.stage.agreed_columns import agreed_columns
 from common.stage.chain_origins import BEGIN, origin_from_bytes, source_of
 from common.stage.evolved import latest
 from common.stage.idle import IDLE, facts_from_bytes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore, StoredObject
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.stage.agreed_columns import AgreedColumns
     from common.stage.chain_origins import ChainOrigin
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
@@ -158,6 +160,10 @@ class Stage:
     def evolved(self, app_id: str) -> Evolved | None:
         """The columns that a stream has gained, as published last. Raises StoreError, MarkerError."""
         return latest(self._store, app_id)
+
+    def agreed(self, app_id: str) -> AgreedColumns | None:
+        """The columns that the writers of a stream agreed on, if it declares none. Raises StoreError, MarkerError."""
+        return agreed_columns(self._store, app_id)
 
     def publish(self, evolved: Evolved) -> bool:
         """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""

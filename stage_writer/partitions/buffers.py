@@ -37,6 +37,12 @@ class Buffers:
             owned.converter = self._schemas.newest(owned.converter)
         owned.buffer = self.new(owned.buffer.end, owned.converter)
 
+    def refresh(self, owned: AssignedPartition) -> None:
+        """Give a partition that holds no rows yet the newest columns for those to come."""
+        is_idle = owned.buffer.is_empty and owned.taken <= owned.buffer.end
+        if is_idle and self._schemas.newest(owned.converter) is not owned.converter:
+            self.begin_next(owned)
+
     def flushed(self, app_id: str, arrow_bytes: int, parquet_bytes: int) -> None:
         """A flush of the stream had these sizes."""
         if arrow_bytes:

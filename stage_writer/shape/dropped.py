@@ -37,9 +37,14 @@ class DroppedFields:
         """None where nothing is sampled (rule 2)."""
         self.is_meant = stream.drops_on_purpose
         """Whether the config itself leaves them out on purpose: then they are counted, but not reported."""
+        self._columns = stream.columns
         self._open = opener_of(stream, json_of)
         self._looked_at = 0
         self._skip = 0
+
+    def is_of(self, stream: Stream) -> bool:
+        """Whether the stream has still the columns that are known here."""
+        return stream.columns == self._columns
 
     def look(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
         """Sample some of these messages. Returns their fields; None where nothing was sampled."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from common.settings.checks.catalog import check_catalog_tables
 from common.settings.checks.columns import check_columns
+from common.settings.checks.columns_from import check_columns_from
+from common.settings.checks.evolving import check_evolving
 from common.settings.checks.merge import check_merge
 from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 def checked(stream: Stream) -> Stream:
     """The stream unchanged; raises ValueError for settings that contradict each other."""
-    check_columns(stream)
+    check_evolving(stream)
+    check_columns_from(stream)
+    if stream.columns_from is None:
+        check_columns(stream)
     check_topology(stream)
     check_format(stream)
     check_catalog_tables(stream)

@@ -28,6 +28,8 @@ def check_merge(stream: Stream) -> None:
     if merge is None:
         return
     _check_together(stream)
+    if stream.columns_from is not None:
+        return
     known = table_columns_of(stream)
     names = [*known.names, *stream.kafka_column_names]
     for key in merge.keys:

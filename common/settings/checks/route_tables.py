@@ -42,6 +42,8 @@ def check_route_tables(stream: Stream) -> None:
             msg = f"some tables have columns of their own, so {setting} cannot be set; {instead}"
             raise ValueError(msg)
     for key, (url, _) in stream.sections.items():
+        if stream.at(url).columns_from is not None:
+            continue
         try:
             check_columns(stream.at(url))
         except ValueError as error:
@@ -86,6 +88,8 @@ def _check(stream: Stream, key: str, url: str, found: RouteTable) -> None:
     if found.template is not None and comparable(found.template) in map(comparable, stream.row_tables):
         msg = f"{key}.template is one of the stream's own tables; name another one"
         raise ValueError(msg)
+    if stream.at(url).columns_from is not None:
+        return
     try:
         forms_of(stream.at(url).schema_of_columns, found.formats if found.columns is not None else stream.formats)
     except ValueError as error:

@@ -15,6 +15,7 @@ from common.settings import FromOffsets, FromTimestamp, Settings, StartAt
 from common.settings.load import load_settings, parse_settings, print_settings
 from common.settings.places import STAGE_FOLDERS
 from common.spans import Partition, Topic
+from common.stage.agreed_columns import COLUMNS
 from common.stage.chain_origins import BEGIN
 from common.stage.data_files import STAGED
 from common.stage.evolved import SCHEMA
@@ -571,6 +572,7 @@ def test_the_stage_s_folders_are_known() -> None:
         STATE,
         OUTBOX,
         SCHEMA,
+        COLUMNS,
         REPLACE,
         BEGIN,
         FAILURES,

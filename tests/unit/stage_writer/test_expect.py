@@ -152,7 +152,7 @@ streams:
     columns: id BIGINT
     expect: {rules}
 """
-    from stage_writer.__main__ import converters_of
+    from stage_writer.converters import converters_of
 
     with pytest.raises((ConfigError, ExpressionError)) as caught:
         converters_of(parse_settings(text, {}, "pipeline.yaml"))

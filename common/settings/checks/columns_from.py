@@ -1,0 +1,63 @@
+"""Checks of a stream whose columns are not declared.
+
+Rule: settings that give columns other names or places than their fields have cannot be reversed, so they are refused
+where columns are read from the table.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.columns_from import ColumnsFrom
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+
+def check_columns_from(stream: Stream) -> None:
+    """Raise ValueError for settings that cannot go with columns that are not declared."""
+    source = stream.columns_from
+    if source is None:
+        return
+    if stream.topology is not None:
+        msg = (
+            f"columns is {source.value}, and a topology makes the rows; write the table's columns, as in CREATE TABLE: "
+            "columns: id BIGINT, name STRING"
+        )
+        raise ValueError(msg)
+    if source is ColumnsFrom.RECORDS:
+        _check_inferred(stream)
+        return
+    if stream.evolves:
+        msg = (
+            "columns is from_table, so the table's columns are the stream's, and unknown_fields: evolve adds columns "
+            "to the table; write columns: from_records, which begins with the table's columns, or unknown_fields: "
+            "rescue"
+        )
+        raise ValueError(msg)
+    for key in renaming_keys(stream):
+        msg = (
+            f"{key} gives columns other names or places than the record's fields have, so that columns cannot be "
+            f"from_table; leave {key} out, or write the record's columns"
+        )
+        raise ValueError(msg)
+
+
+def _check_inferred(stream: Stream) -> None:
+    if stream.format != "json":
+        msg = (
+            f"columns is from_records, as it is unless it is given, and infers them from JSON, but format is "
+            f"{stream.format}; write columns: from_table, or the columns as in CREATE TABLE"
+        )
+        raise ValueError(msg)
+
+
+def renaming_keys(stream: Stream) -> tuple[str, ...]:
+    """The settings of a stream by which a record's fields differ from the table's columns."""
+    given = {
+        "explode": stream.explode is not None,
+        "drop": bool(stream.drop),
+        "rename": bool(stream.rename),
+        "field_names": stream.field_names != "as_is",
+    }
+    return tuple(key for key, is_given in given.items() if is_given)

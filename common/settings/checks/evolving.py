@@ -1,0 +1,29 @@
+"""`unknown_fields: evolve`, and the settings that it cannot work with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.settings.stream import Stream
+
+
+def check_evolving(stream: Stream) -> None:
+    """Raise ValueError where the table's columns and the record's fields are not the same ones."""
+    if not stream.evolves:
+        return
+    renames = {
+        "jmespath": stream.jmespath,
+        "explode": stream.explode,
+        "rename": stream.rename,
+        "field_names": stream.field_names != "as_is",
+    }
+    for key in (key for key, value in renames.items() if value):
+        msg = (
+            f"{key} gives columns other names or places than their fields have, so that unknown_fields cannot "
+            f"be evolve; leave {key} out, or write unknown_fields: rescue"
+        )
+        raise ValueError(msg)
+    for path in (path for path in stream.drop if "." in path or path == stream.rescue_column):
+        msg = f"drop names {path!r}, which unknown_fields: evolve needs; drop whole fields, or write rescue"
+        raise ValueError(msg)

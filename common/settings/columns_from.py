@@ -1,0 +1,62 @@
+"""`columns` that are not declared: where they come from instead.
+
+Rules:
+
+1. Such a stream has no columns in its settings. They are found at run time, and `common.settings.with_columns` makes
+   the stream that has them, with every check that a declared stream passes when the file is read.
+2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
+   it is given, or `rescue` beside a setting that `evolve` cannot work with.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class ColumnsFrom(StrEnum):
+    """Where the columns of a stream come from, if it does not declare them."""
+
+    TABLE = "from_table"
+    RECORDS = "from_records"
+
+
+_LIKE_ONE = re.compile(r"from_\w*")
+
+
+def columns_from(columns: str) -> ColumnsFrom | None:
+    """The meaning of a value of `columns`; None for a list of columns. Raises ValueError for a misspelt one."""
+    text = columns.strip()
+    if not _LIKE_ONE.fullmatch(text):
+        return None
+    known = [source.value for source in ColumnsFrom]
+    if text not in known:
+        msg = (
+            f"is {text!r}, which names no place that columns come from; write {', '.join(known)}, or the columns as in "
+        )
+        msg += "CREATE TABLE: columns: id BIGINT, name STRING"
+        raise ValueError(msg)
+    return ColumnsFrom(text)
+
+
+_NOT_WITH_EVOLVE = ("jmespath", "explode", "rename", "field_names")
+
+
+def with_implied(values: object) -> object:
+    """A stream's values with those that its `columns` imply (rule 2)."""
+    if not isinstance(values, dict) or str(values.get("columns", ColumnsFrom.RECORDS)).strip() != ColumnsFrom.RECORDS:
+        return values
+    can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE) and not _tables_with_columns(values)
+    return {"unknown_fields": "evolve" if can_evolve else "rescue", **values}
+
+
+def _tables_with_columns(values: Mapping[str, object]) -> bool:
+    """Whether some tables of routes have columns of their own."""
+    routes, own, tables = (values.get(key) for key in ("routes", "route_tables", "tables"))
+    sections = [*(tables if isinstance(tables, list | tuple) else ())]
+    sections += [one for each in (routes, own) if isinstance(each, dict) for one in each.values()]
+    return any(isinstance(one, dict) and "columns" in one for one in sections)

@@ -1,0 +1,41 @@
+"""The stream that has columns which its settings leave to the table, the registry or the records."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError, SchemaError
+from common.schema import to_ddl
+from common.settings.checks import checked
+from common.settings.formats import forms_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.schema import StructType
+    from common.settings.stream import Stream
+
+
+def with_columns(
+    stream: Stream,
+    columns: StructType,
+    *,
+    partition_by: tuple[str, ...] | None = None,
+    formats: Mapping[str, str] | None = None,
+) -> Stream:
+    """The stream with these columns, and, unless it says more, with this partitioning and these formats.
+
+    Raises ConfigError for columns that contradict the stream's settings.
+    """
+    found: dict[str, object] = {"columns": to_ddl(columns), "formats": {**(formats or {}), **stream.formats}}
+    if partition_by is not None and not stream.partition_by:
+        found["partition_by"] = partition_by
+    new = stream.model_copy(update=found)
+    try:
+        forms_of(columns, new.formats)
+        return checked(new)
+    except (ValueError, SchemaError) as error:
+        source = stream.columns_from
+        reason = error.problem if isinstance(error, SchemaError) else str(error)
+        msg = f"{stream.app_id}: with columns {'declared' if source is None else source.value}: {reason}"
+        raise ConfigError(msg, f"the columns are: {found['columns']}") from None

@@ -1,0 +1,106 @@
+"""The columns of a stream that does not declare them, as far as they are known without reading a record.
+
+Rules:
+
+1. `columns: from_table`: the table is the truth. Nothing is kept in the stage, and a table that is missing is an error.
+2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
+   of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed.
+3. A table's partitioning is the stream's, unless the settings have one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.errors import ConfigError
+from common.schema import to_ddl
+from common.schema.evolution import NO_COLUMNS, additions, restricted, with_additions
+from common.settings.checks.columns_from import renaming_keys
+from common.settings.columns_from import ColumnsFrom
+from common.settings.with_columns import with_columns
+from common.stage.agreed_columns import agreed_columns
+from common.tables.delta_log import read_table_state
+from common.tables.record_columns import record_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.ports import ObjectStore
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.stage.agreed_columns import AgreedColumns
+    from common.tables.state import TableState
+
+
+def found_columns(stream: Stream, stage: ObjectStore, open_table: Callable[[str], ObjectStore]) -> Stream | None:
+    """The stream with its columns as they are now; itself if it declares them, None if none were agreed on yet.
+
+    Raises ConfigError, StoreError, TableError and MarkerError.
+    """
+    source = stream.columns_from
+    if source is None:
+        return stream
+    if source is ColumnsFrom.TABLE:
+        return columns_of_table(stream, read_table_state(open_table(stream.table)))
+    agreed = agreed_columns(stage, stream.app_id)
+    return None if agreed is None else columns_as_agreed(stream, agreed, state_of(stream, open_table))
+
+
+def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
+    """The stream with the columns of its table (rules 1 and 3). Raises ConfigError."""
+    if state is None:
+        msg = f"{stream.app_id}: columns is from_table, and there is no Delta table at {stream.table}"
+        remedy = "create the table, or write columns: from_records, with which the loader creates it"
+        raise ConfigError(msg, remedy)
+    columns = record_columns(stream, state.schema)
+    if not columns.fields:
+        msg = f"{stream.app_id}: columns is from_table, and {stream.table} has no column for a field of a record"
+        raise ConfigError(msg, "add columns by ALTER TABLE … ADD COLUMNS, or declare them in the stream's columns")
+    return with_columns(stream, columns, partition_by=state.partition_by)
+
+
+def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
+    """The stream with the columns that its writers agreed on (rules 2 and 3). Raises ConfigError."""
+    columns = extended(table_columns(stream, state), agreed.columns, only_wanted=True)
+    partition_by = None if state is None else state.partition_by
+    return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
+
+
+def before_agreement(stream: Stream, state: TableState | None) -> Stream | None:
+    """The stream with its table's columns, as long as its writers have agreed on none. Raises ConfigError."""
+    columns = table_columns(stream, state)
+    return (
+        None if state is None or not columns.fields else with_columns(stream, columns, partition_by=state.partition_by)
+    )
+
+
+def with_columns_of_files(stream: Stream, schema: str, agreed: Callable[[str], AgreedColumns | None]) -> Stream:
+    """The stream with all columns that files for its table may have, of which the settings are not checked again.
+
+    ``schema`` is that of the main table. ``agreed`` returns what the writers of a stream agreed on. Raises StoreError
+    and MarkerError.
+    """
+    if stream.columns_from is None:
+        return stream
+    if stream.columns_from is ColumnsFrom.TABLE:
+        columns = record_columns(stream, schema)
+    else:
+        found = agreed(stream.app_id)
+        columns = NO_COLUMNS if found is None else found.columns
+    return stream.model_copy(update={"columns": to_ddl(columns)}) if columns.fields else stream
+
+
+def state_of(stream: Stream, open_table: Callable[[str], ObjectStore]) -> TableState | None:
+    """The state of the stream's table; None if its columns cannot be told from the record's, or if there is none."""
+    return None if renaming_keys(stream) else read_table_state(open_table(stream.table))
+
+
+def table_columns(stream: Stream, state: TableState | None) -> StructType:
+    """The table's columns for fields of records; none without a table."""
+    return NO_COLUMNS if state is None else record_columns(stream, state.schema)
+
+
+def extended(table: StructType, wanted: StructType, *, only_wanted: bool = False) -> StructType:
+    """The table's columns and those of ``wanted`` that it lacks; with ``only_wanted`` none but those of ``wanted``."""
+    known = restricted(table, wanted) if only_wanted else table
+    return with_additions(known, additions(known, wanted))

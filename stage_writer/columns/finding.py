@@ -1,0 +1,120 @@
+"""Where a writer finds the columns of a stream that does not declare them. Each call reads stores, and may block.
+
+Rule: columns that are inferred are agreed on before they are used. They are tried with the stream's settings first, so
+that nothing is agreed on that no writer can use; then they are proposed to the stage by exclusive create. A writer
+whose proposal comes second takes the first one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import BrokerError, ConfigError
+from common.settings.columns_from import ColumnsFrom
+from common.stage.agreed_columns import AgreedColumns, agree_on
+from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns
+from stage_writer.columns.proposing import are_events, proposed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.ports import Clock, ObjectStore
+    from common.schema.inference import JsonShape
+    from common.settings import Stream
+
+
+class FindsColumns(Protocol):
+    """Finds the columns of one stream."""
+
+    @property
+    def stream(self) -> Stream:
+        """The stream as its settings have it."""
+
+    def find(self) -> Stream:
+        """The stream with its columns as they are now. Raises KafkaDeltaExpressError."""
+
+    def known(self) -> Stream | None:
+        """The same without agreeing on anything; None where nothing was agreed on yet."""
+
+    def preview(self) -> Stream | None:
+        """The same, with what this writer would propose; None where nothing can be inferred yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFinder:
+    """A `FindsColumns` over the real stores."""
+
+    stream: Stream
+    stage: ObjectStore
+    open_table: Callable[[str], ObjectStore]
+    sample: Callable[[Stream], JsonShape]
+    """The structure of some of a stream's records. Raises BrokerError."""
+    clock: Clock
+
+    def known(self) -> Stream | None:
+        """See the port."""
+        return found_columns(self.stream, self.stage, self.open_table)
+
+    def preview(self) -> Stream | None:
+        """See the port."""
+        known = self.known()
+        if known is not None:
+            return known
+        found = self._proposed()
+        return None if found is None else found[1]
+
+    def find(self) -> Stream:
+        """See the port."""
+        while True:
+            known = self.known()
+            if known is not None:
+                return known
+            found = self._proposed()
+            if found is None:
+                raise nothing_to_infer_from(self.stream)
+            if agree_on(self.stage, found[0]):
+                return found[1]
+
+    def _proposed(self) -> tuple[AgreedColumns, Stream] | None:
+        """The proposal, and the stream with it; None where nothing is known of its records."""
+        stream = self.stream
+        state, records = state_of(stream, self.open_table), self.sample(stream)
+        columns, formats = proposed(stream, table_columns(stream, state), records)
+        if not columns.fields:
+            return None
+        source = (stream.columns_from or ColumnsFrom.RECORDS).value
+        agreed = AgreedColumns(stream.app_id, 1, columns, source, self.clock.wall_ms(), formats)
+        try:
+            return agreed, columns_as_agreed(stream, agreed, state)
+        except ConfigError as error:
+            if not are_events(records):
+                raise
+            problem = f"{error.problem}. The records look like Debezium's change events"
+            raise ConfigError(
+                problem, f"write envelope: debezium in {stream.app_id}: its columns are the rows'"
+            ) from None
+
+
+def nothing_to_infer_from(stream: Stream) -> BrokerError:
+    """The error while a stream's columns cannot be inferred."""
+    msg = f"the topics of {stream.app_id} hold no JSON object from which its columns could be inferred"
+    return BrokerError(msg, f"send some records, or write the columns of {stream.app_id} instead of from_records")
+
+
+def require_known(finder: FindsColumns) -> Stream:
+    """The stream with its columns, without agreeing on anything. Raises ConfigError where nothing was agreed on yet."""
+    known = finder.known()
+    if known is None:
+        app_id = finder.stream.app_id
+        msg = f"the columns of {app_id} are not known yet: its writer takes them from the first records"
+        raise ConfigError(msg, "run the writer first")
+    return known
+
+
+def columns_text(stream: Stream, found: Stream | None) -> str:
+    """What `check` shows of a stream's columns."""
+    source = "" if stream.columns_from is None else stream.columns_from.value
+    if found is None:
+        return f"ok: {stream.app_id}: {source}: no record yet; they are inferred from the first ones"
+    return f"ok: {stream.app_id}: {source}: {found.columns}"

@@ -1,0 +1,66 @@
+"""The columns that a writer proposes for a stream, from a sample of its records and from its table. Pure.
+
+Rules:
+
+1. The table's columns come first, with their types; a sample adds what the table lacks. So an existing table is taken
+   as it is, and a new one has the types that `kafka-delta-express config init` would write.
+2. A field whose name the table has for something else (a derived column, Kafka's columns) is no column, and neither is
+   one that has a meaning of its own in expressions or in Delta.
+3. At most `evolve_limit` fields are inferred; further ones are handled as `unknown_fields` says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.schema import ArrayType, DataType, MapType, Primitive, StructType
+from common.schema.evolution import additions, with_additions, within
+from common.schema.inference import inferred
+from common.settings.columns import made_columns
+from common.settings.formats import path_steps
+from stage_writer.decode.unknown.offers import RESERVED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from common.schema.inference import JsonShape
+    from common.settings import Stream
+
+
+def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[StructType, dict[str, str]]:
+    """The columns, and the forms of values that their types leave open; no columns where nothing is known."""
+    found = inferred(records)
+    made = (*made_columns(stream), *stream.kafka_column_names, *stream.included_column_names, *RESERVED)
+    taken = {name.casefold() for name in made}
+    free = StructType(tuple(field for field in found.columns if field.name.casefold() not in taken))
+    added = additions(table, free)
+    # the smallest first, so that an object of a thousand keys does not displace all others
+    kept = set(within(sorted(added, key=lambda one: one.size), stream.evolve_limit))
+    columns = with_additions(table, (one for one in added if one in kept))
+    return columns, _usable(columns, found.formats)
+
+
+def are_events(records: JsonShape) -> bool:
+    """Whether the records look like Debezium's change events that no `envelope` opens."""
+    event = records.fields.get("payload", records).fields
+    return {"before", "after", "op"} <= event.keys()
+
+
+def _usable(columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:
+    """The forms of columns that are text: another type may be the table's."""
+    return {path: form for path, form in formats.items() if _type_at(columns, path_steps(path)) is Primitive.STRING}
+
+
+def _type_at(known: DataType, steps: tuple[str, ...]) -> DataType | None:
+    if not steps:
+        return known
+    match known:
+        case StructType():
+            field = known.field(steps[0])
+            return None if field is None else _type_at(field.type, steps[1:])
+        case ArrayType(element):
+            return _type_at(element, steps[1:])
+        case MapType(_, value):
+            return _type_at(value, steps[1:])
+        case _:
+            return None

@@ -1,0 +1,71 @@
+"""A sample of a stream's records, to infer columns from: the oldest and the newest of each topic.
+
+Rules:
+
+1. No group is joined and nothing is committed. A running writer is not affected.
+2. A message that is not a record (a frame that cannot be read, no JSON object) is left out: it becomes a dead letter.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from common.kafka.reader import KafkaReader
+from common.schema.inference import JsonShape
+from common.spans import Position, Span
+from stage_writer.fetch.kafka import consumer_properties
+from stage_writer.shape.opening import opener_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from common.settings import Settings, Stream
+    from common.spans import TopicPartition
+
+SAMPLE_RECORDS = 1_000
+"""Of each topic and end, approximately."""
+_MOST_PARTITIONS = 8
+_AT_A_TIME = 500
+
+
+def sample_records(settings: Settings, stream: Stream) -> JsonShape:
+    """The structure of some of a stream's records; it has seen none where there are none.
+
+    Raises BrokerError and ConfigError.
+    """
+    found, opened = JsonShape(), opener_of(stream)
+    reader = KafkaReader(consumer_properties(settings), _AT_A_TIME)
+    try:
+        for topic in reader.topics() if stream.pattern is not None else stream.topics:
+            if stream.takes(topic):
+                for value in _values(reader, reader.partitions(topic)):
+                    record = None if value is None else opened(value)
+                    if record is not None:
+                        _add(found, record)
+    finally:
+        reader.close()
+    return found
+
+
+def _values(reader: KafkaReader, sources: Sequence[TopicPartition]) -> Iterator[bytes | None]:
+    ends = {source: reader.ends(source) for source in sources}
+    filled = [source for source, (low, high) in ends.items() if low < high]
+    some = filled[:: -(-len(filled) // _MOST_PARTITIONS)] if filled else []
+    share = -(-SAMPLE_RECORDS // len(some)) if some else 0
+    for source in some:
+        low, high = ends[source]
+        middle = Position(min(low + share, high))
+        for start, end in ((low, middle), (Position(max(high - share, middle)), high)):
+            if start < end:
+                for messages in reader.messages(source, Span(start, end)):
+                    yield from (message.value() for message in messages)
+
+
+def _add(shape: JsonShape, record: bytes) -> None:
+    try:
+        document = json.loads(record.decode())
+    except (ValueError, RecursionError):
+        return
+    if isinstance(document, dict):
+        shape.add(document)

@@ -1,0 +1,91 @@
+"""The columns of a writer's streams: those that are known now, and followers for the others."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from common.stage.markers import TableKind
+from common.storage.store import FsspecStore, stores_of
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from stage_writer.columns.finding import ColumnFinder, columns_text, require_known
+from stage_writer.columns.following import FollowedColumns, PendingConverter, StreamColumns
+from stage_writer.columns.sampling import sample_records
+from stage_writer.convert import table_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock
+    from common.settings import Settings, Stream
+    from stage_writer.columns.following import MakeConverter
+    from stage_writer.ports import Converter
+
+
+class ColumnsOfStreams:
+    """The streams of a config that do not declare their columns."""
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        """Reads nothing yet."""
+        self._settings = settings
+        self._clock = clock
+        stage = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        open_table = stores_of(settings.stage.storage_options)
+        sample = partial(sample_records, settings)
+        self._finders = {
+            stream.app_id: ColumnFinder(stream, stage, open_table, sample, clock)
+            for stream in settings.streams
+            if stream.columns_from is not None
+        }
+
+    def known(self) -> Settings:
+        """The settings with the columns that are known now. Raises KafkaDeltaExpressError."""
+        return self._with(lambda finder: finder.known())
+
+    def previewed(self) -> Settings:
+        """The settings with the columns that a writer would use now. Raises KafkaDeltaExpressError."""
+        return self._with(lambda finder: finder.preview())
+
+    def required(self, app_id: str) -> Settings:
+        """The settings with the columns of one stream. Raises ConfigError while they are not known."""
+        return self._with(lambda finder: require_known(finder) if finder.stream.app_id == app_id else finder.stream)
+
+    def _with(self, find: Callable[[ColumnFinder], Stream | None]) -> Settings:
+        """The settings with the streams that were found; the others are as they were."""
+        if not self._finders:
+            return self._settings
+        found = (
+            (find(self._finders[one.app_id]) or one) if one.app_id in self._finders else one
+            for one in self._settings.streams
+        )
+        return self._settings.model_copy(update={"streams": tuple(found)})
+
+    def lines(self, found: Settings) -> Iterator[str]:
+        """What `check` shows of the columns in ``found``, as `previewed` returned it."""
+        for new in found.streams:
+            if new.app_id in self._finders:
+                old = self._finders[new.app_id].stream
+                yield columns_text(old, None if new.columns_from is not None else new)
+
+    def followed(
+        self, converters: Sequence[Converter], make: MakeConverter, log: FilteringBoundLogger
+    ) -> StreamColumns:
+        """Finds in the background what is missing, and what changes. ``converters`` are those of `known`."""
+        followed = []
+        for converter in converters:
+            finder = self._finders.get(converter.stream.app_id)
+            if finder is None:
+                continue
+            is_known = converter.stream.columns_from is None
+            one = FollowedColumns(finder, make, self._clock, log, converter.stream if is_known else None)
+            if isinstance(converter, PendingConverter):
+                converter.columns = one
+            followed.append(one)
+        return StreamColumns(followed)
+
+
+def pending(stream: Stream) -> PendingConverter:
+    """The converter of a stream whose columns are not known yet."""
+    return PendingConverter(stream, table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ()))

@@ -1,0 +1,578 @@
+"""Columns that a stream does not declare: from its table, or from its first records, for writers and a loader."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import structlog
+
+from common.errors import BrokerError, ConfigError, NewerFormatError
+from common.metrics import Metrics
+from common.schema import Primitive, parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.schema.evolution import Addition
+from common.schema.inference import JsonShape
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.stage.evolved import latest
+from common.storage.store import FsspecStore
+from common.tables.stream_columns import found_columns
+from delta_loader.load.ports import Ports
+from delta_loader.load.report import StreamReport
+from delta_loader.ports import in_turn
+from delta_loader.service import LoaderService
+from delta_loader.stage.reading import Stage
+from stage_writer.columns.finding import ColumnFinder, columns_text
+from stage_writer.columns.following import LOOK_AT_TABLES_S, FollowedColumns, PendingConverter, StreamColumns
+from stage_writer.columns.wiring import pending
+from stage_writer.convert_by_table import converter_of
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.loop import StageWriter
+from stage_writer.runtime import Attachments
+from stage_writer.schemas import LOOK_AT_SCHEMAS_S
+from stage_writer.stage.staging import ObjectStage
+from tests.builders import content_of, instance, required
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.group import HandClock, LonelyMember
+from tests.fakes.writers import new_writer, runtime_of
+from tests.staged import manifests
+
+if TYPE_CHECKING:
+    from stage_writer.ports import Converter
+
+FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))
+
+
+class Group(LonelyMember):
+    """Its records are what the test says."""
+
+    def __init__(self, clock: HandClock, source: TopicPartition) -> None:
+        super().__init__(clock, {source: 0})
+        self.values: list[object] = []
+
+    def _batch(self, source: TopicPartition) -> MessageBatch:
+        batch = super()._batch(source)
+        values = [json.dumps(self.values[offset]).encode() for offset in batch.offsets.tolist()]
+        return replace(batch, values=pa.array(values, pa.binary()))
+
+
+@dataclass(slots=True)
+class Sample:
+    """What a writer sees of the topic when it infers columns."""
+
+    records: list[object]
+    error: BrokerError | None = None
+    taken: int = 0
+
+    def __call__(self, stream: object) -> JsonShape:
+        del stream
+        self.taken += 1
+        if self.error is not None:
+            raise self.error
+        shape = JsonShape()
+        for record in self.records:
+            shape.add(record)
+        return shape
+
+
+@dataclass(slots=True)
+class Writer:
+    """A writer of one Kafka partition."""
+
+    service: StageWriter
+    group: Group
+    source: TopicPartition
+    sample: Sample
+
+    def produce(self, *values: object) -> None:
+        self.group.values += values
+        self.group.ends[self.source] = len(self.group.values)
+        self.step()
+
+    def step(self) -> None:
+        for _ in range(8):
+            self.service.step(0.5)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.service.health().problems
+
+
+@dataclass(slots=True)
+class World:
+    """One stage and one table."""
+
+    folder: Path
+    stream_settings: dict[str, object]
+    clock: HandClock = field(default_factory=HandClock)
+    tables: MemoryDeltaTables = field(default_factory=MemoryDeltaTables)
+    made: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        return settings_of(self.folder, **self.stream_settings)
+
+    @property
+    def stage(self) -> FsspecStore:
+        return FsspecStore(f"{self.folder}/stage")
+
+    @property
+    def table(self) -> FsspecStore:
+        return FsspecStore(f"{self.folder}/table")
+
+    def finder(self, sample: Callable[[object], JsonShape]) -> ColumnFinder:
+        return ColumnFinder(self.settings.streams[0], self.stage, FsspecStore, sample, self.clock)
+
+    def writer(self, source: TopicPartition = FIRST, *sampled: object) -> Writer:
+        """One that starts now, as `stage-writer run` wires it; threads run in turn."""
+        sample = Sample(list(sampled))
+        finder, log = self.finder(sample), structlog.get_logger()
+        known = finder.known()
+        converter: Converter = pending(finder.stream) if known is None else converter_of(known)
+        followed = FollowedColumns(finder, converter_of, self.clock, log, known, start=lambda work: work())
+        if isinstance(converter, PendingConverter):
+            converter.columns = followed
+        group = Group(self.clock, source)
+        self.made += 1
+        names = iter(range(1_000))
+        unique = f"{self.made}{source.partition}"
+        stage = ObjectStage(self.stage, FsspecStore, self.clock, lambda: f"{unique}{next(names):030x}", "w")
+        attachments = Attachments(columns=StreamColumns([followed]))
+        service = new_writer(
+            converter, source=group, stage=stage, runtime=runtime_of(self.clock), attachments=attachments
+        )
+        group.subscribe([converter.stream], service)
+        return Writer(service, group, source, sample)
+
+    def load(self) -> None:
+        report = self.report()
+        assert (report.failure, report.held) == (None, {})
+        self.commit(to_ddl(schema_from_json(self.tables.tables[self.settings.streams[0].table].schema)))
+
+    def report(self) -> StreamReport:
+        """What becomes of a pass of the loader."""
+        ports = Ports(
+            stage=Stage(self.stage, in_turn),
+            tables=self.tables,
+            open_store=FsspecStore,
+            parallel=in_turn,
+            clock=self.clock,
+            new_id=lambda: "load",
+            log=structlog.get_logger(),
+            metrics=Metrics(),
+            columns=self.tables,
+        )
+        (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
+        return report
+
+    def commit(self, columns: str, *partition_by: str) -> None:
+        """Make the table what is said, as ALTER TABLE would."""
+        version = len(list(self.table.list("_delta_log")))
+        schema = schema_to_json(parse_ddl(columns))
+        metadata = {"id": "t", "schemaString": schema, "partitionColumns": partition_by, "configuration": {}}
+        actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
+        self.table.write(f"_delta_log/{version:020d}.json", "\n".join(map(json.dumps, actions)).encode())
+
+    def staged(self, source: TopicPartition = FIRST) -> list[str]:
+        """By marker, the columns of its files."""
+        found = manifests(self.stage, f"done/orders/{source.partition}")
+        return [to_ddl(schema_from_json(one.tables[0].schema)) for one in found]
+
+    def counted(self) -> tuple[int, int]:
+        """The records that are staged, and those of them that are dead letters."""
+        found = manifests(self.stage)
+        return sum(one.records for one in found), sum(sum(one.dead_letters.values()) for one in found)
+
+    @property
+    def agreed(self) -> str | None:
+        found = agreed_columns(self.stage, "orders")
+        return None if found is None else to_ddl(found.columns)
+
+
+def settings_of(folder: Path | str, **stream: object) -> Settings:
+    content = content_of({"kafka_columns": False, **stream}, folder=str(folder))
+    (only,) = instance(list, content["streams"])
+    if "columns" not in stream:
+        del only["columns"]
+    return Settings.model_validate(content, by_alias=True)
+
+
+def from_table(folder: Path, **stream: object) -> World:
+    return World(folder, {"columns": "from_table", **stream})
+
+
+def from_records(folder: Path, **stream: object) -> World:
+    return World(folder, {"columns": "from_records", **stream})
+
+
+def test_the_tables_columns_are_the_streams_and_followed_when_they_change(tmp_path: Path) -> None:
+    world = from_table(tmp_path, derive={"day": "'x'"}, unknown_fields="rescue")
+    world.commit("id BIGINT NOT NULL, day STRING, _kafka_offset BIGINT, _rescued STRING, tags MAP<STRING, INT>")
+    writer = world.writer()
+    writer.produce({"id": 1, "tags": {"a": 1}, "new": 1})
+    assert world.staged() == ["id BIGINT, tags MAP<STRING, INT>, _rescued STRING, day STRING"]
+    world.commit("id BIGINT NOT NULL, day STRING, _rescued STRING, tags MAP<STRING, INT>, new DECIMAL(9,2)")
+    world.clock.now_s += LOOK_AT_TABLES_S
+    writer.step()
+    writer.produce({"id": 2, "new": 1.25})  # the partition has been idle, and its next row has the new column
+    assert world.staged()[-1].startswith("id BIGINT, tags MAP<STRING, INT>, new DECIMAL(9,2), ")
+    assert writer.sample.taken == 0
+    assert world.agreed is None
+
+
+def test_rows_in_a_buffer_keep_their_columns_when_the_tables_change(tmp_path: Path) -> None:
+    world = from_table(tmp_path)
+    world.commit("id BIGINT")
+    writer = world.writer()
+    writer.group.values += [{"id": 1}]
+    writer.group.ends[FIRST] = 1
+    writer.service.step(0.01)
+    world.commit("id BIGINT, late STRING")
+    world.clock.now_s += LOOK_AT_TABLES_S
+    writer.produce({"id": 2, "late": "x"})
+    writer.produce({"id": 3, "late": "x"})
+    assert world.staged()[0] == "id BIGINT"
+    assert world.staged()[-1] == "id BIGINT, late STRING"
+    assert world.counted() == (3, 0)
+
+
+def test_columns_that_the_settings_cannot_use_leave_those_before_in_use(tmp_path: Path) -> None:
+    world = from_table(tmp_path, where="id > 0")
+    world.commit("id BIGINT")
+    writer = world.writer()
+    world.commit("number BIGINT")
+    world.clock.now_s += LOOK_AT_TABLES_S
+    writer.step()
+    writer.produce({"id": 1})
+    assert world.staged() == ["id BIGINT"]
+    world.commit("id BIGINT, number BIGINT")
+    world.clock.now_s += LOOK_AT_TABLES_S
+    writer.step()
+    writer.produce({"id": 2})
+    assert world.staged()[-1] == "id BIGINT, number BIGINT"
+
+
+def test_a_tables_partitioning_is_the_streams(tmp_path: Path) -> None:
+    world = from_table(tmp_path)
+    world.commit("id BIGINT, day STRING", "day")
+    world.writer().produce({"id": 1, "day": "monday"})
+    (manifest,) = manifests(world.stage)
+    assert manifest.tables[0].partition_by == ("day",)
+
+
+@pytest.mark.parametrize("columns", [None, "_kafka_offset BIGINT"])
+def test_a_table_that_has_no_columns_for_records_is_refused(tmp_path: Path, columns: str | None) -> None:
+    world = from_table(tmp_path)
+    if columns is not None:
+        world.commit(columns)
+    with pytest.raises(ConfigError, match="columns is from_table") as caught:
+        world.writer()
+    assert "from_records" in caught.value.remedy or "ADD COLUMNS" in caught.value.remedy
+
+
+def test_the_first_records_make_the_columns_and_the_loader_the_table(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    record = {"id": 1, "at": "2026-03-01T00:00:00Z", "meta": {"a": [1.5]}, "mixed": 1}
+    writer = world.writer(FIRST, record, {"id": 2, "mixed": "x"})
+    writer.step()
+    assert writer.sample.taken == 0  # an empty topic is asked nothing
+    writer.produce(record, {"id": 2, "mixed": "x", "late": True})
+    expected = "id BIGINT, at TIMESTAMP, meta STRUCT<a: ARRAY<DOUBLE>>, mixed STRING"
+    assert world.agreed == expected
+    assert world.staged() == [f"{expected}, _rescued STRING"]
+    assert (world.counted(), writer.problems) == ((2, 0), ())
+    world.load()
+    table = world.tables.tables[world.settings.streams[0].table]
+    assert to_ddl(schema_from_json(table.schema)) == f"{expected}, _rescued STRING, late BOOLEAN"
+    assert to_ddl(required(latest(world.stage, "orders")).columns) == "late BOOLEAN"
+
+    world.clock.now_s += LOOK_AT_SCHEMAS_S
+    writer.step()
+    writer.produce({"id": 3, "late": False})
+    assert world.staged()[-1] == f"{expected}, late BOOLEAN, _rescued STRING"
+
+
+def test_two_writers_that_infer_differently_end_in_one_schema_and_lose_nothing(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    one = world.writer(FIRST, {"id": 1, "a": "x"})
+    two = world.writer(SECOND, {"id": 2.5, "b": True})
+    for writer, value in ((one, {"id": 1, "a": "x"}), (two, {"id": 2, "b": True})):
+        writer.produce(value)
+    assert world.agreed == "id BIGINT, a STRING"
+    assert {*world.staged(FIRST), *world.staged(SECOND)} == {"id BIGINT, a STRING, _rescued STRING"}
+    assert world.counted() == (2, 0)
+    world.load()
+    table = world.tables.tables[world.settings.streams[0].table]
+    assert to_ddl(schema_from_json(table.schema)) == "id BIGINT, a STRING, _rescued STRING, b BOOLEAN"
+
+    restarted = world.writer(TopicPartition(Topic("orders"), Partition(2)), {"other": 1})
+    restarted.produce({"id": 3})
+    assert restarted.sample.taken == 0
+    assert len(world.staged(restarted.source)) == 1
+    assert world.agreed == "id BIGINT, a STRING"
+
+
+def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+
+    def beaten(stream: object) -> JsonShape:
+        assert agree_on(world.stage, AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0))
+        return Sample([{"id": 1}])(stream)
+
+    assert world.finder(beaten).find().columns == "id STRING"
+
+
+def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    world.commit("id INT, note STRING, day STRING", "day")
+    world.writer(FIRST, {"id": 1, "note": 1, "extra": 1.5}).produce({"id": 1, "note": "n", "extra": 2.5})
+    assert world.agreed == "id INT, note STRING, day STRING, extra DOUBLE"
+    (manifest,) = manifests(world.stage)
+    assert manifest.tables[0].partition_by == ("day",)
+    world.commit("id BIGINT, note STRING, day STRING", "day")  # widened; the next start takes the table's type
+    assert required(world.finder(Sample([])).known()).columns == "id BIGINT, note STRING, day STRING, extra DOUBLE"
+
+
+def test_records_wait_until_columns_can_be_inferred(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    writer = world.writer(FIRST)
+    writer.produce("no object")
+    assert "hold no JSON object" in writer.problems[0]
+    writer.sample.error = BrokerError("Kafka is away")
+    world.clock.now_s += 30
+    writer.step()
+    assert "Kafka is away" in writer.problems[0]
+    assert world.staged() == []
+    writer.sample.error, writer.sample.records = None, [{"id": 1}]
+    world.clock.now_s += 30
+    writer.produce({"id": 1})
+    assert (world.counted(), writer.problems) == ((2, 1), ())
+
+
+def test_nothing_is_agreed_on_that_the_settings_cannot_use(tmp_path: Path) -> None:
+    world = from_records(tmp_path, partition_by=["dya"])
+    writer = world.writer(FIRST, {"id": 1, "day": "x"})
+    writer.produce({"id": 1, "day": "x"})
+    assert "partition_by names 'dya'" in writer.problems[0]
+    assert (world.agreed, world.staged()) == (None, [])
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_change_events_without_their_envelope_are_named_as_such(tmp_path: Path, *, framed: bool) -> None:
+    event = {"op": "c", "before": None, "after": {"id": 1}}
+    world = from_records(tmp_path, load="merge", merge={"keys": ["id"]})
+    with pytest.raises(ConfigError, match=r"merge\.keys names 'id'.*look like Debezium's change events") as caught:
+        world.finder(Sample([{"schema": None, "payload": event} if framed else event])).find()
+    assert caught.value.remedy.startswith("write envelope: debezium in orders")
+    with pytest.raises(ConfigError, match=r"merge\.keys names 'id'") as caught:
+        world.finder(Sample([{"number": 1}])).find()
+    assert "the columns are: number BIGINT" in caught.value.remedy
+
+
+def test_a_row_s_value_goes_where_an_older_file_lacks_a_column_that_the_table_has(tmp_path: Path) -> None:
+    world = from_table(tmp_path, load="merge", merge={"keys": ["id"]}, evolution="add")
+    world.commit("id BIGINT, day STRING")
+    stale = world.writer()
+    stale.produce({"id": 1, "day": "monday"})
+    world.load()
+    url = world.settings.streams[0].table
+    world.tables.add_columns(url, [Addition(("mood",), Primitive.STRING)])
+    stale.produce({"id": 1, "day": "tuesday", "mood": "good"})
+    world.load()
+    (write,) = world.tables.tables[url].commits[-1].written
+    assert to_ddl(schema_from_json(write.shape.schema)) == "id BIGINT, day STRING, mood STRING"
+
+
+def test_names_that_the_table_has_for_something_else_are_not_inferred(tmp_path: Path) -> None:
+    world = from_records(tmp_path, derive={"Day": "'x'"}, kafka_columns=True, evolve_limit=3)
+    many = {f"user{number}": 1 for number in range(5)}
+    record = {"id": 1, "day": 1, "_kafka_offset": 1, "_rescued": 1, "kafka": 1, "many": many, "b": 1}
+    assert to_ddl(required(world.finder(Sample([record])).preview()).schema_of_columns) == "id BIGINT, b BIGINT"
+    assert world.agreed is None
+
+
+def test_the_settings_may_change_to_declared_columns_and_back(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    world.writer(FIRST, {"id": 1}).produce({"id": 1})
+    world.stream_settings["columns"] = "id BIGINT, more STRING"
+    found = found_columns(world.settings.streams[0], world.stage, FsspecStore)
+    assert required(found).columns == "id BIGINT, more STRING"
+    world.stream_settings["columns"] = "from_records"
+    assert required(world.finder(Sample([])).known()).columns == "id BIGINT"
+
+
+def test_each_change_of_the_setting_goes_on_with_the_table_or_says_what_it_needs(tmp_path: Path) -> None:
+    world = World(tmp_path, {})
+    records: list[dict[str, object]] = []
+
+    def staged(columns: str | None) -> str:
+        world.stream_settings = {} if columns is None else {"columns": columns}
+        writer = world.writer(FIRST, {"id": 0, "a": "x"})
+        writer.produce(*records)
+        records.append({"id": len(records), "a": "x", f"new{len(records)}": 1})
+        writer.produce(records[-1])
+        return world.staged()[-1]
+
+    assert staged("id BIGINT, a STRING") == "id BIGINT, a STRING"
+    world.load()
+    assert staged("from_table") == "id BIGINT, a STRING"
+    world.load()
+    assert staged("from_records") == "id BIGINT, a STRING, _rescued STRING"
+    world.load()
+    assert staged(None) == "id BIGINT, a STRING, new2 BIGINT, _rescued STRING"
+    world.load()
+    assert staged("from_table") == "id BIGINT, a STRING, new2 BIGINT, new3 BIGINT"
+    world.load()
+    assert staged("id BIGINT, b DATE") == "id BIGINT, b DATE"
+    failure = required(world.report().failure)
+    assert "the column b" in failure.problem
+    assert failure.remedy.startswith(f"ALTER TABLE delta.`{tmp_path}/table` ADD COLUMNS (b DATE)")
+    world.tables.add_columns(world.settings.streams[0].table, [Addition(("b",), Primitive.DATE)])
+    world.load()
+    assert world.counted() == (len(records), 0)
+    assert set(world.tables.tables[f"{tmp_path}/table"].transactions.values()) == {len(records) - 1}
+
+
+def test_a_table_that_is_gone_while_a_writer_runs_leaves_its_columns_in_use(tmp_path: Path) -> None:
+    world = from_table(tmp_path)
+    world.commit("id BIGINT")
+    writer = world.writer()
+    shutil.rmtree(tmp_path / "table")
+    world.clock.now_s += LOOK_AT_TABLES_S
+    writer.step()
+    writer.produce({"id": 1})
+    assert world.staged() == ["id BIGINT"]
+    with pytest.raises(ConfigError, match="there is no Delta table") as caught:
+        world.writer()
+    assert caught.value.remedy == "create the table, or write columns: from_records, with which the loader creates it"
+
+
+def test_the_tables_of_routes_get_the_columns_of_the_main_table(tmp_path: Path) -> None:
+    world = from_table(tmp_path, route="kind", routes={"a": f"{tmp_path}/a"}, unrouted="table")
+    world.commit("id BIGINT, kind STRING")
+    world.writer().produce({"id": 1, "kind": "a"}, {"id": 2, "kind": "b"})
+    (manifest,) = manifests(world.stage)
+    columns = {table.url: to_ddl(schema_from_json(table.schema)) for table in manifest.tables}
+    assert columns.pop(world.settings.streams[0].dead_letters)
+    assert columns == dict.fromkeys((f"{tmp_path}/table", f"{tmp_path}/a"), "id BIGINT, kind STRING")
+
+
+def test_a_table_with_columns_of_its_own_has_these_and_what_they_lack_is_rescued(tmp_path: Path) -> None:
+    clicks = {"table": f"{tmp_path}/a", "columns": "id BIGINT, url STRING", "partition_by": ["url"]}
+    world = from_records(
+        tmp_path, route="kind", routes={"a": clicks, "b": {"table": f"{tmp_path}/b", "load": "append"}}
+    )
+    records = [{"id": 1, "kind": "a", "url": "x"}, {"id": 2, "kind": "b"}]
+    world.writer(FIRST, *records).produce(*records)
+    (manifest,) = manifests(world.stage)
+    columns = {table.url: to_ddl(schema_from_json(table.schema)) for table in manifest.tables if table.files}
+    agreed = "id BIGINT, kind STRING, url STRING, _rescued STRING"
+    assert columns == {f"{tmp_path}/a": "id BIGINT, url STRING, _rescued STRING", f"{tmp_path}/b": agreed}
+    assert world.counted() == (2, 0)
+
+
+def test_what_check_shows(tmp_path: Path) -> None:
+    world = from_records(tmp_path)
+    stream = world.settings.streams[0]
+    assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first ones")
+    found = world.finder(Sample([{"id": 1}])).preview()
+    assert columns_text(stream, found) == "ok: orders: from_records: id BIGINT"
+
+
+def test_absent_columns_are_from_records() -> None:
+    (stream,) = settings_of("/x").streams
+    assert (stream.columns, stream.unknown_fields) == ("from_records", "evolve")
+    (stream,) = settings_of("/x", columns="from_records", unknown_fields="ignore").streams
+    assert stream.unknown_fields == "ignore"
+    (stream,) = settings_of("/x", columns="from_table").streams
+    assert stream.unknown_fields == "ignore"
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        {"explode": "items"},
+        {"jmespath": {"a": "b"}},
+        {"rename": {"a": "b"}},
+        {"field_names": "snake_case"},
+    ],
+)
+def test_where_columns_cannot_evolve_what_the_sample_lacks_is_rescued(stream: dict[str, object]) -> None:
+    (found,) = settings_of("/x", columns=" from_records ", **stream).streams
+    assert found.unknown_fields == "rescue"
+
+
+@pytest.mark.parametrize(
+    ("stream", "needed"),
+    [
+        ({}, False),
+        ({"framing": "confluent_header"}, True),
+        ({"include": ["headers"]}, True),
+        ({"derive": {"trace": "kafka.headers['trace']"}}, True),
+        ({"expect": {"traced": "kafka.headers['trace'] IS NOT NULL"}}, True),
+        (
+            {
+                "route": "a",
+                "routes": {
+                    "x": {"table": "/x", "columns": "id BIGINT", "derive": {"trace": "kafka.headers['trace']"}},
+                },
+            },
+            True,
+        ),
+    ],
+)
+def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, object], *, needed: bool) -> None:
+    registry = {"url": "http://127.0.0.1:1"}
+    content = {**content_of({"columns": "from_records", **stream}), "schema_registry": registry}
+    (found,) = Settings.model_validate(content, by_alias=True).streams
+    assert pending(found).needs_headers is needed
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ({"columns": "from_registry"}, "write from_table, from_records, or the columns"),
+        ({"format": "avro", "framing": "confluent"}, "infers them from JSON, but format is avro"),
+        ({"columns": "from_tabel"}, "write from_table, from_records, or the columns"),
+        ({"columns": "from_kafka"}, "write from_table, from_records"),
+        ({"columns": "from_table", "unknown_fields": "evolve"}, "write columns: from_records"),
+        ({"columns": "from_table", "rename": {"a": "b"}}, "rename gives columns other names"),
+        ({"columns": "from_table", "field_names": "snake_case"}, "field_names gives columns other names"),
+        ({"columns": "from_table", "explode": "items"}, "explode gives columns other names"),
+        ({"columns": "from_table", "drop": ["a"]}, "drop gives columns other names"),
+        ({"topology": "a:b"}, "a topology makes the rows"),
+    ],
+)
+def test_settings_that_cannot_be(stream: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        settings_of("/x", **stream)
+
+
+def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
+    store = FsspecStore(f"{tmp_path}/stage")
+    assert agreed_columns(store, "a/b") is None
+    agreed = AgreedColumns("a/b", 3, parse_ddl("x STRUCT<y: STRING>"), "from_records", 7, {"x.y": "json"})
+    assert agree_on(store, agreed)
+    assert not agree_on(store, replace(agreed, created_ms=8))
+    assert agreed_columns(store, "a/b") == agreed
+    path = "columns/a%2Fb/00000000000000000003.json"
+    stored = json.loads(required(store.read(path)))
+    assert stored == {  # what is stored stays readable, so a field may be added here, and none changed
+        "version": 1,
+        "app_id": "a/b",
+        "columns": schema_to_json(agreed.columns),
+        "formats": {"x.y": "json"},
+        "source": "from_records",
+        "created_ms": 7,
+    }
+    del stored["formats"]
+    data = json.dumps({**stored, "later": 1}).encode()
+    assert AgreedColumns.from_bytes(path, 3, data) == replace(agreed, formats={})
+    store.write("columns/a%2Fb/00000000000000000004.json", b'{"version": 2}')
+    with pytest.raises(NewerFormatError):
+        agreed_columns(store, "a/b")
