@@ -80,6 +80,9 @@ def remedy_for(
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
     settings = [f"columns: {', '.join(wanted)}"] if wanted else []
+    renamed = ", ".join(_renamed("", there, columns))
+    if renamed:
+        settings.append(f"rename: {{{renamed}}}")
     if not through_spark(way) and table.partition_by != staged.partition_by:
         settings.append(f"partition_by: [{', '.join(table.partition_by)}]")
     if settings:
@@ -155,10 +158,24 @@ def _struct_differences(place: str, table: StructType, staged: StructType) -> It
     for field in staged:
         name, known = f"{place}{field.name}", table.field(field.name)
         if known is None:
-            alike = [other for other in table.names if other.casefold() == field.name.casefold()]
-            yield f"the column {name} is not in it" + (f" (it has {alike[0]})" if alike else "")
+            alike = _alike(field.name, table)
+            yield f"the column {name} is not in it" + (f" (it has {alike})" if alike else "")
         else:
             yield from _type_differences(name, known.type, field.type)
+
+
+def _alike(name: str, table: StructType) -> str | None:
+    return next((other for other in table.names if other.casefold() == name.casefold()), None)
+
+
+def _renamed(place: str, table: StructType, staged: StructType) -> Iterator[str]:
+    """Fields that the table has in another case, and its names, as the setting `rename` wants them."""
+    for field in staged:
+        known = table.field(field.name)
+        if known is None and field.name not in KAFKA_COLUMNS and (alike := _alike(field.name, table)):
+            yield f"{place}{field.name}: {alike}"
+        elif known is not None and isinstance(known.type, StructType) and isinstance(field.type, StructType):
+            yield from _renamed(f"{place}{field.name}.", known.type, field.type)
 
 
 def _type_differences(name: str, table: DataType, staged: DataType) -> Iterator[str]:

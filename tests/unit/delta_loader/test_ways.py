@@ -71,6 +71,12 @@ def test_the_way_out_of_a_difference_has_its_commands() -> None:
     assert "--below-table" in stage_again(starts, below_table=True)
 
 
+def test_a_column_in_another_case_is_renamed_by_the_stream() -> None:
+    table = shape("userId INT, s STRUCT<userId: INT>, _KAFKA_OFFSET BIGINT")
+    found = remedy_for(table, shape("userid INT, s STRUCT<USERID: INT>, _kafka_offset BIGINT"), "/t", "columns")
+    assert "write rename: {userid: userId, s.USERID: userId};" in found
+
+
 def test_the_way_out_of_a_refused_table_names_it() -> None:
     way = choose_load_mode(state(properties={"delta.appendOnly": "true"}), LoadSetting.MERGE)
     with pytest.raises(TableError) as raised:
