@@ -9,6 +9,7 @@ Rules:
    ``--print-config`` nor in an error (`common.settings.masking`).
 3. Unknown keys are refused with the nearest known one; so are keys given twice. What a map takes over from another one
    (``<<: *name``) is not given twice by being given again.
+4. ``15:00`` is text. YAML 1.1 reads it as a number in base 60, so ``schedule: 15:00`` would load every 900 seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<file>file:)?(?P<name>[^}]*)\}")
 _QUOTES_A_VALUE = re.compile(r"\b(alias|anchor|tag|tag handle) '")
-_MERGE = "tag:yaml.org,2002:merge"
+_MERGE, _INT, _FLOAT = (f"tag:yaml.org,2002:{kind}" for kind in ("merge", "int", "float"))
 _WHOLE = "is not a whole number; write digits only, for example 1000"
 _EITHER = "is neither true nor false; write one of them"
 _TEXT = "is not text; put it in quotes"
@@ -137,7 +138,7 @@ class _RepeatedKeyError(yaml.constructor.ConstructorError):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses duplicate keys."""
+    """SafeLoader that refuses duplicate keys, and reads no number in base 60."""
 
     def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         """The map as it was written: construction puts in what it takes over from others."""
@@ -151,6 +152,18 @@ class _StrictLoader(yaml.SafeLoader):
                 raise _RepeatedKeyError(None, None, f"the key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
         return node
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float | str:
+        """A number, or the text itself if it has a colon (rule 4)."""
+        if ":" in node.value:
+            return str(node.value)
+        construct = self.construct_yaml_int if node.tag == _INT else self.construct_yaml_float
+        number: int | float = construct(node)
+        return number
+
+
+for _tag in (_INT, _FLOAT):
+    _StrictLoader.add_constructor(_tag, _StrictLoader.construct_number)
 
 
 def _substitute(

@@ -395,6 +395,8 @@ WRONG = {
     "a section that is text": (with_section(writer="fast"), ["writer: 'fast'", "{key: value}"]),
     "a section that is nothing": (with_section(loader=None), ["loader: null", "{key: value}"]),
     "no schedule": (with_section(loader={"schedule": "sometimes"}), ["loader.schedule", "'sometimes'", "15m"]),
+    "a time of day": (MINIMAL + "loader: {schedule: 15:00}\n", ["loader.schedule", "'15:00'", "cron line"]),
+    "minutes and seconds": (MINIMAL + "writer: {flush_after: 1:30.5}\n", ["writer.flush_after", "'1:30.5'", "60s"]),
     "no log level": (with_section(logs={"level": "loud"}), ["logs.level", "'loud'", "debug, info, warning, error"]),
     "no address": (with_section(writer={"http": "localhost"}), ["writer.http", "'localhost'", "127.0.0.1:8080"]),
     "no streams": (with_section(streams=[]), ["streams", "is empty"]),
