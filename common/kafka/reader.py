@@ -58,6 +58,7 @@ class KafkaReader:
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
         }
         self._properties = {**properties, **fixed}
         self._heard = LastWord()

@@ -359,6 +359,9 @@ class Settings(Section):
             if key in value:
                 msg = f"sets {key}, which this program decides; use {instead} instead"
                 raise ValueError(msg)
+        if value.get("isolation.level", "read_committed") != "read_committed":
+            msg = "sets an isolation.level that would load the records of aborted transactions; remove it"
+            raise ValueError(msg)
         mechanism = value.get("sasl.mechanism", value.get("sasl.mechanisms"))
         if mechanism == "OAUTHBEARER" and not _TOKENS_FROM & value.keys():
             msg = "has sasl.mechanism OAUTHBEARER and nothing that makes tokens; add sasl.oauthbearer.method: oidc"

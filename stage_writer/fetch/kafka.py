@@ -4,8 +4,8 @@ Rules:
 
 1. Kafka's offsets are never the truth: nothing is stored or committed except, on request, positions for monitoring
    tools, and there is no automatic reset: a position that Kafka no longer has is a fault of that partition.
-2. Cooperative rebalancing, ``read_committed`` and a prefetch within the memory bound, unless the settings differ. A
-   partition that comes back to this member is read, even if it was paused when it was revoked.
+2. ``read_committed`` always; cooperative rebalancing and a prefetch within the memory bound, unless the settings
+   differ. A partition that comes back to this member is read, even if it was paused when it was revoked.
 3. Topics that are given as a regular expression are matched here, by the same rule that the loader uses, and refreshed
    periodically; librdkafka gets names only. The writer waits for a named topic that does not exist, and reports it.
 4. librdkafka continues to read a topic that was deleted and recreated, from the old one's position, as if nothing had
@@ -498,12 +498,9 @@ class KafkaSource:
         return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
 
     def _offsets(
-        self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel | None = None
+        self, specs: Mapping[TopicPartition, OffsetSpec], level: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[TopicPartition, Position]:
-        """End offsets visible to this consumer, or at another isolation level."""
-        if level is None:
-            committed = self._properties.get("isolation.level") == "read_committed"
-            level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        """End offsets, as this consumer sees them or at the other isolation level."""
         until_s = time.monotonic() + TIMEOUT_S
         positions: dict[TopicPartition, Position] = {}
         while missing := {_kafka(source): spec for source, spec in specs.items() if source not in positions}:
@@ -542,7 +539,6 @@ def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> 
     shares = MemoryShares.of(settings.writer.memory_bytes)
     defaults: dict[str, Option] = {
         "client.id": "kafka-delta-express",
-        "isolation.level": "read_committed",
         "partition.assignment.strategy": "cooperative-sticky",
         # How soon an added topic or partition is seen; librdkafka's default is five minutes.
         "topic.metadata.refresh.interval.ms": int(TOPICS_EVERY_S * 1000),
@@ -559,6 +555,7 @@ def consumer_properties(settings: Settings, *, co_partitioned: bool = False) -> 
         defaults |= _co_partitioned(settings.kafka)
     fixed: dict[str, Option] = {
         "group.id": settings.writer.group_id,
+        "isolation.level": "read_committed",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",

@@ -39,12 +39,9 @@ class KafkaOffsets(KafkaReader):
             key: value for key, value in settings.kafka.items() if value is not None and not key.startswith("group.")
         }
         given.pop("partition.assignment.strategy", None)
-        fixed = {
-            "group.id": "delta-loader-verify",  # required by the client; it is never joined
-            "isolation.level": given.get("isolation.level", "read_committed"),
-            "queued.max.messages.kbytes": 16384,
-        }
-        super().__init__({**given, **fixed}, _AT_A_TIME)
+        # The group is required by the client; it is never joined.
+        own = {**given, "group.id": "delta-loader-verify", "queued.max.messages.kbytes": 16384}
+        super().__init__(own, _AT_A_TIME)
 
     def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
         """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, as buckets."""

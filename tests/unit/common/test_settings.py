@@ -405,6 +405,10 @@ WRONG = {
         with_section(kafka={"bootstrap.servers": "a", "sasl.mechanism": "OAUTHBEARER"}),
         ["kafka has sasl.mechanism OAUTHBEARER", "sasl.oauthbearer.method: oidc"],
     ),
+    "records of aborted transactions": (
+        with_section(kafka={"bootstrap.servers": "a", "isolation.level": "read_uncommitted"}),
+        ["kafka sets an isolation.level", "aborted transactions", "remove it"],
+    ),
     "a property that is a map": (
         with_section(kafka={"bootstrap.servers": "a", "x": {"y": 1}}),
         ["kafka.x", "no single value"],
