@@ -454,7 +454,7 @@ def test_change_events_in_avro_are_read(registry: Registry) -> None:
         {**row, "_cdc": {"op": "c", **cdc}},
         {**row, "_cdc": {"op": "d", **cdc}},
         None,
-        ErrorClass.NOT_AN_EVENT,
+        ErrorClass.TRUNCATED,
     ]
 
 
