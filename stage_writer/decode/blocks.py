@@ -1,4 +1,4 @@
-"""Messages in blocks of bounded size."""
+"""Messages in blocks of bounded size, and values back in the places of their messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
 
 BLOCK_BYTES = 16 << 20
 _BLOCK_MESSAGES = 65_536
@@ -29,3 +31,15 @@ def blocks(
         piece = pa.py_buffer(b"") if data is None else data.slice(offsets[start], offsets[end] - offsets[start])
         yield start, pa.Array.from_buffers(pa.binary(), end - start, [None, pa.py_buffer(relative), piece])
         start = end
+
+
+def in_place(parts: Sequence[pa.Array], places: Sequence[NDArray[np.int64]], count: int) -> pa.Array:
+    """``count`` values: those of at least one part in the places given for it, and null in the others."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    values = filled[0] if len(filled) == 1 else pa.concat_arrays(filled)
+    index = np.concatenate(places)
+    if len(index) == count and (np.diff(index) > 0).all():
+        return values
+    place = np.full(count, -1)
+    place[index] = np.arange(len(index))
+    return values.take(pa.array(place, mask=place < 0))

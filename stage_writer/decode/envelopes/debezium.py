@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from common.schema import Field, Primitive, StructType, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
-from stage_writer.decode.blocks import blocks
+from stage_writer.decode.blocks import blocks, in_place
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
@@ -110,7 +110,7 @@ class EventDecoder:
         parts, left = self._opened(messages.values, np.flatnonzero(~nulls))
         opened, refused, passed_over = self._opened_strictly(messages.values, left)
         parts.append(opened)
-        images = _in_place(pa.concat_arrays([part.images for part in parts]), [part.places for part in parts], nulls)
+        images = in_place([part.images for part in parts], [part.places for part in parts], len(messages))
         decoded = self._inner.decode(replace(messages, values=images))
         rejects = {reject.index: reject for reject in (*refused, *decoded.rejects)}
         abouts = pa.concat_arrays([part.abouts for part in parts])
@@ -197,16 +197,6 @@ def _chosen(mask: Mask, yes: pa.Array, no: pa.Array) -> pa.Array:
         return yes
     places = np.arange(len(mask))
     return pa.concat_arrays([no, yes]).take(pa.array(places + np.where(mask, len(mask), 0)))
-
-
-def _in_place(texts: pa.LargeBinaryArray, places: list[Index], nulls: Mask) -> pa.LargeBinaryArray:
-    """A text for each message; null where it has none."""
-    index = np.concatenate(places)
-    if len(index) == len(nulls) and (np.diff(index) > 0).all():
-        return texts
-    place = np.full(len(nulls), -1)
-    place[index] = np.arange(len(index))
-    return texts.take(pa.array(place, mask=place < 0))
 
 
 def _about(columns: list[pa.Array]) -> pa.StructArray:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from common.errors import SchemaError
 from stage_writer.decode.binary.texts import uuid_of
+from stage_writer.decode.blocks import in_place
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
@@ -193,10 +194,9 @@ class FramedDecoder(OpeningDecoder):
         self, bodies: pa.LargeBinaryArray, codes: Numbers, frames: _Frames, make: MakeRecordReader
     ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
         """What the readers of the messages' schemas make of the bodies; null for the refused ones."""
-        parts: list[pa.LargeBinaryArray] = []
-        place = np.full(len(codes), -1)
+        parts = [pa.array([], pa.large_binary())]
+        places = [np.zeros(0, np.int64)]
         rejects: list[Reject] = []
-        count = 0
         for code in np.unique(codes[codes != _NO_SCHEMA]).tolist():
             index, schema = np.flatnonzero(codes == code), frames.schema_of(code)
             reader = self._reader(schema, make)
@@ -204,16 +204,13 @@ class FramedDecoder(OpeningDecoder):
                 error = f"the schema {schema} cannot be read: {reader.problem}"
                 rejects += (Reject(each, ErrorClass.WRONG_SCHEMA, error) for each in index.tolist())
                 continue
-            texts = reader.read(bodies if len(index) == len(bodies) else bodies.take(pa.array(index)))
-            rejects += (Reject(int(index[at]), why.error_class, why.error) for at, why in texts.refused)
-            place[index] = count + np.arange(len(index))
-            count += len(index)
-            parts.append(texts.values)
-        if not parts:
-            return pa.nulls(len(codes), pa.large_binary()), rejects
-        if len(parts) == 1 and count == len(codes):
-            return parts[0], rejects
-        return pa.concat_arrays(parts).take(pa.array(place, mask=place < 0)), rejects
+            texts, refused = _texts(
+                reader, bodies if len(index) == len(bodies) else bodies.take(pa.array(index)), index
+            )
+            rejects += refused
+            places.append(index)
+            parts.append(texts)
+        return in_place(parts, places, len(codes)), rejects
 
     def _reader(self, schema: SchemaKey, make: MakeRecordReader) -> RecordReader | SchemaError:
         if schema not in self._readers:
@@ -296,9 +293,7 @@ def _named_by(header: bytes, headers: pa.ListArray | None, count: int) -> pa.Dic
     pairs = headers.flatten()
     named = np.flatnonzero(pc.equal(pairs.field("key"), header).to_numpy(zero_copy_only=False))
     messages, first = np.unique(pc.list_parent_indices(headers).to_numpy()[named], return_index=True)
-    place = np.full(count, -1)
-    place[messages] = named[first]
-    return pairs.field("value").take(pa.array(place, mask=place < 0)).dictionary_encode()
+    return in_place([pairs.field("value").take(pa.array(named[first]))], [messages], count).dictionary_encode()
 
 
 def _schema_in(header: bytes) -> tuple[SchemaKey, bytes]:
@@ -324,11 +319,16 @@ class UnframedDecoder(OpeningDecoder):
         values = messages.cast(pa.large_binary())
         nulls = values.is_null().to_numpy(zero_copy_only=False)
         present = np.flatnonzero(~nulls)
-        texts = self._reader.read(values.drop_null() if nulls.any() else values)
-        place = np.full(len(values), -1)
-        place[present] = np.arange(len(present))
-        rejects = [Reject(int(present[at]), why.error_class, why.error) for at, why in texts.refused]
-        return texts.values.take(pa.array(place, mask=nulls)), rejects
+        texts, rejects = _texts(self._reader, values.drop_null() if nulls.any() else values, present)
+        return in_place([texts], [present], len(values)), rejects
+
+
+def _texts(
+    reader: RecordReader, bodies: pa.LargeBinaryArray, index: Numbers
+) -> tuple[pa.LargeBinaryArray, list[Reject]]:
+    """What a reader makes of the bodies of some messages, and the refused ones among these."""
+    texts = reader.read(bodies)
+    return texts.values, [Reject(int(index[at]), why.error_class, why.error) for at, why in texts.refused]
 
 
 def _with_offsets(messages: pa.BinaryArray | pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Numbers]:
