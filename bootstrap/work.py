@@ -37,9 +37,10 @@ from bootstrap.plans.state import Author, PartitionState
 from common.errors import UsageError
 from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
+from common.settings.stores import stage_store, table_stores
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import ids_together, topics_of
-from common.storage.store import FsspecStore, prove_exclusive_create
+from common.storage.store import prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
 from common.tables.stream_history import read_identity
@@ -74,8 +75,8 @@ class Work:
     def __init__(self, settings: Settings, clock: Clock, *, take_over: int | None = None) -> None:
         """Raises ConfigError if the stage's URL cannot be used; ``take_over`` is the lock of a process that is gone."""
         self._settings = settings
-        self._options = settings.stage.storage_options
-        self._store: ObjectStore = FsspecStore(settings.stage.url, self._options)
+        self._open = table_stores(settings)
+        self._store: ObjectStore = stage_store(settings)
         self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
@@ -265,9 +266,6 @@ class Work:
         return accepting, plans
 
     # looking
-
-    def _open(self, url: str) -> FsspecStore:
-        return FsspecStore(url, self._options)
 
     def _streams(self, app_id: str | None) -> tuple[Stream, ...]:
         streams = tuple(stream for stream in self._settings.streams if app_id in (None, stream.app_id))

@@ -13,9 +13,9 @@ from common import metrics as catalogue
 from common.cli import ConfigArgument, JsonOption, echo, examples, settings_from
 from common.clock import SystemClock
 from common.settings.hints import unknown_stream
+from common.settings.stores import stage_store
 from common.stage.paused import Pause, StreamPart, pause, resume
 from common.stage.paused_streams import REFRESH_EVERY_S, PausedStreams
-from common.storage.store import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,9 @@ def paused_streams(settings: Settings, part: StreamPart, log: FilteringBoundLogg
     """The paused streams of a process; nothing is read yet."""
     app_ids = [stream.app_id for stream in settings.streams]
     metric = catalogue.LOADER_STREAM_PAUSED if part is StreamPart.LOADING else catalogue.WRITER_STREAM_PAUSED
-    return PausedStreams(_stage(settings), part, app_ids, clock=SystemClock(), log=log, metrics=metrics, metric=metric)
+    return PausedStreams(
+        stage_store(settings), part, app_ids, clock=SystemClock(), log=log, metrics=metrics, metric=metric
+    )
 
 
 def _examples(part: StreamPart, command: str) -> str:
@@ -53,7 +55,7 @@ def _pause(part: StreamPart) -> Callable[..., None]:
     ) -> None:
         settings = settings_from(config)
         _require_stream(settings, stream)
-        found = pause(_stage(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
+        found = pause(stage_store(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
         if as_json:
             echo(json.dumps({"stream": stream, "paused": True, "since_ms": found.since_ms, "by": found.by}))
         else:
@@ -67,7 +69,7 @@ def _resume(part: StreamPart) -> Callable[..., None]:
     def command(config: ConfigArgument, *, stream: StreamOption, as_json: JsonOption = False) -> None:
         settings = settings_from(config)
         _require_stream(settings, stream)
-        was_paused = resume(_stage(settings), part, stream)
+        was_paused = resume(stage_store(settings), part, stream)
         if as_json:
             echo(json.dumps({"stream": stream, "paused": False, "was_paused": was_paused}))
         else:
@@ -75,10 +77,6 @@ def _resume(part: StreamPart) -> Callable[..., None]:
 
     command.__doc__ = f"Resume the {part} of one stream."
     return command
-
-
-def _stage(settings: Settings) -> FsspecStore:
-    return FsspecStore(settings.stage.url, settings.stage.storage_options)
 
 
 def _require_stream(settings: Settings, app_id: str) -> None:

@@ -27,15 +27,15 @@ from common.http.pausing import Pausing
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.pause_commands import add_pause_commands, paused_streams
+from common.settings.stores import stage_store, table_stores
 from common.stage.paused import StreamPart
 from common.stage.paused_streams import REFRESH_EVERY_S
-from common.storage.store import FsspecStore
 from delta_loader.checks.readiness import ReadinessCheck
 from delta_loader.commands.check import check
 from delta_loader.commands.clean import clean
 from delta_loader.commands.dead_letters import app as dead_letters_app
 from delta_loader.commands.explain import explain
-from delta_loader.commands.parts import THREADS, opener_of, preflight_of, tables_of
+from delta_loader.commands.parts import THREADS, preflight_of, tables_of
 from delta_loader.commands.services import services
 from delta_loader.commands.status import status
 from delta_loader.commands.summary import as_json as summary_as_json
@@ -149,7 +149,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     parallel = OwnPools(THREADS)
     stack.callback(parallel.close)
     metrics, clock = Metrics(), SystemClock()
-    clean_up = ScheduledCleanUp(settings, CleanUp(settings, opener_of(settings), parallel), log, metrics)
+    clean_up = ScheduledCleanUp(settings, CleanUp(settings, table_stores(settings), parallel), log, metrics)
     jobs = Jobs(clock, log)
     paused = paused_streams(settings, StreamPart.LOADING, log, metrics)
     serving = LoaderServing(Pausing(clock, log, metrics, catalogue.LOADER_PAUSED_BY_REQUEST), paused)
@@ -166,7 +166,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
     serving.fitness = fitness
     fitness.begin(once=once, wait=stopped.wait)
     (paused.refresh if once else paused.run)()
-    checkpoints = spark_checkpoints(spark, clock, opener_of(settings), log=log, metrics=metrics)
+    checkpoints = spark_checkpoints(spark, clock, table_stores(settings), log=log, metrics=metrics)
     stack.callback(checkpoints.close)
     checkpoints.begin(tables_of(settings), parallel)
     tables = SparkDeltaTables(spark, clock, settings.stage.url, checkpoints)
@@ -248,7 +248,7 @@ def _fitness(
             *preflight_of(settings, parallel).stream_checks(app_id),
             *catalog_checks(settings, spark, app_id),
         ],
-        prove=lambda: prove_log_stores(spark, tables_of(settings), opener_of(settings)),
+        prove=lambda: prove_log_stores(spark, tables_of(settings), table_stores(settings)),
         log=log,
         metrics=metrics,
     )
@@ -278,7 +278,7 @@ def _lease(
         return None, None
     me = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     # A separate store, so a slow upload of the loader's does not delay a renewal.
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     streams = {stream.app_id: stream.topics for stream in settings.streams}
     lease = LoaderLease(store, SystemClock(), me, settings.loader.lease_s, streams, log=log, metrics=metrics)
     thread = LeaseThread(lease, log)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark import InheritableThread
 
 from common.clock import SystemClock
-from common.storage.store import FsspecStore, stores_of
+from common.settings.stores import stage_store, table_stores
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.dead_letters.kafka import RawRecordFetcher
@@ -48,11 +48,11 @@ def spark_ports(
     metrics: Metrics,
 ) -> Ports:
     """The ports of a service whose ``tables`` are those of a running session."""
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     return Ports(
         stage=Stage(store, parallel),
         tables=tables,
-        open_store=stores_of(settings.stage.storage_options),
+        open_store=table_stores(settings),
         parallel=parallel,
         clock=SystemClock(),
         new_id=new_id,

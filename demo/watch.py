@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.settings.stores import stage_store
 from common.stage.chain import by_partition, read_chain
 from common.stage.markers import MarkerName, marker_from_bytes
 from common.storage.store import FsspecStore
@@ -21,7 +22,7 @@ class Watch:
     def __init__(self, settings: Settings) -> None:
         """Opens the stage and the table as the services do."""
         [self._stream] = settings.streams
-        self._stage = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        self._stage = stage_store(settings)
         self._table = FsspecStore(self._stream.table, settings.stage.storage_options)
 
     def staged(self) -> dict[TopicPartition, int]:

@@ -32,10 +32,11 @@ from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.overlap import UnreadTopics
 from common.settings.pace import writer_of
+from common.settings.stores import stage_store, table_stores
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
 from common.stage.paused import StreamPart
-from common.storage.store import FsspecStore, prove_exclusive_create, stores_of
+from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
 from stage_writer.columns.following import PendingConverter
@@ -249,7 +250,7 @@ def _stage(
     settings: Settings, store: ObjectStore, changelog: Changelog, clock: SystemClock, log: FilteringBoundLogger
 ) -> ObjectStage:
     """The stage, with tables that are checked to be writable. Raises StoreError."""
-    open_table = stores_of(settings.stage.storage_options)
+    open_table = table_stores(settings)
     prove_tables(settings, open_table)
     return ObjectStage(
         store,
@@ -287,7 +288,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         tell("native", _native_text(settings))
         open_stage(settings)
         tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
-        count = prove_tables(settings, stores_of(settings.stage.storage_options))
+        count = prove_tables(settings, table_stores(settings))
         tell("tables", f"ok: the folders of {count} table(s) can be written to")
         _require_compatible(settings, converters)
         schemas = schemas_of(settings)
@@ -317,7 +318,7 @@ def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapp
 
 def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) -> None:
     """Raises ConfigError for rows that their table, as it is now, can never accept."""
-    tables = TableCompatibility(stores_of(settings.stage.storage_options), SystemClock(), get_logger())
+    tables = TableCompatibility(table_stores(settings), SystemClock(), get_logger())
     for converter in converters:
         found = tables.find(converter.all_formats if isinstance(converter, RecordConverter) else converter.formats)
         if found is not None:
@@ -426,7 +427,7 @@ def _converter_now(settings: Settings, stream: Stream) -> RecordConverter:
     stream = next(found for found in settings.streams if found.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
     converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream)
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     gained = latest(store, stream.app_id) if stream.evolves else None
     return converter if gained is None else converter.at(gained.columns)
 
@@ -443,7 +444,7 @@ def _replayed(
     work = Replay(
         converter,
         records,
-        open_stage(settings) if yes else FsspecStore(settings.stage.url, settings.stage.storage_options),
+        open_stage(settings) if yes else stage_store(settings),
         SystemClock(),
         lambda: uuid.uuid4().hex,
         writer=f"{socket.gethostname()}-{os.getpid()}",
@@ -461,7 +462,7 @@ def _one(carry_out: Callable[[Range], Replayed], one: Range, told: Callable[[int
 
 def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[TopicPartition]) -> None:
     """Refuse to replay a topic with a different id from the one the chains were made of."""
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
     ids = kafka.topic_ids({source.topic for source in sources})
     for source in sources:
@@ -550,7 +551,7 @@ def _look_ups() -> LookUps:
 
 def open_stage(settings: Settings) -> ObjectStore:
     """The stage's store, after a check that it honors conditional writes. Raises ConfigError."""
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     prove_exclusive_create(store)
     return store
 

@@ -20,9 +20,9 @@ from bootstrap.apply.stage import beginning_of
 from bootstrap.markers.chains import Broken, Footer, Looked, MissingFile, PartitionChain, file_findings, link_findings
 from bootstrap.plans.state import StagedMarker
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
+from common.settings.stores import stage_store, table_stores
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
-from common.storage.store import FsspecStore, stores_of
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.spans import TopicPartition
     from common.stage.markers import Marker, StagedFile
+    from common.storage.store import FsspecStore
 
 _THREADS = 32
 _OFFSET = "_kafka_offset"
@@ -63,9 +64,8 @@ class ChainInspector:
     _open: Callable[[str], FsspecStore] = field(init=False)
 
     def __post_init__(self) -> None:
-        stage = self.settings.stage
-        self._store = FsspecStore(stage.url, stage.storage_options)
-        self._open = stores_of(stage.storage_options)
+        self._store = stage_store(self.settings)
+        self._open = table_stores(self.settings)
 
     def chains(self, wanted: Wanted) -> list[PartitionChain]:
         """The existing chains. Raises StoreError, and UsageError for a topic that no stream takes."""

@@ -11,9 +11,10 @@ import typer
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.logs import set_up_logs
+from common.settings.stores import table_stores
 from delta_loader.check_result import Check, Level, checks_as_json, checks_as_text, exit_code
 from delta_loader.checks.preflight import failed
-from delta_loader.commands.parts import opener_of, parallel_of, preflight_of, tables_of, threads
+from delta_loader.commands.parts import parallel_of, preflight_of, tables_of, threads
 from delta_loader.scheduling.schedule import require_schedules
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _spark_checks(settings: Settings, stack: ExitStack) -> Iterator[Check]:
         spark = build_session(settings)
         stack.callback(spark.stop)
         yield Check("spark", Level.OK, f"version {spark.version} starts with its jars")
-        prove_log_stores(spark, tables_of(settings), opener_of(settings))
+        prove_log_stores(spark, tables_of(settings), table_stores(settings))
         yield Check("log", Level.OK, "two loaders cannot write the same commit")
         yield from catalog_checks(settings, spark)
     except KafkaDeltaExpressError as error:

@@ -8,9 +8,10 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, UsageError
+from common.settings.stores import table_stores
 from common.settings.values import parse_duration_s
 from common.terminal import progress
-from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.maintenance.cleaning.rules import as_json as to_json
 from delta_loader.maintenance.cleaning.rules import as_text
@@ -34,7 +35,7 @@ def clean(
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
     with threads() as pool, progress("objects") as told:
-        work = CleanUp(settings, opener_of(settings), parallel_of(pool), told)
+        work = CleanUp(settings, table_stores(settings), parallel_of(pool), told)
         tallies = work.run(age_s, remove=yes)
     echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(ExitCode.FAILED if any(tally.failure for tally in tallies) else ExitCode.DONE)

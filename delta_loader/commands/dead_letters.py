@@ -24,8 +24,8 @@ from common.cli import (
 )
 from common.errors import UsageError
 from common.remedies import CONFIG
+from common.settings.stores import table_stores
 from common.terminal import progress
-from delta_loader.commands.parts import opener_of
 from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms
 from delta_loader.inspect.verify.verify import chosen
 
@@ -63,7 +63,7 @@ def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> 
     streams = chosen(settings, wanted.app_id)
     spark = build_session(settings)
     stack.callback(spark.stop)
-    return StoredDeadLetters(spark, opener_of(settings), streams, wanted)
+    return StoredDeadLetters(spark, table_stores(settings), streams, wanted)
 
 
 @app.command(

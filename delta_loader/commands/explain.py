@@ -9,9 +9,9 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
+from common.settings.stores import stage_store, table_stores
 from common.spans import Offset, Partition, Topic, TopicPartition
-from common.storage.store import FsspecStore
-from delta_loader.commands.parts import opener_of, parallel_of, table_named, tables_of, threads
+from delta_loader.commands.parts import parallel_of, table_named, tables_of, threads
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
 from delta_loader.stage.reading import Stage
@@ -37,8 +37,8 @@ def explain(
     settings = settings_from(config)
     with threads() as pool:
         parallel = parallel_of(pool)
-        stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
-        explainer = Explainer(stage, opener_of(settings), parallel, BrokerEnds(settings))
+        stage = Stage(stage_store(settings), parallel)
+        explainer = Explainer(stage, table_stores(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
             found = explainer.version(_table(settings, table), version)
             echo(json.dumps(version_to_json(found), indent=2) if as_json else version_to_text(found))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
-from common.storage.store import FsspecStore, stores_of
+from common.settings.stores import stage_store, table_stores
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
 from delta_loader.stage.reading import Stage
@@ -38,16 +38,11 @@ def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
     return parallel
 
 
-def opener_of(settings: Settings) -> Callable[[str], FsspecStore]:
-    """Opens a table's store."""
-    return stores_of(settings.stage.storage_options)
-
-
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
     """The checks that work without Spark."""
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     stage, ends, control = Stage(store, parallel), BrokerEnds(settings), _control_topic(settings)
-    return Preflight(settings, store, stage, opener_of(settings), ends, SystemClock(), control)
+    return Preflight(settings, store, stage, table_stores(settings), ends, SystemClock(), control)
 
 
 def _control_topic(settings: Settings) -> Callable[[], None] | None:

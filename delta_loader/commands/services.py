@@ -13,8 +13,8 @@ from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.storage.store import FsspecStore
-from delta_loader.commands.parts import opener_of, parallel_of, table_named, threads
+from common.settings.stores import stage_store, table_stores
+from delta_loader.commands.parts import parallel_of, table_named, threads
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
@@ -68,8 +68,8 @@ def services(
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
     """Reads the tables' facts."""
     parallel = parallel_of(pool)
-    stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
-    return FactsReader(settings, stage, opener_of(settings), parallel, SystemClock())
+    stage = Stage(stage_store(settings), parallel)
+    return FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
 
 
 def _known(settings: Settings, url: str) -> str:
@@ -89,7 +89,7 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
 
     spark = build_session(settings)
     stack.callback(spark.stop)
-    prove_log_stores(spark, tables_of(settings), opener_of(settings))
+    prove_log_stores(spark, tables_of(settings), table_stores(settings))
     return SparkServices(spark)
 
 

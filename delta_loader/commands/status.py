@@ -10,10 +10,10 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
-from common.storage.store import FsspecStore
+from common.settings.stores import stage_store, table_stores
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import shared_topic_checks
-from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.lease.holder import lease_status
 from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
@@ -31,8 +31,8 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     """
     settings = settings_from(config, print_config=print_config)
     with threads() as pool:
-        store = FsspecStore(settings.stage.url, settings.stage.storage_options)
-        stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), opener_of(settings)
+        store = stage_store(settings)
+        stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += left_behind(stage, settings.streams, opener)

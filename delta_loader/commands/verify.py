@@ -11,8 +11,9 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode
+from common.settings.stores import table_stores
 from common.terminal import progress
-from delta_loader.commands.parts import opener_of, parallel_of, threads
+from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.inspect.verify.verify import chosen, verifier_of
 from delta_loader.inspect.verify.view import to_json, to_text
 
@@ -29,7 +30,7 @@ def verify(
     streams = chosen(settings, stream)
     with ExitStack() as stack:
         parallel = parallel_of(stack.enter_context(threads()))
-        verifier = verifier_of(settings, stack, opener_of(settings), parallel, with_kafka=kafka)
+        verifier = verifier_of(settings, stack, table_stores(settings), parallel, with_kafka=kafka)
         told = stack.enter_context(progress("partitions"))
         reports = [replace(verifier, told=told).verify(one) for one in streams]
     echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))

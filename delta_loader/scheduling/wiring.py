@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from common.clock import SystemClock
 from common.settings.on_marker import streams_on_marker
 from common.settings.pace import loader_of
+from common.settings.stores import stage_store
 from common.settings.values import ON_MARKER
 from common.stage.notifications import NOTIFICATIONS
-from common.storage.store import FsspecStore
 from delta_loader.scheduling.listening import Listener
 from delta_loader.scheduling.load_trigger import LoadTrigger, StreamTrigger
 from delta_loader.scheduling.notifications import ControlTopicNotifications, PolledNotifications, StoredNotifications
@@ -77,7 +77,7 @@ def _notifications(
     waiting = [stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams)]
     if not waiting:
         return None
-    store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+    store = stage_store(settings)
     stored = StoredNotifications(store, waiting, log, may_load)
     asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
     jobs.add(NOTIFICATIONS, asked.look)

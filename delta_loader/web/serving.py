@@ -12,7 +12,7 @@ from common.lagging.history import EndHistory
 from common.lagging.watch import EndWatch
 from common.pages.assets import status_pages
 from common.pages.problems import held_problems
-from common.storage.store import FsspecStore
+from common.settings.stores import stage_store
 from delta_loader.lease.holder import REMEDY as LEASE_REMEDY
 from delta_loader.ports import in_turn
 from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
@@ -62,7 +62,7 @@ class LoaderServing:
             return
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
-        store = FsspecStore(settings.stage.url, settings.stage.storage_options)
+        store = stage_store(settings)
         look = KafkaLook(settings, clock, Stage(store, in_turn), log)
         writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)

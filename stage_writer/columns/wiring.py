@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from common.settings.stores import stage_store, table_stores
 from common.stage.markers import TableKind
-from common.storage.store import FsspecStore, stores_of
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.columns.finding import ColumnFinder, columns_text, require_known
 from stage_writer.columns.following import FollowedColumns, PendingConverter, StreamColumns
@@ -31,8 +31,8 @@ class ColumnsOfStreams:
         """Reads nothing yet."""
         self._settings = settings
         self._clock = clock
-        stage = FsspecStore(settings.stage.url, settings.stage.storage_options)
-        open_table = stores_of(settings.stage.storage_options)
+        stage = stage_store(settings)
+        open_table = table_stores(settings)
         sample = partial(sample_records, settings)
         self._finders = {
             stream.app_id: ColumnFinder(stream, stage, open_table, sample, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
-from common.storage.store import FsspecStore, stores_of
+from common.settings.stores import stage_store, table_stores
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.spark import SparkServices
@@ -44,8 +44,8 @@ def scheduled_services(
     """
     if not settings.table_services.is_on:
         return None
-    stage = Stage(FsspecStore(settings.stage.url, settings.stage.storage_options), parallel)
-    looker = FactsReader(settings, stage, stores_of(settings.stage.storage_options), parallel, SystemClock())
+    stage = Stage(stage_store(settings), parallel)
+    looker = FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
     services = TableServices(
         settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics, may_load=may_load
     )
