@@ -34,8 +34,13 @@ def naming_of(stream: Stream) -> Naming:
 
 def made_columns(stream: Stream) -> tuple[str, ...]:
     """Columns that are not fields of the record: they have the name given in the settings."""
+    return (*columns_of_message(stream), *stream.derive)
+
+
+def columns_of_message(stream: Stream) -> tuple[str, ...]:
+    """Those of them that describe the message: what else it has, and its change of a row."""
     rescue = (stream.rescue_column,) if stream.rescues else ()
-    return (*rescue, *((CDC_COLUMN,) if stream.has_events else ()), *stream.derive)
+    return (*rescue, *((CDC_COLUMN,) if stream.has_events else ()))
 
 
 def declared_columns_of_table(stream: Stream) -> StructType:

@@ -52,3 +52,9 @@ class MergeSettings(Section):
         description="Name of a BOOLEAN column that the table gets: true for deleted rows, which then stay.",
         examples=["is_deleted"],
     )
+    ignore_nulls: bool = Field(
+        default=False,
+        description="For events with only the fields that changed: a null (or a missing field) in an upsert leaves the "
+        "row's value in the column. An upsert after a delete starts with a new row. Such events are not checked one by "
+        "one: one that the table forbids holds its Kafka partition.",
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
-from common.settings.columns import declared_columns_of_table, naming_of, table_columns_of
+from common.settings.columns import columns_of_message, declared_columns_of_table, naming_of, table_columns_of
 from common.settings.envelopes import DELETES, gives_several_rows
-from common.tables.changes import MergeBy, merge_by
+from common.tables.changes import ROW_COLUMN, MergeBy, place_of_events
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -22,12 +22,14 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
     if stream.merge is None:
         return None
     merge = stream.merge
-    return merge_by(
+    about = (*stream.kafka_column_names, *stream.included_column_names, *columns_of_message(stream))
+    return MergeBy(
         merge.keys,
-        stream.kafka_column_names,
+        place_of_events(stream.kafka_column_names),
         merge.sequence,
         merge.soft_delete,
-        has_several_rows=gives_several_rows(stream),
+        ROW_COLUMN if gives_several_rows(stream) else None,
+        about if merge.ignore_nulls else None,
     )
 
 

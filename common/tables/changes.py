@@ -40,6 +40,9 @@ class MergeBy:
     """The BOOLEAN column that is true for deleted rows; None where they are removed."""
     row: str | None = None
     """The column with a row's index in its message; None where each message has one row."""
+    event_columns: tuple[str, ...] | None = None
+    """The columns that describe the event, which each upsert sets; in any other one a null leaves what the row has.
+    None: an upsert sets all columns."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -47,18 +50,10 @@ class MergeBy:
         return self.place if self.row is None else (*self.place, self.row)
 
 
-def merge_by(
-    keys: tuple[str, ...],
-    kafka_columns: tuple[str, ...],
-    sequence: str | None,
-    soft_delete: str | None,
-    *,
-    has_several_rows: bool = False,
-) -> MergeBy:
+def place_of_events(kafka_columns: tuple[str, ...]) -> Place:
     """``kafka_columns`` are the table's own columns of the record identity, empty if it has none."""
     place = kafka_columns[:3] if kafka_columns else _OWN_PLACE
-    row = ROW_COLUMN if has_several_rows else None
-    return MergeBy(keys, (place[0], place[1], place[2]), sequence, soft_delete, row)
+    return place[0], place[1], place[2]
 
 
 def staged_columns(table: StructType, by: MergeBy) -> StructType:

@@ -7,7 +7,9 @@ Rules:
 2. Rows that cannot be read at all (a damaged file) are left to the write: it fails with the reason, and holds the Kafka
    partition.
 3. A value that is cast is refused where casting it back gives another one.
-4. If nothing is refused, the cost is one scan of the columns that the checks use, and another where some are generated.
+4. An event whose nulls leave what the table has is not checked: its row depends on the events before it. One that the
+   table forbids fails the write, and holds the Kafka partition.
+5. If nothing is refused, the cost is one scan of the columns that the checks use, and another where some are generated.
    A row's record identity is read only for rows that are refused.
 """
 
@@ -106,7 +108,7 @@ class ConstraintChecker:
         if by is not None and any(write.casts for write in writes):
             lossy = (self._lossy(write, by.place) for write in event_writes(writes, by))
             frames += [frame.toDF(*JUDGED_PLACE, PROBLEM) for frame in lossy]
-        if checks_rows(target.way):
+        if checks_rows(target.way) and by is not None and by.event_columns is None:
             refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
             frames += [] if refused is None else [refused.select(*JUDGED_PLACE, PROBLEM)]
         if not frames:

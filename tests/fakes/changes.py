@@ -22,6 +22,7 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
@@ -29,7 +30,6 @@ from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
-from tests.reading import place_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from delta_loader.ports import DeltaTables
 
 _MADE_MS = 1_700_000_000_000
+NULL = "null"
+"""The value of an upsert without one."""
 COLUMNS = "id INT, name STRING, value STRING, at INT, op STRING"
 
 
@@ -52,6 +54,8 @@ class ChangeStream:
     soft: bool = False
     more: dict[str, object] = field(default_factory=dict)
     storage_options: dict[str, object] = field(default_factory=dict)
+    patches: bool = False
+    """Whether a null leaves the row's value."""
     label: str = "name"
     """What the second key column, `name` in records, is called in the table."""
     forbids: Forbids = lambda _row: False
@@ -67,6 +71,7 @@ class ChangeStream:
         merge: dict[str, object] = {"keys": ["id", self.label], "operation": "op", "deletes": ["d"]}
         merge |= {"sequence": "at"} if self.sequenced else {}
         merge |= {"soft_delete": "gone"} if self.soft else {}
+        merge |= {"ignore_nulls": True} if self.patches else {}
         stream = {
             "app_id": "orders",
             "topics": ["orders"],
@@ -107,10 +112,10 @@ class ChangeStream:
         start = Position(0) if tail is None else tail.end
         values, keys = [], []
         for place, (key, value, at) in enumerate(events):
-            tombstone = value is None and at is None
-            self._waiting.append(Event("orders", partition, start + place, (key, "k"), value, value is None, at))
+            tombstone, given = value is None and at is None, None if value == NULL else value
+            self._waiting.append(Event("orders", partition, start + place, (key, "k"), given, value is None, at))
             op = "d" if value is None else "u"
-            content = {"id": key, "name": "k", "value": value, "at": at, "op": op}
+            content = {"id": key, "name": "k", "value": given, "at": at, "op": op}
             values.append(None if tombstone else json.dumps(content).encode())
             keys.append(json.dumps({"id": key, "name": "k"}).encode())
             self.sent[source, Offset(start + place)] = Original(_MADE_MS + start + place, keys[-1], values[-1])
@@ -135,7 +140,12 @@ class ChangeStream:
     def replay_waiting(self) -> None:
         """What waits is taken for loaded."""
         self.refused |= replay(
-            self.expected, self._waiting, sequenced=self.sequenced, soft=self.soft, forbids=self.forbids
+            self.expected,
+            self._waiting,
+            sequenced=self.sequenced,
+            soft=self.soft,
+            forbids=self.forbids,
+            patches=self.patches,
         )
         self._waiting.clear()
 
@@ -167,28 +177,30 @@ class ChangeStream:
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)
 
-    def letters(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
+    def letters(self, spark: SparkSession) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
         """The dead letters' keys, values and problems, by where the events were."""
-        url = self.settings.streams[0].dead_letters
-        rows = rows_of(url, self.storage_options, "error_class = 'refused_by_table'")
-        letters = {place_of(row): (row["key"], row["value"], row["error"]) for row in rows}
+        found = spark.read.format("delta").load(spark_url(self.settings.streams[0].dead_letters))
+        names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "key", "value", "error")
+        rows = [tuple(row) for row in found.where("error_class = 'refused_by_table'").select(*names).collect()]
+        letters = {row[:3]: (_bytes(row[3]), _bytes(row[4]), row[5]) for row in rows}
         assert len(letters) == len(rows), "each once"
         for (topic, partition, offset), (key, value, _) in letters.items():
             sent = self.sent[TopicPartition(Topic(topic), Partition(partition)), Offset(offset)]
             assert (key, value) == (sent.key, sent.value), "with its bytes"
         return letters
 
-    def rows(self, table: str | None = None) -> Table:
+    def rows(self, spark: SparkSession, table: str | None = None) -> Table:
         """What the table is, or another one of the stream's."""
-        rows = rows_of(table or self.table, self.storage_options)
-        by_key: Table = {
-            (row["id"], row[self.label]): Row(
-                row["value"],
-                row["at"] if self.sequenced else None,
-                self.soft and row["gone"],
-                row.get("_kafka_offset", 0),
-            )
-            for row in rows
+        found = spark.read.format("delta").load(spark_url(table or self.table))
+        offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
+        names = ["id", f"`{self.label}`", "value", "at", "gone" if self.soft else "id", offset]
+        rows = [tuple(row) for row in found.selectExpr(*names).collect()]
+        by_key = {
+            row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows
         }
         assert len(by_key) == len(rows), "one row for each key"
         return by_key
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)

@@ -49,12 +49,18 @@ Forbids = Callable[[Row], bool]
 
 
 def replay(
-    table: Table, load: Iterable[Event], *, sequenced: bool, soft: bool, forbids: Forbids = lambda _row: False
+    table: Table,
+    load: Iterable[Event],
+    *,
+    sequenced: bool,
+    soft: bool,
+    forbids: Forbids = lambda _row: False,
+    patches: bool = False,
 ) -> set[Place]:
     """Apply a load's events one by one, in Kafka's order; where those were that the table forbids.
 
     An upsert is refused for its row, also where it would not have counted; a soft delete only where there is no row,
-    for the one that it would have made.
+    for the one that it would have made. ``patches``: an upsert without a value leaves that of its row.
     """
     highest: dict[Key, int] = {}  # also of rows that were deleted, until the load ends
     refused: set[Place] = set()
@@ -70,6 +76,8 @@ def replay(
         if sequenced and (event.sequence is not None or known):
             highest[event.key] = max([*known, *([event.sequence] if event.sequence is not None else [])])
         if not event.deletes:
+            if patches and made.value is None and row is not None and not row.deleted:
+                made.value = row.value
             table[event.key] = made
         elif not soft:
             table.pop(event.key, None)

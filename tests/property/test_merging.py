@@ -19,6 +19,7 @@ from tests.fakes.events import Event, Place, Row, replay
 from tests.fakes.judged import judged
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+LAST_KNOWN = "last_value({} IGNORE NULLS)"
 LEFT_OUT = "DELETE FROM staged WHERE (_kafka_topic, _kafka_partition, _kafka_offset) = (?, ?, ?)"
 KEYS = StructType((Field("id", Primitive.INTEGER), Field("name", Primitive.STRING)))
 _ids, _names = st.integers(0, 3), st.sampled_from(["a", "b", "it's"])
@@ -64,12 +65,20 @@ def merged(
     placed: bool = True,
     check: str | None = None,
     refused: set[Place] | None = None,
+    patches: bool = False,
 ) -> dict[tuple[object, ...], Row]:
     """The table that the statements make; with ``placed`` it has the events' places too.
 
     ``refused`` gets the places of events that the table's ``check`` forbids, which are left out.
     """
-    by = MergeBy(("id", "name"), PLACE, "at" if sequenced else None, "gone" if soft else None, ROW_COLUMN)
+    by = MergeBy(
+        ("id", "name"),
+        PLACE,
+        "at" if sequenced else None,
+        "gone" if soft else None,
+        ROW_COLUMN,
+        PLACE if patches else None,
+    )
     columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(
@@ -94,7 +103,7 @@ def merged(
                 for place in found:
                     connection.execute(LEFT_OUT, place)
                 refused |= found
-            statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted)
+            statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted, LAST_KNOWN)
             connection.execute(statement.text)
         rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
     assert len({row[:2] for row in rows}) == len(rows), "one row for each key"
@@ -117,6 +126,10 @@ def event(offset: int, value: str | None, sequence: int | None = None) -> Event:
     return Event("one", 0, offset, (1, "a"), value, value is None, sequence)
 
 
+def upsert(offset: int, value: str | None, sequence: int | None = None) -> Event:
+    return Event("one", 0, offset, (1, "a"), value, deletes=False, sequence=sequence)
+
+
 @settings(max_examples=examples(0.5))
 @given(histories() | histories(several=True), st.booleans(), st.booleans())
 @example([[event(0, "x", 4)], [event(1, None), event(2, "y", 2)]], True, False)  # noqa: FBT003 - drawn so
@@ -133,14 +146,32 @@ def test_a_merge_does_what_a_replay_one_by_one_would_have_done(
     assert merged(loads, sequenced=sequenced, soft=soft) == expected
 
 
+@settings(max_examples=examples(0.5))
+@given(histories() | histories(several=True), st.booleans(), st.booleans())
+@example([[event(0, "x", 4)], [event(1, "y", 3), upsert(2, None, 5)]], True, False)  # noqa: FBT003 - drawn so
+@example([[event(0, "x", 4)], [event(1, None), upsert(2, None, 5)]], True, True)  # noqa: FBT003
+@example([[event(0, "x", 4)], [event(1, None, 2), upsert(2, None, 5)]], True, False)  # noqa: FBT003
+@example([[event(0, "x"), event(1, None)], [upsert(2, None)]], False, True)  # noqa: FBT003
+def test_a_null_leaves_what_the_row_has_as_in_a_replay(
+    loads: list[list[Event]],
+    sequenced: bool,  # noqa: FBT001 - drawn
+    soft: bool,  # noqa: FBT001
+) -> None:
+    expected: dict[tuple[object, ...], Row] = {}
+    for load in loads:
+        replay(expected, load, sequenced=sequenced, soft=soft, patches=True)
+    assert merged(loads, sequenced=sequenced, soft=soft, patches=True) == expected
+
+
 @settings(max_examples=examples(0.2))  # a merge for each event costs
 @given(histories())
 def test_with_soft_deletes_and_a_sequence_it_is_the_same_however_events_are_cut_into_loads(
     loads: list[list[Event]],
 ) -> None:
     everything = sorted((event for load in loads for event in load), key=lambda event: event.place)
-    one_by_one = merged([[event] for event in everything], sequenced=True, soft=True)
-    assert merged([everything], sequenced=True, soft=True) == one_by_one
+    for patches in (False, True):
+        one_by_one = merged([[event] for event in everything], sequenced=True, soft=True, patches=patches)
+        assert merged([everything], sequenced=True, soft=True, patches=patches) == one_by_one
 
 
 CHECKS = {

@@ -93,7 +93,16 @@ MARKERS = {
     "marker-5": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), BY),)),
     "marker-7": replace(
         MANIFEST,
-        tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), replace(BY, row="_merge_row")),),
+        tables=(
+            StagedTable(
+                TABLE,
+                TableKind.ROWS,
+                SCHEMA,
+                ("date",),
+                (MIXED,),
+                replace(BY, row="_merge_row", event_columns=("_kafka_timestamp",)),
+            ),
+        ),
     ),
     "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }

@@ -15,8 +15,11 @@ Rules:
 4. Rows that no event of the load is about are not read where the table's statistics allow it: the lowest and highest
    key of the load are literals in the condition (see `bounds`).
 5. Columns of the table that the stream does not have are left as they are.
+6. With ``event_columns``, a null in any other column leaves the row's value. So an upsert of the load carries, for each
+   such column, the last value that the key's upserts gave it since the key was last deleted, and the sequence that came
+   with this value: the row's own sequence may be higher. An upsert after a delete that counts starts with a new row.
 
-The text is run by Spark, and by DuckDB in tests: both parse it in the same way except for quotes.
+The text is run by Spark, and by DuckDB in tests: both parse it in the same way except for quotes and IGNORE NULLS.
 """
 
 # ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
@@ -41,6 +44,9 @@ _IMAGE_SEQUENCE = f"{RESERVED}image_sequence"
 _LAST_DELETES = f"{RESERVED}last_deletes"
 _LAST_SEQUENCE = f"{RESERVED}last_sequence"
 _PLAIN = f"{RESERVED}plain"
+_SEGMENT = f"{RESERVED}segment"
+_RESET = f"{RESERVED}reset"
+_RESET_SEQUENCE = f"{RESERVED}reset_sequence"
 _RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 
@@ -58,6 +64,8 @@ class MergeStatement:
     bounds: tuple[str, ...] = ()
     """Conditions on ``t`` that are true for all rows that an event of the load may be about."""
     quote: Callable[[str], str] = backticks
+    last_known: str = "last_value({}) IGNORE NULLS"
+    """The window function for the last value that is not null."""
 
     @property
     def text(self) -> str:
@@ -88,8 +96,9 @@ class MergeStatement:
         if self.by.sequence is not None:
             columns += [self._q(_PLAIN)]
             ranked += [f"{self._any_plain()} AS {self._q(_PLAIN)}"]
+        columns += map(self._q, self._of_composed)
         return (
-            f"SELECT {', '.join(columns)} FROM (SELECT *, {', '.join(ranked)} FROM ({self._judged()}) AS judged) "
+            f"SELECT {', '.join(columns)} FROM (SELECT *, {', '.join(ranked)} FROM ({self._composed()}) AS judged) "
             f"AS ranked WHERE {self._q(_RANK)} = 1"
         )
 
@@ -103,7 +112,7 @@ class MergeStatement:
             f"{image} AS {q(_IMAGE)}",
             f"first_value({delete}) {last} AS {q(_LAST_DELETES)}",
         ]
-        kept = [q(_IMAGE), q(_LAST_DELETES)]
+        kept = [q(_IMAGE), q(_LAST_DELETES), *map(q, self._of_composed)]
         sequence = self.by.sequence
         if sequence is not None:
             made += [
@@ -114,7 +123,8 @@ class MergeStatement:
             ]
             kept += [q(_LAST_SEQUENCE), q(_IMAGE_SEQUENCE), q(_PLAIN)]
         chosen = [self._in_last_image(name, soft_delete) for name in self.columns]
-        columns, ranked = ", ".join((*chosen, *kept)), f"SELECT *, {', '.join(made)} FROM ({self._judged()}) AS judged"
+        columns = ", ".join((*chosen, *kept))
+        ranked = f"SELECT *, {', '.join(made)} FROM ({self._composed()}) AS judged"
         return f"SELECT {columns} FROM ({ranked}) AS ranked WHERE {q(_RANK)} = 1"
 
     def _in_last_image(self, name: str, soft_delete: str) -> str:
@@ -134,6 +144,49 @@ class MergeStatement:
         sequence = self._q(self.by.sequence)
         highest = f"max({sequence}) OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
         return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self.staged}"
+
+    @property
+    def _patched(self) -> tuple[str, ...]:
+        """The columns in which a null leaves the row's value (rule 6)."""
+        if self.by.event_columns is None:
+            return ()
+        others = {*self.by.keys, *self.by.event_columns, self.by.sequence, self.by.soft_delete}
+        return tuple(name for name in self.columns if name not in others)
+
+    @property
+    def _of_composed(self) -> tuple[str, ...]:
+        """The columns that `_composed` adds, for the table's row to be compared with."""
+        if not self._patched:
+            return ()
+        if self.by.sequence is None:
+            return (_RESET,)
+        return (_RESET, _RESET_SEQUENCE, *map(self._came_with, range(len(self._patched))))
+
+    def _came_with(self, number: int) -> str:
+        return f"{RESERVED}came_with_{number}"
+
+    def _composed(self) -> str:
+        """The judged events, where upserts have the values of the key's earlier ones that they leave as they are."""
+        if not self._patched:
+            return self._judged()
+        q, sequence = self._q, self.by.sequence
+        deletes, upserts = (f"({q(_APPLIES)} AND {what}{q(DELETE_COLUMN)})" for what in ("", "NOT "))
+        key = f"OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
+        within = f"OVER (PARTITION BY {self._keys()}, {q(_SEGMENT)} ORDER BY {self._place('ASC')} {_RUNNING})"
+        others = dict.fromkeys((*self.columns, *self.by.order, DELETE_COLUMN, _APPLIES))
+        made = [q(name) for name in others if name not in self._patched]
+        for number, name in enumerate(self._patched):
+            given = f"{upserts} AND {q(name)} IS NOT NULL"
+            made.append(f"{self.last_known.format(f'CASE WHEN {given} THEN {q(name)} END')} {within} AS {q(name)}")
+            if sequence is not None:
+                came = self.last_known.format(f"CASE WHEN {given} THEN {q(sequence)} END")
+                made.append(f"{came} {within} AS {q(self._came_with(number))}")
+        always = deletes if sequence is None else f"{deletes} AND {q(sequence)} IS NULL"
+        made.append(f"(max(CASE WHEN {always} THEN 1 ELSE 0 END) {key} = 1) AS {q(_RESET)}")
+        if sequence is not None:
+            made.append(f"max(CASE WHEN {deletes} THEN {q(sequence)} END) {key} AS {q(_RESET_SEQUENCE)}")
+        segments = f"sum(CASE WHEN {deletes} THEN 1 ELSE 0 END) {key} AS {q(_SEGMENT)}"
+        return f"SELECT {', '.join(made)} FROM (SELECT *, {segments} FROM ({self._judged()}) AS one) AS parted"
 
     def _any_plain(self) -> str:
         """Whether the load has a delete of the key that always counts."""
@@ -177,7 +230,7 @@ class MergeStatement:
         if sequence is not None:
             changes.append(f"{self._q(sequence)} = greatest({self._t(sequence)}, {self._s(sequence)})")
         changes += (
-            f"{self._q(name)} = CASE WHEN {image} THEN {self._s(name)} ELSE {self._t(name)} END"
+            f"{self._q(name)} = CASE WHEN {image} THEN {self._value(name)} ELSE {self._t(name)} END"
             for name in self.columns
             if name not in (soft_delete, sequence, *self.by.keys)
         )
@@ -192,7 +245,22 @@ class MergeStatement:
         return f"({row} IS NULL OR {event} IS NULL OR {event} >= {row})"
 
     def _set(self) -> str:
-        return ", ".join(f"{self._q(name)} = {self._s(name)}" for name in self.columns if name not in self.by.keys)
+        return ", ".join(f"{self._q(name)} = {self._value(name)}" for name in self.columns if name not in self.by.keys)
+
+    def _value(self, name: str) -> str:
+        """What a column of a row becomes by the load's last upsert."""
+        given = self._s(name)
+        if name not in self._patched:
+            return given
+        known, starts_anew = f"{given} IS NOT NULL", [self._s(_RESET)]
+        sequence = self.by.sequence
+        if sequence is not None:
+            known += f" AND {self._newer(self._s(self._came_with(self._patched.index(name))), sequence)}"
+            deleted = self._s(_RESET_SEQUENCE)
+            starts_anew.append(f"({deleted} IS NOT NULL AND {self._newer(deleted, sequence)})")
+        if self.by.soft_delete is not None:
+            starts_anew.append(f"coalesce({self._t(self.by.soft_delete)}, false)")
+        return f"CASE WHEN {known} THEN {given} WHEN {' OR '.join(starts_anew)} THEN NULL ELSE {self._t(name)} END"
 
     def _insert(self) -> str:
         names, values = map(self._q, self.columns), map(self._s, self.columns)

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
 from common.stage.stored import beyond_bounds
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
+from common.tables.changes import MergeBy
 from stage_writer.stage.staging import sealed
 from tests.builders import required
 from tests.fakes.markers import ORDERS
@@ -352,3 +354,17 @@ def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
     written = json.loads(manifest_to_bytes(name.topic_partition, manifest))
     assert written == json.loads(example)
     assert all(f"`{field}`" in page for field in written)
+
+
+@pytest.mark.parametrize(
+    ("more", "version"),
+    [({}, 5), ({"row": "_merge_row"}, 7), ({"event_columns": ()}, 7), ({"event_columns": ("a",)}, 7)],
+)
+def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(
+    more: dict[str, Any], version: int
+) -> None:
+    by = MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, None, **more)
+    table = StagedTable("s3://lake/orders", TableKind.ROWS, '{"type":"struct","fields":[]}', (), (), by)
+    manifest = replace(MANIFEST, tables=(table,))
+    assert manifest.version == version
+    assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest

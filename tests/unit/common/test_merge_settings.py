@@ -66,3 +66,17 @@ def test_staged_columns_are_the_table_s_and_what_only_merging_needs() -> None:
         staged = staged_columns(table, by)
         assert {*by.place, "_merge_delete", "id"} == set(staged.names)
         assert table_columns(staged).names == tuple(name for name in staged.names if not name.startswith("_merge"))
+
+
+def test_a_null_is_a_value_in_columns_that_describe_the_event() -> None:
+    more = {"columns": "id BIGINT, name STRING", "derive": {"upper": "upper(name)"}, "include": ["headers"]}
+    stream = stream_of(
+        **more, envelope="debezium", unknown_fields="rescue", load="merge", merge={"keys": ["id"], "ignore_nulls": True}
+    )
+    by = merge_by_of(stream)
+    assert by is not None
+    kafka = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
+    assert by.event_columns == (*kafka, "_kafka_headers", "_rescued", "_cdc")
+    plain = merge_by_of(stream_of(**more, load="merge", merge={"keys": ["id"]}))
+    assert plain is not None
+    assert plain.event_columns is None
