@@ -182,8 +182,8 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
     """One repair for all that a rewind repairs."""
     looker = ChainInspector(settings)
     chains = looker.chains(Wanted(topic, None))
-    with progress("data files", files_of(chains)) as told:
-        starts = to_stage_again(looker.findings(chains, files=True, told=told))
+    with progress("data files", files_of(chains)) as advance:
+        starts = to_stage_again(looker.findings(chains, files=True, advance=advance))
     plans = work.plan_rewinds(starts)
     done = [(plan, work.rewind(plan) if yes else ()) for plan in plans]
     if as_json:

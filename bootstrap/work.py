@@ -182,7 +182,7 @@ class Work:
     ) -> tuple[Restart | Left, ...]:
         """The plan for a topic that was recreated, or that the table does not know, or for one of its partitions.
 
-        ``say`` is told why it waits, if it does. Raises UsageError, also while a loader loads it under another app_id.
+        ``say`` gets the reason when it waits. Raises UsageError, also while a loader loads it under another app_id.
         """
         states = self._look(topic, partition)
         others = {app_id for state in states for app_id in state.staged_for} - {state.app_id for state in states}

@@ -56,7 +56,7 @@ class _AtIt:
     """When the turn started, or last made progress that a pass saw."""
     progress: int = 0
     """`StreamReport.progress` at that time."""
-    told_s: float = 0.0
+    logged_s: float = 0.0
     """When it was last reported, or started."""
 
 
@@ -139,8 +139,8 @@ class LoaderService:
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
-        self._tell_pass(reports, self._ports.clock.monotonic_s() - started_s)
-        self._tell_at_it()
+        self._log_pass(reports, self._ports.clock.monotonic_s() - started_s)
+        self._log_long_loads()
         return reports
 
     def collect(self) -> list[StreamReport]:
@@ -150,7 +150,7 @@ class LoaderService:
         reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
         loads = [report for report in reports if not report.is_look]
         if loads:
-            self._tell_streams(loads)
+            self._update_streams(loads)
         return loads
 
     def _ended(self, at_it: frozenset[str]) -> list[StreamReport]:
@@ -168,11 +168,11 @@ class LoaderService:
         report = self._begin(app_id)
         report.begin()
         self._run_stream(self._streams[app_id], report, lambda: stop() or not self._ports.may_load(app_id))
-        self._tell_valid_through(report)
+        self._update_valid_through(report)
 
     def _begin(self, app_id: str) -> StreamReport:
         now_s = self._ports.clock.monotonic_s()
-        return self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, told_s=now_s)).report
+        return self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, logged_s=now_s)).report
 
     def look(self, app_ids: Collection[str]) -> None:
         """Inspect streams that another loader loads; `collect` returns what was found.
@@ -200,11 +200,11 @@ class LoaderService:
         except Exception:
             self._ports.log.exception("unexpected exception", app_id=app_id)
 
-    def _tell_valid_through(self, report: StreamReport) -> None:
+    def _update_valid_through(self, report: StreamReport) -> None:
         if self._ports.valid_through is None:
             return
         try:
-            self._ports.valid_through.tell(report)
+            self._ports.valid_through.update(report)
         except Exception:  # a bug here or in a dependency: it never makes a load fail
             self._ports.log.exception("unexpected exception", app_id=report.app_id)
 
@@ -268,13 +268,13 @@ class LoaderService:
             failures_in_a_row=self._failures[report.app_id],
         )
 
-    def _tell_pass(self, reports: Sequence[StreamReport], duration_s: float) -> None:
+    def _log_pass(self, reports: Sequence[StreamReport], duration_s: float) -> None:
         metrics, failed = self._ports.metrics, any(report.failure for report in reports)
         metrics.add(catalogue.LOADER_RUNS, outcome="failure" if failed else "success")
         metrics.observe(catalogue.LOADER_RUN_SECONDS, duration_s)
-        self._tell_streams(reports)
+        self._update_streams(reports)
 
-    def _tell_streams(self, reports: Sequence[StreamReport]) -> None:
+    def _update_streams(self, reports: Sequence[StreamReport]) -> None:
         metrics = self._ports.metrics
         for app_id, count in self._failures.items():
             metrics.set(catalogue.LOADER_FAILURES, count, app_id=app_id)
@@ -287,16 +287,16 @@ class LoaderService:
             for reason, count in counts.items():
                 metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)
 
-    def _tell_at_it(self) -> None:
+    def _log_long_loads(self) -> None:
         """Report the streams whose turns continue while others have their next pass."""
         now_s = self._ports.clock.monotonic_s()
         self._ports.metrics.set(catalogue.LOADER_AT_IT, len(self._at_it))
         for app_id, at_it in self._at_it.copy().items():
             if at_it.report.progress != at_it.progress:
                 at_it.progress, at_it.since_s = at_it.report.progress, now_s
-            if now_s - at_it.told_s < _STILL_AT_IT_S:
+            if now_s - at_it.logged_s < _STILL_AT_IT_S:
                 continue
-            at_it.told_s = now_s
+            at_it.logged_s = now_s
             self._ports.log.warning(
                 "stream is still at it",
                 app_id=app_id,

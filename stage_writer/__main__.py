@@ -43,7 +43,7 @@ from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
 from stage_writer.converters import Passes, converters_of, plain_converter, with_topologies
-from stage_writer.crew import Crew, WorkerSlot, settings_of, stop_without_parent, tell_port, workers_of
+from stage_writer.crew import Crew, WorkerSlot, report_port, settings_of, stop_without_parent, workers_of
 from stage_writer.fetch.kafka import session_s
 from stage_writer.fetch.merged.wiring import groups_of, source_of
 from stage_writer.fetch.rights import require_rights
@@ -191,7 +191,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     if seat is not None:
         stop_without_parent(stop)
         if serving.port is not None:
-            tell_port(serving.port)
+            report_port(serving.port)
     _stop_on_signals(stop)
     try:
         service.run(until_caught_up=until_caught_up)
@@ -201,7 +201,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
         workers.close()
         serving.close()
     log.info("ended")
-    if until_caught_up and service.snapshot().teller.alarms.raised:
+    if until_caught_up and service.snapshot().telemetry.alarms.raised:
         raise typer.Exit(ExitCode.HELD)
 
 
@@ -269,10 +269,10 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     """Check the config, Kafka, the store and the tables, and decode a sample of each topic."""
     settings = cli.settings_from(config)
     set_up_logs(settings.logs, "stage-writer")
-    told: list[tuple[str, str]] = []
+    checks: list[tuple[str, str]] = []
 
-    def tell(what: str, text: str) -> None:
-        told.append((what, text))
+    def report(what: str, text: str) -> None:
+        checks.append((what, text))
         if not as_json:
             cli.echo(f"{what:<8} {text}")
 
@@ -280,40 +280,40 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     try:
         settings = columns.previewed()
         converters = converters_of(settings)
-        tell("config", f"ok: {len(converters)} stream(s)")
+        report("config", f"ok: {len(converters)} stream(s)")
         for text in columns.lines(settings):
-            tell("columns", text)
+            report("columns", text)
         for converter in with_topologies(converters):
-            tell("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
-        tell("native", _native_text(settings))
+            report("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
+        report("native", _native_text(settings))
         open_stage(settings)
-        tell("store", f"ok: {settings.stage.url} refuses a second exclusive create")
+        report("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, table_stores(settings))
-        tell("tables", f"ok: the folders of {count} table(s) can be written to")
+        report("tables", f"ok: the folders of {count} table(s) can be written to")
         _require_compatible(settings, converters)
         schemas = schemas_of(settings)
         if schemas is not None:
             schemas.check()
-            tell("schemas", f"ok: {settings.schema_registry['url']} answers")
+            report("schemas", f"ok: {settings.schema_registry['url']} answers")
         ends = _ends(settings)
         for text in _topics(settings, ends):
-            tell("kafka", text)
-        well = _try_records(settings, converters, ends, tell)
-        _check_topics_of_ours(settings, tell)
+            report("kafka", text)
+        well = _try_records(settings, converters, ends, report)
+        _check_topics_of_ours(settings, report)
     except KafkaDeltaExpressError as error:
         if as_json:
-            cli.echo(_checks_as_json(told, fit=False, failure={"problem": error.problem, "remedy": error.remedy}))
+            cli.echo(_checks_as_json(checks, fit=False, failure={"problem": error.problem, "remedy": error.remedy}))
         raise
     verdict = "all well" if well else "not well: many records would be dead letters, or some would hold their partition"
-    cli.echo(_checks_as_json(told, fit=well) if as_json else verdict)
+    cli.echo(_checks_as_json(checks, fit=well) if as_json else verdict)
     if not well:
         raise typer.Exit(ExitCode.HELD)
 
 
-def _checks_as_json(told: Iterable[tuple[str, str]], *, fit: bool, failure: Mapping[str, str] | None = None) -> str:
+def _checks_as_json(checks: Iterable[tuple[str, str]], *, fit: bool, failure: Mapping[str, str] | None = None) -> str:
     """The checks that were made, and the error that ended them."""
-    checks = [{"check": what, "text": text} for what, text in told]
-    return json.dumps({"fit": fit, "checks": checks, "failure": failure}, indent=2)
+    made = [{"check": what, "text": text} for what, text in checks]
+    return json.dumps({"fit": fit, "checks": made, "failure": failure}, indent=2)
 
 
 def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) -> None:
@@ -326,16 +326,16 @@ def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) 
             raise ConfigError(msg, found.remedy)
 
 
-def _check_topics_of_ours(settings: Settings, tell: Callable[[str, str], None]) -> None:
+def _check_topics_of_ours(settings: Settings, report: Callable[[str, str], None]) -> None:
     """Check the control topic and the changelog topics."""
     if settings.loader.control_topic is not None:
         require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
-        tell("control", f"ok: {settings.loader.control_topic} is there, and may be written")
+        report("control", f"ok: {settings.loader.control_topic} is there, and may be written")
     if any(stream.state_changelog is not None for stream in settings.streams):
         from stage_writer.changelog.wiring import checked_changelogs  # noqa: PLC0415 - only with topologies
 
         for text in checked_changelogs(settings):
-            tell("changes", text)
+            report("changes", text)
 
 
 def _native_text(settings: Settings) -> str:
@@ -450,13 +450,13 @@ def _replayed(
         writer=f"{socket.gethostname()}-{os.getpid()}",
         file_bytes=writer_of(settings.writer, converter.stream).flush_bytes,
     )
-    with progress("positions", sum(one.positions for one in ranges)) as told:
-        return [_one(work.stage if yes else work.count, one, told) for one in ranges]
+    with progress("positions", sum(one.positions for one in ranges)) as advance:
+        return [_one(work.stage if yes else work.count, one, advance) for one in ranges]
 
 
-def _one(carry_out: Callable[[Range], Replayed], one: Range, told: Callable[[int], None]) -> Replayed:
+def _one(carry_out: Callable[[Range], Replayed], one: Range, advance: Callable[[int], None]) -> Replayed:
     replayed = carry_out(one)
-    told(one.positions)
+    advance(one.positions)
     return replayed
 
 
@@ -474,7 +474,7 @@ def _try_records(
     settings: Settings,
     converters: Sequence[AnyConverter],
     partitions: Collection[TopicPartition],
-    tell: Callable[[str, str], None],
+    report: Callable[[str, str], None],
 ) -> bool:
     """Print what the newest records of each stream become; False where some need an operator."""
     well, alarm = True, settings.writer.dead_letter_alarm
@@ -484,7 +484,7 @@ def _try_records(
         mine = [found for found in partitions if converter.stream.takes(found.topic)]
         with closing(Sampler(settings)) as sampler:
             sample = sampler.sample(converter, mine)
-        tell("sample", "\n".join(sample.lines(alarm)))
+        report("sample", "\n".join(sample.lines(alarm)))
         has_state = not isinstance(converter, RecordConverter) and converter.topology.has_state
         well = well and (has_state or sample.is_well(alarm))
     return well

@@ -61,14 +61,14 @@ class Background:
         """Do what is due."""
         self._look_at_topics()
         self._look_at_quiet()
-        self._idling.tell(self._assignment.owned.values())
+        self._idling.report(self._assignment.owned.values())
         self._changelogs.look()
         self._renewing.look(self._assignment.owned.values())
         self._schemas.look()
 
     def report_idle(self) -> None:
         """Report idle partitions now."""
-        self._idling.tell(self._assignment.owned.values(), now=True)
+        self._idling.report(self._assignment.owned.values(), now=True)
 
     def _look_at_topics(self) -> None:
         now_s = self._clock.monotonic_s()

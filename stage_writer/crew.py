@@ -92,7 +92,7 @@ def stop_without_parent(stop: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="parent", daemon=True).start()
 
 
-def tell_port(port: int) -> None:
+def report_port(port: int) -> None:
     """Report to the parent which port this worker serves on."""
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()

@@ -151,7 +151,7 @@ class StageWriter:
         self.assignment.hold_stopped()
         self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)
         self._flushes.retry()
-        self._attachments.notifier.tell()
+        self._attachments.notifier.send_due()
 
     def stop(self) -> None:
         """Ask the loop to flush, leave the group and end. Safe to call from a signal handler."""
@@ -238,7 +238,7 @@ class StageWriter:
             joined=assignment.joined,
             is_failing=assignment.outage.is_on,
             memory_bytes=self._options.limits.memory_bytes,
-            teller=self._runtime.telemetry,
+            telemetry=self._runtime.telemetry,
             notes=more.notifier.notes,
             changelogs=more.changelogs.notes,
             undelivered=more.outlets.problems(),

@@ -400,7 +400,7 @@ class WriterStage(Protocol):
     def beginning(self, source: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""
 
-    def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
+    def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
 
     def put_notification(self, app_id: str) -> None:

@@ -34,7 +34,7 @@ class LoopSnapshot:
     """Whether the store, or Kafka, is failing now."""
     memory_bytes: int
     """The bound for all buffers."""
-    teller: WriterTelemetry
+    telemetry: WriterTelemetry
     notes: tuple[str, ...] = ()
     """Why the control topic accepts no notifications."""
     changelogs: tuple[str, ...] = ()

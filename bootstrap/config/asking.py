@@ -47,7 +47,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     }
 
 
-def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable[[int], None]) -> TopicSample:
+def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Callable[[int], None]) -> TopicSample:
     """The newest messages of each partition. Raises BrokerError, and UsageError for a topic without any."""
     reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
     try:
@@ -63,7 +63,7 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, told: Callable
                 if low == high:
                     continue
                 for messages in reader.messages(source, Span(Position(max(low, high - share)), high)):
-                    told(len(messages))
+                    advance(len(messages))
                     yield from ((message.value(), message.key()) for message in messages)
 
         found = sampled(topic, len(sources), values())

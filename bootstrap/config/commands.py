@@ -65,8 +65,8 @@ def init(
     chosen = topics or _chosen(topics_of(properties))
     where = _asked_url(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
     beside = _asked_url(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
-    with progress("messages", records * len(chosen)) as told:
-        samples = [sample_of(properties, topic, records, told) for topic in chosen]
+    with progress("messages", records * len(chosen)) as advance:
+        samples = [sample_of(properties, topic, records, advance) for topic in chosen]
     file = output.name if written else "pipeline.yaml"
     found = draft(Answers(given, where, beside, partition_by, file, registry), samples)
     _require_good(found.text, str(output))
@@ -75,7 +75,7 @@ def init(
         typer.echo(f"wrote {output}; next: stage-writer check {output}", err=True)
     else:
         typer.echo(found.text, nl=False)
-    for line in found.told:
+    for line in found.notes:
         typer.echo(f"note: {line}", err=True)
 
 

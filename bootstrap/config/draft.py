@@ -49,7 +49,7 @@ class Draft:
     """The text, and notes for the user."""
 
     text: str
-    told: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
@@ -63,7 +63,7 @@ def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
         f"#   stage-writer check {answers.file}",
         "",
         "kafka:                                 # librdkafka properties, passed through",
-        *_kafka(answers.kafka, found.told),
+        *_kafka(answers.kafka, found.notes),
         "",
         "stage:",
         f"  url: {_scalar(answers.stage_url)}",
@@ -85,28 +85,28 @@ def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
     if any(sample.framing == "confluent" for sample in samples):
         lines += ["schema_registry:", f"  url: {_scalar(registry or 'http://localhost:8081')}", ""]
         if registry is None:
-            found.told.append("the messages are framed: put the registry's URL into schema_registry.url")
+            found.notes.append("the messages are framed: put the registry's URL into schema_registry.url")
     lines.append("streams:")
     for sample in samples:
-        lines += [f"  {line}".rstrip() for line in _stream(answers, sample, found.told)]
+        lines += [f"  {line}".rstrip() for line in _stream(answers, sample, found.notes)]
     found.text = "\n".join(lines) + "\n"
     return found
 
 
-def _kafka(properties: Mapping[str, str], told: list[str]) -> list[str]:
+def _kafka(properties: Mapping[str, str], notes: list[str]) -> list[str]:
     lines = []
     for key, value in properties.items():
         shown = value
         if "${" not in value and mask(key, value) == MASK:
             shown = f"${{KAFKA_{re.sub(r'[^A-Z0-9]+', '_', key.upper())}}}"
-            told.append(f"kafka.{key} is not written down: export {shown[2:-1]} before you start a service")
+            notes.append(f"kafka.{key} is not written down: export {shown[2:-1]} before you start a service")
         lines.append(f"  {key}: {_scalar(shown)}")
     if not any(key.startswith("security.") for key in properties):
         lines.append("  # security.protocol: SASL_SSL        # with sasl.mechanism, sasl.username and sasl.password")
     return lines
 
 
-def _stream(answers: Answers, sample: TopicSample, told: list[str]) -> list[str]:
+def _stream(answers: Answers, sample: TopicSample, notes: list[str]) -> list[str]:
     found = inferred(sample.records)
     name = re.sub(r"[^A-Za-z0-9_]+", "_", sample.topic)
     table = f"{answers.tables_url.rstrip('/')}/{name}"
@@ -132,7 +132,7 @@ def _stream(answers: Answers, sample: TopicSample, told: list[str]) -> list[str]
     lines.append("  start: earliest                      # where a partition begins: latest, or 2026-03-01T00:00:00Z")
     if sample.unreadable:
         hint = "; where they are Avro or Protobuf, set streams[].format" if sample.framing == "confluent" else ""
-        told.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object{hint}")
+        notes.append(f"{sample.topic}: {sample.unreadable:,} of {sample.messages:,} messages are no JSON object{hint}")
     return lines
 
 

@@ -133,8 +133,8 @@ def verify(
     looker = ChainInspector(settings_from(config))
     chains: list[PartitionChain] = looker.chains(Wanted(topic, partition))
     count = files_of(chains) if files else 0
-    with progress("data files", count) as told:
-        findings = list(looker.findings(chains, files=files, told=told))
+    with progress("data files", count) as advance:
+        findings = list(looker.findings(chains, files=files, advance=advance))
     for problem in looker.problems:
         echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text

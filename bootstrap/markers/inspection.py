@@ -138,9 +138,9 @@ class ChainInspector:
             return StagedMarker(found.path, name, None, is_newer=isinstance(error, NewerFormatError))
 
     def findings(
-        self, chains: Sequence[PartitionChain], *, files: bool, told: Callable[[int], None]
+        self, chains: Sequence[PartitionChain], *, files: bool, advance: Callable[[int], None]
     ) -> Iterator[ChainFinding]:
-        """The findings on the chains and, if requested, on their data files; ``told`` is called for each file."""
+        """The findings on the chains and, if requested, on their data files; ``advance`` is called for each file."""
         for chain in chains:
             yield from link_findings(chain)
         if not files:
@@ -156,7 +156,7 @@ class ChainInspector:
         with ThreadPoolExecutor(_THREADS) as pool:
             looks = pool.map(lambda job: self._look(job[2], job[3]), jobs)
             for (chain, marker, url, file), looked in zip(jobs, looks, strict=True):
-                told(1)
+                advance(1)
                 yield from file_findings(chain, marker, self._root(url, file), file, looked)
 
     def _root(self, url: str, file: StagedFile) -> str:

@@ -279,8 +279,8 @@ class _Handler(BaseHTTPRequestHandler):
             return  # it has responded
         hosts = self.headers.get_all("Host", [])
         if len(hosts) > 1 or not all(host in self.hosts for host in hosts):
-            told = "writer.http_hosts or loader.http_hosts"
-            self._answer(text_page(421, f"this Host is not served here; add it to {told}\n"))
+            setting = "writer.http_hosts or loader.http_hosts"
+            self._answer(text_page(421, f"this Host is not served here; add it to {setting}\n"))
             return
         if self.command in {"GET", "HEAD"}:
             self._answer(self._computed(self._found))

@@ -65,13 +65,13 @@ class KafkaEnds:
 
         Raises KafkaException if there are none.
         """
-        told, refused = offsets_told(self.admin, sources, which)
-        if refused and not told:
+        known, refused = known_offsets(self.admin, sources, which)
+        if refused and not known:
             raise next(iter(refused.values()))
-        self._tell({source.topic for source in sources}, refused)
-        return told
+        self._report({source.topic for source in sources}, refused)
+        return known
 
-    def _tell(self, asked: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
+    def _report(self, asked: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
         for topic, error in refused.items():
             if topic not in self._refused:
                 problem = words(error.args[0])
@@ -82,15 +82,15 @@ class KafkaEnds:
         self._refused = (self._refused - set(asked)) | refused.keys()
 
 
-def offsets_told(
+def known_offsets(
     admin: AdminClient, sources: Collection[TopicPartition], which: OffsetSpec
 ) -> tuple[dict[TopicPartition, Position], dict[Topic, KafkaException]]:
     """The positions of partitions of topics, by one request with its own timeout; and the errors of the others."""
-    told: dict[TopicPartition, Position] = {}
+    known: dict[TopicPartition, Position] = {}
     refused: dict[Topic, KafkaException] = {}
     wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
     if not wanted:
-        return told, refused
+        return known, refused
     answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
     for found, answer in answers.items():
         try:
@@ -98,8 +98,8 @@ def offsets_told(
         except KafkaException as error:  # a missing topic does not affect the others
             refused[Topic(found.topic)] = error
         else:
-            told[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
-    return told, refused
+            known[TopicPartition(Topic(found.topic), Partition(found.partition))] = position
+    return known, refused
 
 
 class EndWatch:
@@ -109,16 +109,16 @@ class EndWatch:
         self,
         ends: Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position]],
         wanted: Callable[[], Collection[TopicPartition]],
-        tell: Callable[[], None],
+        report: Callable[[], None],
         *,
         history: EndHistory,
         clock: Clock,
         log: FilteringBoundLogger,
     ) -> None:
-        """Reads the ends of ``wanted``, and then calls ``tell``, whether or not that succeeded."""
+        """Reads the ends of ``wanted``, and then calls ``report``, whether or not that succeeded."""
         self._ends = ends
         self._wanted = wanted
-        self._tell = tell
+        self._report = report
         self._history = history
         self._clock = clock
         self._log = log
@@ -141,7 +141,7 @@ class EndWatch:
             if self._answers:
                 self._log.warning("Kafka's ends are not known, lag neither", problem=words(error.args[0]))
             self._answers = False
-        self._tell()
+        self._report()
 
     def _step(self) -> float:
         self.look()

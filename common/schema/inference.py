@@ -257,7 +257,7 @@ class _Inference:
         """The type of a place (rules 1 to 3)."""
         kinds = _usual(shape.kinds)
         if kinds != set(shape.kinds):
-            self._tell_odd(shape, kinds, path)
+            self._note_odd(shape, kinds, path)
         if not kinds:
             self.notes.append(f"{_path(path)} was always null; STRING takes any value as its JSON text")
             return self._any(path)
@@ -280,7 +280,7 @@ class _Inference:
         self.notes.append(f"{_path(path)} holds values of several kinds ({words}): kept as their JSON text")
         return self._any(path)
 
-    def _tell_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
+    def _note_odd(self, shape: JsonShape, kinds: set[JsonKind], path: tuple[str, ...]) -> None:
         """Report the few odd values (rule 1), and the type that accepts all."""
         odd = {kind: count for kind, count in shape.kinds.items() if kind not in kinds}
         words = ", ".join(f"{count:,} {kind.value}" for kind, count in sorted(odd.items()))

@@ -98,7 +98,7 @@ class _StoredIdle(Stored):
 
 def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()) -> bytes:
     """The object's content."""
-    told = [
+    stored_streams = [
         _StoredStream(
             app_id=fact.app_id, time_ms=fact.time_ms, topics={str(topic): count for topic, count in fact.topics.items()}
         )
@@ -114,7 +114,7 @@ def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()
         )
         for fact in facts
     ]
-    return _StoredIdle(version=1, partitions=stored, streams=told).model_dump_json().encode()
+    return _StoredIdle(version=1, partitions=stored, streams=stored_streams).model_dump_json().encode()
 
 
 def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:

@@ -67,8 +67,8 @@ class Registering:
                 concerns = None if isinstance(error, UnknownCatalogError) else stream.app_id  # the settings are wrong
                 yield Check("catalog", Level.ERROR, text, error.remedy, concerns, away, error.exit_code)
                 continue
-            told = "is registered when it is loaded" if entry is None else f"is the table at {url}"
-            yield Check("catalog", Level.OK, f"{stream.app_id}: {name} {told}", "", stream.app_id)
+            state = "is registered when it is loaded" if entry is None else f"is the table at {url}"
+            yield Check("catalog", Level.OK, f"{stream.app_id}: {name} {state}", "", stream.app_id)
 
 
 def require_right(name: str, url: str, entry: Entry) -> None:

@@ -54,7 +54,7 @@ class ReadinessCheck:
         self._log = log
         self._metrics = metrics
         self._side_by_side = SideBySide()
-        self._told: tuple[Check, ...] = ()
+        self._reported: tuple[Check, ...] = ()
         self._unfit: dict[str, Check] = {}
         self.away: str | None = None
         """The unavailable dependency that is waited for, or None."""
@@ -103,7 +103,7 @@ class ReadinessCheck:
     def _try(self) -> StoreError | None:
         """The error of an unavailable dependency; None when loading may start."""
         checks = tuple(self._look())
-        self._tell(checks)
+        self._report(checks)
         for found in fatal(checks):
             raise ConfigError(found.message, found.remedy)
         for found in checks:
@@ -119,13 +119,13 @@ class ReadinessCheck:
             return error
         return None
 
-    def _tell(self, checks: tuple[Check, ...]) -> None:
-        if checks != self._told:
+    def _report(self, checks: tuple[Check, ...]) -> None:
+        if checks != self._reported:
             for found in checks:
                 if found.level is not Level.OK:
-                    tell = self._log.error if found.level is Level.ERROR else self._log.warning
-                    tell("preflight", check=found.name, problem=found.message, remedy=found.remedy)
-        self._told = checks
+                    log = self._log.error if found.level is Level.ERROR else self._log.warning
+                    log("preflight", check=found.name, problem=found.message, remedy=found.remedy)
+        self._reported = checks
         errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
         self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
         self._count()

@@ -34,8 +34,8 @@ def clean(
     except ValueError as error:
         msg = f"--older-than {older_than!r} {error}"
         raise UsageError(msg, "write for example --older-than 7d") from None
-    with threads() as pool, progress("objects") as told:
-        work = CleanUp(settings, table_stores(settings), parallel_of(pool), told)
+    with threads() as pool, progress("objects") as advance:
+        work = CleanUp(settings, table_stores(settings), parallel_of(pool), advance)
         tallies = work.run(age_s, remove=yes)
     echo(to_json(tallies, age_s, done=yes) if as_json else as_text(tallies, age_s, done=yes))
     raise typer.Exit(ExitCode.FAILED if any(tally.failure for tally in tallies) else ExitCode.DONE)

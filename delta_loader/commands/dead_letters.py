@@ -141,8 +141,8 @@ def _export(letters: StoredDeadLetters, output: Path, file_format: ExportFormat,
         msg = f"{output} cannot be written: {error.strerror}"
         raise UsageError(msg, "choose another file") from None
     write = write_ndjson if file_format is ExportFormat.NDJSON else write_parquet
-    told = stack.enter_context(progress("dead letters"))
-    return write(file, letters.rows(), told)
+    advance = stack.enter_context(progress("dead letters"))
+    return write(file, letters.rows(), advance)
 
 
 @app.command(

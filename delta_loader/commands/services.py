@@ -61,7 +61,7 @@ def services(
         echo(json.dumps(tables_to_json(looks), indent=2) if as_json else tables_to_text(looks))
         vacuums = [piece for look in looks for piece in look.due.pieces if piece.service is Service.VACUUM]
         if dry_run and vacuums:
-            _tell_vacuums(vacuums, _spark(settings, stack))
+            _list_vacuums(vacuums, _spark(settings, stack))
     raise typer.Exit(ExitCode.FAILED if any(look.failure for look in looks) else ExitCode.DONE)
 
 
@@ -93,6 +93,6 @@ def _spark(settings: Settings, stack: ExitStack) -> SparkServices:
     return SparkServices(spark)
 
 
-def _tell_vacuums(pieces: list[CommitPiece], work: SparkServices) -> None:
+def _list_vacuums(pieces: list[CommitPiece], work: SparkServices) -> None:
     for piece in pieces:
         echo(f"{piece.url}: vacuum: {work.would_take(piece)}", err=True)

@@ -31,8 +31,8 @@ def verify(
     with ExitStack() as stack:
         parallel = parallel_of(stack.enter_context(threads()))
         verifier = verifier_of(settings, stack, table_stores(settings), parallel, with_kafka=kafka)
-        told = stack.enter_context(progress("partitions"))
-        reports = [replace(verifier, told=told).verify(one) for one in streams]
+        advance = stack.enter_context(progress("partitions"))
+        reports = [replace(verifier, advance=advance).verify(one) for one in streams]
     echo(json.dumps(to_json(reports), indent=2) if as_json else to_text(reports))
     codes = [ExitCode.FAILED for report in reports if report.failure is not None]
     codes += [ExitCode.HELD for report in reports if report.faults]

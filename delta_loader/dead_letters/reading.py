@@ -162,7 +162,7 @@ class StoredDeadLetters:
         return frame
 
 
-def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
+def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
     """Write a JSON object per line, with keys and values in base64; returns the number of dead letters."""
     count = 0
     for letter in letters:
@@ -179,11 +179,11 @@ def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Call
         }
         file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         count += 1
-        told(1)
+        advance(1)
     return count
 
 
-def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Callable[[int], None]) -> int:
+def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
     """Write the table's columns; returns the number of dead letters. `stage-writer replay --letters` reads the file."""
     count, waiting = 0, list[StoredDeadLetter]()
 
@@ -191,7 +191,7 @@ def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], told: Cal
         writer.write_table(pa.Table.from_pylist(waiting, LETTERS))
         done = len(waiting)
         waiting.clear()
-        told(done)
+        advance(done)
         return done
 
     with pq.ParquetWriter(file, LETTERS) as writer:

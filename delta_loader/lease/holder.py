@@ -114,7 +114,7 @@ class LoaderLease:
         except StoreError as error:
             self._failed(error)
             step = None
-        self._tell_metrics()
+        self._update_metrics()
         # A claim without effect is not repeated at once.
         return self._state.look_every_s if step is None or isinstance(step, Claim) else step.seconds
 
@@ -130,9 +130,9 @@ class LoaderLease:
                 self._create(self._state.next_epoch, released=True)
         except StoreError as error:
             self._failed(error)
-        self._tell_metrics()
+        self._update_metrics()
 
-    def _tell_metrics(self) -> None:
+    def _update_metrics(self) -> None:
         held = self.held()
         self._metrics.set(catalogue.LOADER_LEASE_HELD, int(bool(held)))
         for app_id in self._state.streams:
@@ -150,7 +150,7 @@ class LoaderLease:
                 return  # it was just cleaned up: a higher one exists
             record = LeaseRecord.from_bytes(data, before.lease_s)
             self._state = observed(before, highest, record, self._clock.monotonic_s())
-            self._tell(before, highest, record)
+            self._log_changes(before, highest, record)
         if self._state.is_mine:
             self._store.delete(epoch_path(epoch) for epoch in stale(epochs, highest))
 
@@ -167,7 +167,7 @@ class LoaderLease:
         self._failing = error.problem
         self._log.warning("the lease cannot be reached", problem=error.problem, remedy=error.remedy)
 
-    def _tell(self, before: LeaseState, epoch: Epoch, record: LeaseRecord) -> None:
+    def _log_changes(self, before: LeaseState, epoch: Epoch, record: LeaseRecord) -> None:
         now = self._state
         had, have = before.granted, now.granted
         if have - had:

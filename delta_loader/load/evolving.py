@@ -127,12 +127,12 @@ class Evolver:
         by_path = {one.path: path for path, offer in reversed(offers.items()) for one in additions(known, offer)}
         gained = [Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, agreement.columns)]
         new = replace(last, version=last.version + 1, columns=agreement.columns, gained=(*last.gained, *gained))
-        told = self._stage.publish(new)
-        if told:
+        is_published = self._stage.publish(new)
+        if is_published:
             self._log.info(
                 "columns published",
                 version=new.version,
                 columns=[one.column for one in gained],
                 offered_by=sorted({one.offered_by for one in gained}),
             )
-        return told
+        return is_published

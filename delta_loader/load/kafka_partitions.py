@@ -39,7 +39,7 @@ class KafkaPartitions:
         self._clock = clock
         self._lock = threading.Lock()
         self._until_s: float | None = None
-        self._told: tuple[int, Mapping[Topic, int]] | None = None
+        self._counted: tuple[int, Mapping[Topic, int]] | None = None
 
     def __call__(self, stream: Stream) -> StreamFact | None:
         """Kafka's current answer; None if it does not answer, or not for all topics that the stream names."""
@@ -48,12 +48,12 @@ class KafkaPartitions:
         with self._lock:
             now_s = self._clock.monotonic_s()
             if self._until_s is None or now_s >= self._until_s:
-                self._told = self._ask()
-                self._until_s = self._clock.monotonic_s() + (_AGAIN_AFTER_S if self._told is None else _GOOD_FOR_S)
-            told = self._told
-        if told is None:
+                self._counted = self._ask()
+                self._until_s = self._clock.monotonic_s() + (_AGAIN_AFTER_S if self._counted is None else _GOOD_FOR_S)
+            counted = self._counted
+        if counted is None:
             return None
-        time_ms, counts = told
+        time_ms, counts = counted
         topics = {topic: count for topic, count in counts.items() if stream.takes(topic)}
         named = () if stream.pattern is not None else stream.topics
         return None if any(topic not in topics for topic in named) else StreamFact(stream.app_id, time_ms, topics)

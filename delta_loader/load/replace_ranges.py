@@ -110,7 +110,7 @@ class Replacements:
         """
         outcome = ReplacementOutcome()
         held = outcome.held
-        telling = replace(self, replacer=_Stepping(self.replacer, stepped))
+        reporting = replace(self, replacer=_Stepping(self.replacer, stepped))
         left: list[Request] = []
         unreadable: list[ReplacementName] = []
         for request in sorted(
@@ -123,7 +123,7 @@ class Replacements:
                 reason = waits(request, stream, position(request.name.topic_partition))
             if reason is None:
                 try:
-                    reason = telling._carry_out(request, stream)  # noqa: SLF001 - its own
+                    reason = reporting._carry_out(request, stream)  # noqa: SLF001 - its own
                 except _InTheWayError:
                     self.log.info("replacement met another commit, trying again", request=request.name.path)
                     self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=stream.app_id)

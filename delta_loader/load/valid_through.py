@@ -49,18 +49,18 @@ class ValidThrough:
         self._clock = clock
         self._log = log
         self._waiting_ms: dict[str, int] = {}
-        self._told_s: dict[str, float] = {}
+        self._updated_s: dict[str, float] = {}
 
-    def tell(self, report: StreamReport) -> None:
+    def update(self, report: StreamReport) -> None:
         """After a load of a stream, in its thread: set a new value, if it is due (rule 1)."""
         if report.app_id in self._wanted and report.valid_through_ms is not None:
             self._waiting_ms[report.app_id] = report.valid_through_ms
         if report.app_id in self._waiting_ms:
-            self._tell_one(report.app_id)
+            self._update_one(report.app_id)
 
-    def _tell_one(self, app_id: str) -> None:
+    def _update_one(self, app_id: str) -> None:
         url, every_s = self._wanted[app_id]
-        now_s, last_s = self._clock.monotonic_s(), self._told_s.get(app_id)
+        now_s, last_s = self._clock.monotonic_s(), self._updated_s.get(app_id)
         if last_s is not None and now_s - last_s < (every_s or 0.0):
             return
         value = moment_text(self._waiting_ms[app_id])
@@ -69,6 +69,6 @@ class ValidThrough:
         except KafkaDeltaExpressError as error:
             self._log.warning("the table's property is not set", app_id=app_id, table=url, problem=error.problem)
             return
-        self._told_s[app_id] = now_s
+        self._updated_s[app_id] = now_s
         del self._waiting_ms[app_id]
         self._log.debug("property set", app_id=app_id, table=url, key=PROPERTY, value=value)

@@ -127,8 +127,8 @@ def _of_rows(rows: pa.StructArray, seen: set[Key], *, with_statistics: bool) -> 
         found = arrays.get(name)
         return [None] * len(rows) if found is None else cast("list[object]", found.to_pylist())
 
-    told = [array for name, array in arrays.items() if name in ("stats", "stats_parsed")]
-    known = [any(flags) for flags in zip(*(pc.is_valid(array).to_pylist() for array in told), strict=True)]
+    recorded = [array for name, array in arrays.items() if name in ("stats", "stats_parsed")]
+    known = [any(flags) for flags in zip(*(pc.is_valid(array).to_pylist() for array in recorded), strict=True)]
     statistics = column("stats") if with_statistics else [None] * len(rows)
     columns = ("path", "size", "modificationTime", "partitionValues", "deletionVector", "clusteringProvider")
     for path, size, modified, values, vector, provider, has_statistics, text in zip(

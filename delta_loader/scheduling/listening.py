@@ -74,7 +74,7 @@ class Listener:
         self._servers = str(kafka["bootstrap.servers"])
         self._said_by_client = LastWord()
         self._away: KafkaFault | None = None
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._closed = threading.Event()
@@ -115,7 +115,7 @@ class Listener:
     def take(self) -> frozenset[str]:
         """The streams that were notified since the last call."""
         with self._lock:
-            taken, self._told = frozenset(self._told), set()
+            taken, self._notified = frozenset(self._notified), set()
         return taken
 
     def wait(self, seconds: float) -> None:
@@ -166,7 +166,7 @@ class Listener:
         self._consumer.poll(0)  # delivers the client's connection errors, which are over now
         self._said_by_client, self._away = LastWord(), None
         self._consumer.assign(ends)
-        self._tell(self._app_ids)
+        self._notify(self._app_ids)
         if not self._is_heard:
             again = self._problem is not None
             self._is_heard, self._problem = True, None
@@ -210,13 +210,13 @@ class Listener:
         known = app_id in self._app_ids
         self._metrics.add(catalogue.LOADER_CONTROL_MESSAGES, kind="news" if known else "other")
         if known and app_id is not None:
-            self._tell({app_id})
+            self._notify({app_id})
 
-    def _tell(self, app_ids: Collection[str]) -> None:
+    def _notify(self, app_ids: Collection[str]) -> None:
         with self._lock:
-            before = len(self._told)
-            self._told.update(app_ids)
-            is_new = len(self._told) > before
+            before = len(self._notified)
+            self._notified.update(app_ids)
+            is_new = len(self._notified) > before
         if is_new:
             self._arrived.set()
 

@@ -154,7 +154,7 @@ class LoadTrigger:
         if cut_short:
             of_turn = self._paces.keys() if turn.app_ids is None else turn.app_ids & self._paces.keys()
             for app_id in of_turn - {one.app_id for one in reports}:
-                self._paces[app_id] = self._paces[app_id].told()
+                self._paces[app_id] = self._paces[app_id].notified()
         self.collected(reports)
         if turn.reason is not Reason.ON_MARKER:
             for table in self._tables:
@@ -189,7 +189,7 @@ class LoadTrigger:
             return self._of(self._tables, Reason.ASKED, now)
         due = [table for table in self._tables if table.is_due(now, now_s)]
         if not due:
-            return self._told()
+            return self._requested_load()
         return self._of(due, Reason.SCHEDULE if all(table.due for table in due) else Reason.START, now)
 
     def _of(self, tables: Sequence[_Timetable], reason: Reason, now: datetime) -> DueLoad:
@@ -207,7 +207,7 @@ class LoadTrigger:
                 table.began(now_s, now, now_s)
         return DueLoad(reason, app_ids, now_s, asked)
 
-    def _told(self) -> DueLoad | None:
+    def _requested_load(self) -> DueLoad | None:
         due = self._due_now()
         if not due:
             return None
@@ -226,7 +226,7 @@ class LoadTrigger:
 
     def _take_notifications(self) -> None:
         for app_id in () if self._notifications is None else self._notifications.take() & self._paces.keys():
-            self._paces[app_id] = self._paces[app_id].told()
+            self._paces[app_id] = self._paces[app_id].notified()
 
     def _begin(self, app_ids: Collection[str]) -> None:
         now_s = self._clock.monotonic_s()

@@ -28,7 +28,7 @@ class Pace:
     ended_s: float = 0.0
     """When its last load ended."""
 
-    def told(self) -> Pace:
+    def notified(self) -> Pace:
         """There are new markers."""
         return replace(self, is_notified=True)
 

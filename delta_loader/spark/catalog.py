@@ -44,8 +44,8 @@ class SparkCatalog:
             rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {_quoted(name)}").collect()
         facts = [(str(row[0]), str(row[1])) for row in rows]
         begin = next((at for at, (key, _) in enumerate(facts) if key == _FACTS), 0)
-        told = dict(facts[begin:])
-        return Entry(told.get("Type", ""), told.get("Provider", ""), told.get("Location", ""))
+        described = dict(facts[begin:])
+        return Entry(described.get("Type", ""), described.get("Provider", ""), described.get("Location", ""))
 
     def register(self, name: str, url: str) -> None:
         """Register the Delta table at ``url``, spelled as in the settings, under a name. Raises TableError."""

@@ -106,9 +106,9 @@ class Stage:
         streams: list[StreamFact] = []
         for item, data in zip(recent, contents, strict=True):
             with suppress(MarkerError):  # it is not needed, and was written by another release
-                idle, told = facts_from_bytes(item.path, data or b"")
+                idle, reported = facts_from_bytes(item.path, data or b"")
                 facts += idle
-                streams += told
+                streams += reported
         return tuple(facts), tuple(streams)
 
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:

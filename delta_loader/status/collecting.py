@@ -96,8 +96,8 @@ def stream_status(
     try:
         ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
-        told = Told(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
-        found = _stream_status(stream, stage, open_store, told)
+        kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
+        found = _stream_status(stream, stage, open_store, kafka)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
         return replace(found, unfit=(*found.unfit, *left), pauses=tuple(one for one in pauses if one is not None))
     except KafkaDeltaExpressError as error:
@@ -115,7 +115,7 @@ def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class KafkaSnapshot:
     """Kafka's information about a stream's partitions."""
 
     ends: Mapping[TopicPartition, Position]
@@ -125,9 +125,9 @@ class Told:
     """Reads the ends again: records staged since the first answer are not ahead of Kafka."""
 
 
-def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: Told) -> StreamStatus:
+def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
     listing = stage.listing(stream)
-    ends = with_chains(told.ends, listing)
+    ends = with_chains(kafka.ends, listing)
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
@@ -166,13 +166,13 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, told: To
             position=None if _has_foreign(found.get(source, ())) else positions[source],
             found=found.get(source, []),
             kafka_end=ends.get(source),
-            ends_now=told.ends_now,
+            ends_now=kafka.ends_now,
             why=unknown.get(source)
             or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
             or held(source, outcomes[source], stream.table if state is None else None)
             or lacking.get(source),
-            topic_id=ids_together(source.topic, told.topic_ids),
-            first=told.firsts.get(source),
+            topic_id=ids_together(source.topic, kafka.topic_ids),
+            first=kafka.firsts.get(source),
         )
         for source in sources
     )

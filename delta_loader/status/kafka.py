@@ -26,7 +26,7 @@ _IDS_TIMEOUT_S = 2.0
 
 def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, str | None]:
     """The ids of those topics that the broker knows and describes. Raises KafkaException."""
-    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds._told
+    from confluent_kafka import KafkaException, TopicCollection  # noqa: PLC0415 - see BrokerEnds._known
 
     from common.kafka.bounded import answer_of  # noqa: PLC0415 - the same
 
@@ -42,7 +42,7 @@ def described_ids(admin: AdminClient, topics: Collection[Topic]) -> dict[Topic, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Known:
     """The broker's information about the topics of all streams."""
 
     topics: frozenset[Topic] = frozenset()
@@ -69,21 +69,21 @@ class BrokerEnds:
 
         Empty when Kafka has none of the stream's topics.
         """
-        told = self._told
-        if told is None:
+        known = self._known
+        if known is None:
             return None
-        ends = {source: end for source, end in told.ends.items() if stream.takes(source.topic)}
-        return ends if ends or not any(map(stream.takes, told.topics)) else None
+        ends = {source: end for source, end in known.ends.items() if stream.takes(source.topic)}
+        return ends if ends or not any(map(stream.takes, known.topics)) else None
 
     def firsts(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, from the same answer as the ends."""
-        firsts = {} if self._told is None else self._told.firsts
+        firsts = {} if self._known is None else self._known.firsts
         return {source: firsts[source] for source in sources if source in firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
         try:
-            from confluent_kafka import KafkaException  # noqa: PLC0415 - see _told
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - see _known
         except ImportError:
             return {}
         try:
@@ -92,14 +92,14 @@ class BrokerEnds:
             return {}
 
     def _admin(self) -> AdminClient:
-        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see _told
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 - see _known
 
         if self._client is None:
             self._client = AdminClient({**client_properties(self._properties), "log_level": 0}, logger=QUIET)
         return self._client
 
     @cached_property
-    def _told(self) -> _Told | None:
+    def _known(self) -> _Known | None:
         try:
             from confluent_kafka import KafkaException  # noqa: PLC0415 - status works without Kafka's client, too
         except ImportError:
@@ -109,10 +109,10 @@ class BrokerEnds:
         except KafkaException:
             return None
 
-    def _ask(self) -> _Told:
-        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 - see _told
+    def _ask(self) -> _Known:
+        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 - see _known
 
-        from common.lagging.watch import offsets_told  # noqa: PLC0415 - the same
+        from common.lagging.watch import known_offsets  # noqa: PLC0415 - the same
 
         admin = self._admin()
         topics = {
@@ -121,6 +121,6 @@ class BrokerEnds:
             if any(stream.takes(name) for stream in self._streams)
         }
         sources = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
-        ends, _ = offsets_told(admin, sources, OffsetSpec.latest())
-        firsts, _ = offsets_told(admin, sources, OffsetSpec.earliest())
-        return _Told(frozenset(topics), ends, firsts)
+        ends, _ = known_offsets(admin, sources, OffsetSpec.latest())
+        firsts, _ = known_offsets(admin, sources, OffsetSpec.earliest())
+        return _Known(frozenset(topics), ends, firsts)

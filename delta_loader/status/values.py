@@ -245,8 +245,8 @@ def _lease_lines(lease: LeaseStatus, streams: Iterable[StreamStatus]) -> list[st
     if lease.released:
         return lines
     if len(lease.grants) > 1:
-        told = ((holder, "streams of its own" if of is None else ", ".join(sorted(of))) for holder, of in lease.grants)
-        lines += [f"  {holder} loads {of}" for holder, of in told]
+        held = ((holder, "streams of its own" if of is None else ", ".join(sorted(of))) for holder, of in lease.grants)
+        lines += [f"  {holder} loads {of}" for holder, of in held]
     unheld = lease.unheld(stream.app_id for stream in streams)
     if unheld:
         lines.append(f"  no loader holds the lease of {', '.join(unheld)} → start one: `delta-loader run {CONFIG}`")

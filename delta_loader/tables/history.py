@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.spans import Span, TopicPartition
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
-_TOLD = ("predicate", "mode", "version", "timestamp")  # parameters that describe an operation
+_PARAMETERS = ("predicate", "mode", "version", "timestamp")  # parameters that describe an operation
 _LONGEST_WORDS = 160
 
 
@@ -133,8 +133,8 @@ def _metadata(information: Mapping[str, object]) -> str:
 def _words(information: Mapping[str, object]) -> str:
     parameters = information.get("operationParameters")
     given = cast("dict[str, object]", parameters) if isinstance(parameters, dict) else {}
-    told = [f"{key} {given[key]}" for key in _TOLD if given.get(key) not in (None, "", "[]")]
-    words = ", ".join([str(information.get("operation", "an unknown operation")), *told])
+    parameters = [f"{key} {given[key]}" for key in _PARAMETERS if given.get(key) not in (None, "", "[]")]
+    words = ", ".join([str(information.get("operation", "an unknown operation")), *parameters])
     return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
 
 

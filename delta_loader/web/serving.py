@@ -70,7 +70,7 @@ class LoaderServing:
         routes = self.routes(metrics, settings.loader.http_token, view)
         server = HttpServer(settings.loader.http, routes, settings.loader.http_hosts)
         stack.callback(server.close)
-        watch = EndWatch(look, lambda: view.watched, view.tell, history=history, clock=clock, log=log)
+        watch = EndWatch(look, lambda: view.watched, view.refresh, history=history, clock=clock, log=log)
         stack.callback(watch.close)
         log.info("serving", port=server.port)
 

@@ -96,7 +96,7 @@ class LoaderView:
         entries = {} if loader is None else loader.service.book.entries
         return {app_id: self._writers.of(entry) for app_id, entry in entries.items() if app_id in here}
 
-    def tell(self) -> None:
+    def refresh(self) -> None:
         """Set the gauges of lag."""
         loader, metrics = self._loader(), self._metrics
         if loader is None:

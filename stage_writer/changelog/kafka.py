@@ -247,11 +247,15 @@ def _written(producer: Producer, place: TopicPartition, pieces: Sequence[Piece])
             errors.append(error or KafkaError(KafkaError._FAIL, "Kafka has it and does not say where"))  # noqa: SLF001
 
     for index, piece in enumerate(pieces):
-        told = partial(reported, index)
+        on_delivery = partial(reported, index)
         while not errors:
             try:
                 producer.produce(
-                    place.topic, piece.value, partition=place.partition, headers=list(piece.headers), on_delivery=told
+                    place.topic,
+                    piece.value,
+                    partition=place.partition,
+                    headers=list(piece.headers),
+                    on_delivery=on_delivery,
                 )
                 break
             except BufferError:

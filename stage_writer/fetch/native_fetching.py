@@ -107,6 +107,6 @@ class NativeFetcher:
         ]
         batches = (*other.batches, *batches_of_taken(taken))
         kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
-        told = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
+        current = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
         count = other.count + after.count + len(taken.offsets) + len(problems)
-        return Fetched((*kept, *after.batches), (*told, *after.problems), count)
+        return Fetched((*kept, *after.batches), (*current, *after.problems), count)

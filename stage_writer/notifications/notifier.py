@@ -52,7 +52,7 @@ class LoaderNotifier:
         self._log = log
         self._metrics = metrics
         self._control = control
-        self._untold: set[str] = set()
+        self._unsent: set[str] = set()
         self._not_before_s: dict[str, float] = {}
         self._unsigned: set[str] = set()
         self._no_signs_before_s = clock.monotonic_s()
@@ -66,26 +66,26 @@ class LoaderNotifier:
     def sealed(self, app_id: str) -> None:
         """A stream has a new marker."""
         if self._app_ids is None or app_id in self._app_ids:
-            self._untold.add(app_id)
+            self._unsent.add(app_id)
 
-    def tell(self) -> None:
+    def send_due(self) -> None:
         """Send pending notifications, if they are due."""
         now_s = self._clock.monotonic_s()
-        due = {app_id for app_id in self._untold if self._not_before_s.get(app_id, now_s) <= now_s}
-        self._tell(due, now_s)
+        due = {app_id for app_id in self._unsent if self._not_before_s.get(app_id, now_s) <= now_s}
+        self._send(due, now_s)
         if self._unsigned and now_s >= self._no_signs_before_s:
             self._sign(now_s)
 
     def end(self) -> None:
         """Send all pending notifications, before the service ends."""
         now_s = self._clock.monotonic_s()
-        self._tell(self._untold.copy(), now_s)
+        self._send(self._unsent.copy(), now_s)
         if self._control is not None:
             self._unsigned |= self._control.end(_LAST_WORDS_S)
         self._sign(now_s)
 
-    def _tell(self, due: set[str], now_s: float) -> None:
-        self._untold -= due
+    def _send(self, due: set[str], now_s: float) -> None:
+        self._unsent -= due
         self._not_before_s.update(dict.fromkeys(due, now_s + TELL_EVERY_S))
         if self._control is None:
             self._unsigned |= due

@@ -15,7 +15,7 @@ class Notifier(Protocol):
     def sealed(self, app_id: str) -> None:
         """A stream has a new marker."""
 
-    def tell(self) -> None:
+    def send_due(self) -> None:
         """Send pending notifications, if they are due."""
 
     def end(self) -> None:
@@ -30,7 +30,7 @@ class NoNotifier:
     def sealed(self, app_id: str) -> None:
         """Does nothing."""
 
-    def tell(self) -> None:
+    def send_due(self) -> None:
         """Does nothing."""
 
     def end(self) -> None:

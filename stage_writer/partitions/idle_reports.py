@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import RecordSource, WriterStage
 
-TELL_EVERY_S = 60.0
+REPORT_EVERY_S = 60.0
 
 
 class IdleReporter:
@@ -49,17 +49,17 @@ class IdleReporter:
         self._stage = stage
         self._clock = clock
         self._log = log
-        self._told_s: float | None = None
+        self._reported_s: float | None = None
 
-    def tell(self, owned: Collection[AssignedPartition], *, now: bool = False) -> None:
+    def report(self, owned: Collection[AssignedPartition], *, now: bool = False) -> None:
         """Check and report, if it is due or ``now`` is set."""
         now_s = self._clock.monotonic_s()
-        if not now and self._told_s is not None and now_s - self._told_s < TELL_EVERY_S:
+        if not now and self._reported_s is not None and now_s - self._reported_s < REPORT_EVERY_S:
             return
-        self._told_s = now_s
+        self._reported_s = now_s
         quiet = [one for one in owned if one.flight is None and one.buffer.is_empty]
         try:
-            self._stage.tell_idle(self._facts(quiet) if quiet else [], self._topics())
+            self._stage.put_idle(self._facts(quiet) if quiet else [], self._topics())
         except (StoreError, BrokerError, ConfigError) as error:
             self._log.debug("idle report failed", problem=error.problem)
 

@@ -178,7 +178,7 @@ class ObjectStage:
         """Record where a new chain starts; an existing record wins."""
         self._store.create(origin_path(source), origin_to_bytes(beginning))
 
-    def tell_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
+    def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
         self._store.write(idle_path(self._writer), facts_to_bytes(facts, streams))
 

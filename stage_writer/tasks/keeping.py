@@ -60,12 +60,12 @@ class Keeping:
             return MemoryBackend()
         return open_backend(Path(self._folder) / self._app_id / _folder_of(source))
 
-    def tell_restored(self, read_bytes: int, seconds: float) -> None:
+    def report_restored(self, read_bytes: int, seconds: float) -> None:
         """Record how a task was restored."""
         self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
         self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
-    def tell(self, source: TopicPartition, stores: Stores) -> None:
+    def report(self, source: TopicPartition, stores: Stores) -> None:
         """Record the size of a task's state."""
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
             self._metrics.set(gauge, value, **self._labels(source))

@@ -73,7 +73,7 @@ class KeptTask:
         if self._look_ups is not None:
             self._look_ups.add(parent.stream.app_id, self._open)
         self.converter = TaskConverter(parent, task, self._open.gate)
-        self._keeping.tell(source, stores)
+        self._keeping.report(source, stores)
 
     @property
     def memory_bytes(self) -> int:
@@ -107,7 +107,7 @@ class KeptTask:
         self._files = state
         with self._open.gate:
             self._stores.sealed(state.mark)
-        self._keeping.tell(self._source, self._stores)
+        self._keeping.report(self._source, self._stores)
 
     def renewal(self, store: StateStore, tail: Tail) -> Renewal | None:
         """A job that replaces a state that should not stay in a topic (rule 4)."""

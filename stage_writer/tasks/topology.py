@@ -76,7 +76,7 @@ class TopologyConverter(StreamTasks):
         except BaseException:
             stores.close()
             raise
-        self.keeping.tell_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
+        self.keeping.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
         return KeptTask(self, source, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
 
 

@@ -62,7 +62,7 @@ class WriterServing:
         watch = EndWatch(
             KafkaEnds(settings.kafka, log),
             lambda: service.snapshot().sources,
-            lambda: view.tell(service.snapshot()),
+            lambda: view.refresh(service.snapshot()),
             history=history,
             clock=clock,
             log=log,

@@ -86,7 +86,7 @@ class WriterView:
         self._paused = paused
         self._started_ms = clock.wall_ms()
 
-    def tell(self, snapshot: LoopSnapshot) -> None:
+    def refresh(self, snapshot: LoopSnapshot) -> None:
         """Set the gauges of lag and of held partitions."""
         metrics, now_s = self._metrics, self._clock.monotonic_s()
         for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
@@ -131,7 +131,7 @@ class WriterView:
             stops=STOPS,
             partitions=tuple(rows),
             events_title="Recent flushes",
-            events=tuple(reversed(snapshot.teller.flushes.copy())),
+            events=tuple(reversed(snapshot.telemetry.flushes.copy())),
             dead_letters=_dead_letters(snapshot),
             violations=_violations(snapshot),
             is_known=snapshot.joined,
@@ -201,17 +201,17 @@ class WriterView:
         problems += [Problem(ProblemLevel.ERROR, title, note, remedy) for note in snapshot.changelogs]
         problems += [
             Problem(ProblemLevel.ERROR, f"The topic {topic} is not read", error.problem, error.remedy)
-            for topic, error in snapshot.teller.unread_topics.items()
+            for topic, error in snapshot.telemetry.unread_topics.items()
         ]
         problems += [
             Problem(
                 ProblemLevel.WARNING, f"Many records of {app_id} are dead letters", share.sentence, DEAD_LETTERS_REMEDY
             )
-            for app_id, share in snapshot.teller.alarms.raised.items()
+            for app_id, share in snapshot.telemetry.alarms.raised.items()
         ]
         problems += [
             Problem(ProblemLevel.WARNING, f"Fields of {app_id} are dropped", sentence, undeclared.REMEDY)
-            for app_id, sentence in snapshot.teller.drops.items()
+            for app_id, sentence in snapshot.telemetry.drops.items()
         ]
         if self._pausing.is_on:
             problems.append(paused_problem("Reading from Kafka is paused"))
@@ -257,7 +257,7 @@ def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
     flights = [one.flight for one in snapshot.owned]
     under_way = [flight.job.memory_bytes for flight in flights if flight is not None]
     used = sum(one.buffer.memory_bytes for one in snapshot.owned) + sum(under_way)
-    flushes = snapshot.teller.flushes.copy()
+    flushes = snapshot.telemetry.flushes.copy()
     return (
         Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),
         Figure("Memory of the process", resident_bytes(), Unit.BYTES),
@@ -268,7 +268,7 @@ def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
 
 
 def _dead_letters(snapshot: LoopSnapshot) -> tuple[DeadLetters, ...]:
-    samples, counts = snapshot.teller.samples, dict(snapshot.teller.dead_letters)
+    samples, counts = snapshot.telemetry.samples, dict(snapshot.telemetry.dead_letters)
     return tuple(
         DeadLetters(app_id, error_class, count, () if samples is None else samples.of(app_id, error_class))
         for (app_id, error_class), count in sorted(counts.items(), key=lambda item: -item[1])
@@ -276,5 +276,5 @@ def _dead_letters(snapshot: LoopSnapshot) -> tuple[DeadLetters, ...]:
 
 
 def _violations(snapshot: LoopSnapshot) -> tuple[Violations, ...]:
-    counts = snapshot.teller.violations.copy()
+    counts = snapshot.telemetry.violations.copy()
     return tuple(Violations(app_id, rule, count) for (app_id, rule), count in counts.most_common())

@@ -456,7 +456,7 @@ def test_a_writer_that_has_caught_up(
     without_signals_and_logs(writer_program, monkeypatch)
     for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
         monkeypatch.setattr(writer_program, part, nothing)
-    alarms = SimpleNamespace(teller=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
+    alarms = SimpleNamespace(telemetry=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
     service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
     monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
     monkeypatch.setattr(writer_program, "WriterServing", lambda *_, **__: SimpleNamespace(port=None, close=nothing))

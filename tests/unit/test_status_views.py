@@ -104,7 +104,7 @@ class WriterPage:
         """Kafka's ends are looked at, and the page."""
         self.history.saw({source: Position(end) for source, end in self.world.group.ends.items()}, self.now_s)
         snapshot = self.world.writer.snapshot()
-        self.view.tell(snapshot)
+        self.view.refresh(snapshot)
         return as_json(self.view.status(snapshot))
 
     @property
@@ -206,10 +206,10 @@ class Unreached:
 def test_dead_letters_are_counted_by_class_and_shown_only_when_asked_for(tmp_path: Path) -> None:
     for samples in (None, Samples(1)):
         page = WriterPage(tmp_path / str(samples is None), {FIRST: 0})
-        teller = page.world.writer._runtime.telemetry
-        teller.samples = samples
+        telemetry = page.world.writer._runtime.telemetry
+        telemetry.samples = samples
         page.world.group.ends[FIRST] = 2
-        teller.dead_letters["orders", "wrong_type"] += 2
+        telemetry.dead_letters["orders", "wrong_type"] += 2
         if samples is not None:
             samples.add("orders", [("wrong_type", "orders/0 @ 1", b'{"id": "secret"}')])
         [letters] = page.look().dead_letters
@@ -284,7 +284,7 @@ class LoaderPage:
         return self.look()
 
     def look(self) -> Status:
-        self.view.tell()
+        self.view.refresh()
         return as_json(self.view.status())
 
 

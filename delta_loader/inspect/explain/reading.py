@@ -210,8 +210,8 @@ def _holder(
         return Holder(url, file.path, is_dead_letters, problem=f"it cannot be read: {problem}")
     words = ""
     if rows.num_rows and is_dead_letters:
-        told = rows.slice(0, 1).to_pylist()[0]
-        words = ": ".join(str(told[names[name]]) for name in _ERRORS if names.get(name) in told)
+        row = rows.slice(0, 1).to_pylist()[0]
+        words = ": ".join(str(row[names[name]]) for name in _ERRORS if names.get(name) in row)
     return Holder(url, file.path, is_dead_letters, rows.num_rows, "", file.deleted_rows, words)
 
 

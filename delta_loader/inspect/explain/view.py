@@ -91,13 +91,13 @@ def _counts_words(counts: Counts) -> str:
     parts = [f"{counts.records:,} records", f"{counts.rows:,} rows"]
     if counts.here is not None:
         parts.append(f"{counts.here:,} of them here")
-    told = (
+    fields = (
         (counts.dead_letters, "dead letters"),
         (counts.tombstones, "tombstones"),
         (counts.filtered, "filtered"),
         (counts.exploded, "rows beyond the first of their record"),
     )
-    parts += [f"{count:,} {words}" for count, words in told if count]
+    parts += [f"{count:,} {words}" for count, words in fields if count]
     parts += [f"{span} given up" for span in counts.given_up]
     return ", ".join(parts)
 
@@ -114,7 +114,7 @@ def version_to_json(story: VersionStory) -> Json:
     }
     if version is None:
         return found
-    told: dict[str, Json] = {
+    fields: dict[str, Json] = {
         "operation": version.operation,
         "at_ms": version.timestamp_ms,
         "author": version.author or None,
@@ -130,7 +130,7 @@ def version_to_json(story: VersionStory) -> Json:
         ],
         "live_files": story.live_files,
     }
-    return {**found, **told}
+    return {**found, **fields}
 
 
 def _load_json(metadata: CommitMetadata) -> Json:

@@ -140,7 +140,7 @@ class Verifier:
     contents: Contents
     kafka: KafkaRecords | None
     """None when Kafka is not queried."""
-    told: Callable[[int], None] = lambda _: None
+    advance: Callable[[int], None] = lambda _: None
     """Called after each verified partition."""
 
     def verify(self, stream: Stream) -> VerifiedStream:
@@ -317,7 +317,7 @@ class Verifier:
                     continue
                 kafka = None if source in other_topics else self.kafka
                 seen = _walk(tables, source, rows, dead, kafka)
-                self.told(1)
+                self.advance(1)
                 report, found = reconcile(tables, source, seen, explained, explained_dead)
                 found += _duplicates(tables, source, seen, rows, dead)
                 if kafka is not None:
@@ -458,8 +458,8 @@ def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple
 
 
 def _files(names: Sequence[tuple[str, int | None]] | Sequence[tuple[str, int]]) -> str:
-    told = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
-    return ", ".join(told) + (" …" if len(names) > _NAMED else "")
+    named = [f"{path} (version {'unknown' if version is None else version})" for path, version in names[:_NAMED]]
+    return ", ".join(named) + (" …" if len(names) > _NAMED else "")
 
 
 def _places(offsets: Sequence[int]) -> str:
@@ -470,5 +470,5 @@ def _places(offsets: Sequence[int]) -> str:
             runs[-1][1] = offset
         else:
             runs.append([offset, offset])
-    told = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
-    return f"{len(offsets):,} offsets ({', '.join(told)}{' …' if len(runs) > _NAMED else ''})"
+    named = [str(low) if low == high else f"{low} to {high}" for low, high in runs[:_NAMED]]
+    return f"{len(offsets):,} offsets ({', '.join(named)}{' …' if len(runs) > _NAMED else ''})"

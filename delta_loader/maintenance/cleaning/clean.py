@@ -62,10 +62,10 @@ class CleanUp:
         settings: Settings,
         open_store: Callable[[str], CleanStore],
         parallel: ParallelMap,
-        told: Callable[[int], None] = lambda _: None,
+        advance: Callable[[int], None] = lambda _: None,
     ) -> None:
         """``open_store`` opens the store at a URL."""
-        self._told = told
+        self._advance = advance
         self._settings = settings
         self._open = cache(open_store)
         self._parallel = parallel
@@ -92,7 +92,7 @@ class CleanUp:
 
     def _list(self, candidates: Candidates, number: int, area: Area, before_ms: int) -> None:
         for found in self._open(area.url).scan(area.folder):
-            self._told(1)
+            self._advance(1)
             path = found.path.removeprefix(f"{area.folder}/")
             name = area.file(_below_table(path) if area.folder else path) if found.modified_ms < before_ms else None
             if name is not None:

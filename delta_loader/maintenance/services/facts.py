@@ -220,12 +220,12 @@ def joined_vacuums(runs: Iterable[ServiceRun]) -> tuple[ServiceRun, ...]:
 
 
 def _words(parameters: Mapping[str, object]) -> str:
-    told = []
+    parts = []
     for key, words in (("zOrderBy", "Z-order by"), ("clusterBy", "clustered by")):
         columns = str(parameters.get(key) or "[]")
         if columns not in ("[]", ""):
-            told.append(f"{words} {', '.join(map(str, _list(columns)))}")
-    return "; ".join(told)
+            parts.append(f"{words} {', '.join(map(str, _list(columns)))}")
+    return "; ".join(parts)
 
 
 def _list(text: str) -> list[object]:

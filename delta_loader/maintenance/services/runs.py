@@ -75,7 +75,7 @@ class TableServices:
         here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
         urls = here if only is None else [only]
         looks = list(_looks(self._settings, self._looker, self._clock, urls))
-        self._tell_looks(looks)
+        self._report_inspections(looks)
         progress, began_s = _Progress(), self._clock.monotonic_s()
         for look in sorted(looks, key=self._served_ms):
             failed: set[Service] = set()
@@ -143,7 +143,7 @@ class TableServices:
                 assert_never(outcome)
         return report
 
-    def _tell_looks(self, looks: Sequence[TableLook]) -> None:
+    def _report_inspections(self, looks: Sequence[TableLook]) -> None:
         for look in looks:
             if look.failure is not None:
                 self._log.error("table cannot be looked at by its services", table=look.url, problem=look.failure)

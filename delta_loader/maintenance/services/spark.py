@@ -160,9 +160,9 @@ class SparkServices:
             chosen.add(file)
         files = self._gateway.scala(chosen)
         transaction.trackFilesRead(files)
-        told = self._statistics_of(log, transaction, files)
+        statistics = self._statistics_of(log, transaction, files)
         adds = [json.loads(str(file.json()))["add"] for file in chosen]
-        known = [(add, told.get(_name(add["path"]))) for add in adds]
+        known = [(add, statistics.get(_name(add["path"]))) for add in adds]
         named = [{**add, "stats": stats, "dataChange": False} for add, stats in known if stats is not None]
         if named:
             actions = self._gateway.scala(self._gateway.parse("AddFile", named))

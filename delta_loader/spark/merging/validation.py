@@ -89,10 +89,10 @@ class MergeValidator:
         doubtful = self._checks.failing(alone, (*self._by.keys, *order))
         if not doubtful or (together := reduce(DataFrame.unionByName, doubtful)).isEmpty():
             return []
-        told, sequence = alone, self._by.sequence
+        ordered, sequence = alone, self._by.sequence
         if sequence is not None:
-            told = alone.where(functions.col(quote_name(sequence)).isNotNull())
-        always = self._checks.failing(told, JUDGED_PLACE, only=given)
+            ordered = alone.where(functions.col(quote_name(sequence)).isNotNull())
+        always = self._checks.failing(ordered, JUDGED_PLACE, only=given)
         bad = reduce(DataFrame.unionByName, [frame.select(*JUDGED_PLACE) for frame in (together, *upserts)])
         fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
         with self._views(together, fine) as (doubtful_view, fine_view):

@@ -30,13 +30,13 @@ def key_bounds(
     files: Iterable[StagedFile], columns: StructType, keys: Sequence[str], quote: Callable[[str], str]
 ) -> tuple[str, ...]:
     """Conditions on the table ``t`` that are true for every row with a key of these files."""
-    told = [_statistics(file) for file in files]
+    statistics = [_statistics(file) for file in files]
     found: list[str] = []
     for key in keys:
         field = columns.field(key)
-        lows = [lowest.get(key) for lowest, _ in told]
-        highs = [highest.get(key) for _, highest in told]
-        if field is None or not told or None in lows or None in highs:
+        lows = [lowest.get(key) for lowest, _ in statistics]
+        highs = [highest.get(key) for _, highest in statistics]
+        if field is None or not statistics or None in lows or None in highs:
             continue
         literals = _literals(field.type, lows), _literals(field.type, highs)
         if literals[0] and literals[1]:

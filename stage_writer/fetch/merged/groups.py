@@ -82,9 +82,9 @@ class TopicGroups:
 
 
 def _unequal(counts: Mapping[str, int]) -> ConfigError:
-    told = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
+    counted = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
     msg = (
-        f"topics that a topology joins have differing numbers of partitions ({told}), so that records of one key do "
+        f"topics that a topology joins have differing numbers of partitions ({counted}), so that records of one key do "
         "not meet in one task"
     )
     most = max(counts.values())

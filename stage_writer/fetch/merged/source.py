@@ -52,7 +52,7 @@ class MergedChain:
     longest_idle_s: float
     paused: bool = False
     paused_at_s: float = 0.0
-    told: Position | None = None
+    reported: Position | None = None
     """The end that was last reported."""
 
 
@@ -140,7 +140,7 @@ class MergingSource:
         """Read these again, except for inputs that are ahead."""
         for source in sources:
             if (chain := self._chains.get(source)) is not None:
-                chain.paused, chain.told = False, None
+                chain.paused, chain.reported = False, None
                 if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
                     for one in chain.inputs:
                         one.look_again()
@@ -234,7 +234,7 @@ class MergingSource:
     def _begin(self, chain: MergedChain, position: Position) -> None:
         """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
         ends = {end.source: end.position for end in inputs_at(position)}
-        chain.told = None
+        chain.reported = None
         for one in chain.inputs:
             one.begin_at(ends[one.source])
             self._inputs[one.source] = one
@@ -287,8 +287,8 @@ class MergingSource:
         for chain in self._chains.values():
             if not chain.paused and pass_holes(chain.inputs):
                 position = merged_position(InputEnd(one.source, one.position) for one in chain.inputs)
-                if position != chain.told:
-                    chain.told = found[chain.source] = position
+                if position != chain.reported:
+                    chain.reported = found[chain.source] = position
         return found
 
     def _balance(self) -> None:

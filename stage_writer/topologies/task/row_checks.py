@@ -57,13 +57,13 @@ class RowChecks:
             checked = partial(self._check, Outbox(rows={table: Collected()}), maker.tables[table], (what, columns))
             collected.check = checked if on else None
         for step, collected in outbox.late.items():
-            told = (f"the step {step!r}", "the step's columns=")
+            declared_by = (f"the step {step!r}", "the step's columns=")
             writer = maker.columns.get(step)
             if writer is not None:
-                checked = partial(self._check, Outbox(late={step: Collected()}), writer, told)
+                checked = partial(self._check, Outbox(late={step: Collected()}), writer, declared_by)
                 collected.check = checked if on else None
 
-    def _check(self, alone: Outbox, writer: RowWriter, told: tuple[str, str], row: Row) -> None:
+    def _check(self, alone: Outbox, writer: RowWriter, declared_by: tuple[str, str], row: Row) -> None:
         """Raises RowRefusedError, or UnknownFieldError (rule 2)."""
         current = self._current
         (collected,) = alone.collections()
@@ -72,7 +72,7 @@ class RowChecks:
         unknown = writer.unknown(row)
         if unknown and current.place != PUNCTUATING:
             for name in sorted(unknown.difference(_data_of(current)), key=str):
-                raise _unknown_field(name, told, writer, row, current)
+                raise _unknown_field(name, declared_by, writer, row, current)
         made = self._maker.made_of(alone)
         if made.rejects:
             self._refused += 1
@@ -80,9 +80,9 @@ class RowChecks:
 
 
 def _unknown_field(
-    name: object, told: tuple[str, str], writer: RowWriter, row: Row, current: Current
+    name: object, declared_by: tuple[str, str], writer: RowWriter, row: Row, current: Current
 ) -> UnknownFieldError:
-    what, columns = told
+    what, columns = declared_by
     near = difflib.get_close_matches(str(name), sorted(writer.names.difference(row)), 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     problem = f"the topology gives rows with the field {name!r}, and {what} has no such column"

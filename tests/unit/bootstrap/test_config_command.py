@@ -165,7 +165,7 @@ def test_frames_and_change_events_are_recognised() -> None:
     stream = parse_settings(found.text, {}, "draft").streams[0]
     assert (stream.framing, stream.envelope) == ("confluent", "debezium")
     assert to_ddl(stream.schema_of_columns) == "id BIGINT, city STRING"
-    assert any("schema_registry.url" in line for line in found.told)
+    assert any("schema_registry.url" in line for line in found.notes)
     merged = found.text.replace("  # load: merge", "  load: merge").replace("  # merge: {", "  merge: {")
     stream = parse_settings(merged, {}, "draft").streams[0]
     assert (stream.load, required(stream.merge).keys) == (LoadSetting.MERGE, ("id",))
@@ -174,7 +174,7 @@ def test_frames_and_change_events_are_recognised() -> None:
 def test_framed_messages_that_are_no_json_may_have_another_format() -> None:
     frame = b"\x00\x00\x00\x00\x07"
     found = draft(ANSWERS, [sampled("orders", 1, [(frame + b'{"id": 1}', None), (frame + b"\x02\x04", None)])])
-    assert any("1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in found.told)
+    assert any("1 of 2 messages are no JSON object; where they are Avro or Protobuf" in line for line in found.notes)
 
 
 def test_no_value_and_no_secret_is_written_down() -> None:
@@ -186,8 +186,8 @@ def test_no_value_and_no_secret_is_written_down() -> None:
     assert yaml.safe_load(found.text)["kafka"]["sasl.password"] == "${KAFKA_SASL_PASSWORD}"
     assert "4711" not in found.text
     assert "Ada" not in found.text
-    assert any("KAFKA_SASL_PASSWORD" in line for line in found.told)
-    assert any("1 of 3 messages are no JSON object" in line for line in found.told)
+    assert any("KAFKA_SASL_PASSWORD" in line for line in found.notes)
+    assert any("1 of 3 messages are no JSON object" in line for line in found.notes)
 
 
 def test_init_asks_on_a_terminal_only(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

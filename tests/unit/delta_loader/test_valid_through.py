@@ -54,7 +54,7 @@ def test_the_property_is_set_now_and_then_and_never_fails_a_load() -> None:
     valid_through = ValidThrough([stream, wanted], setter, clock, structlog.get_logger())
 
     def pass_of(through_ms: int | None) -> list[tuple[str, str, str]]:
-        valid_through.tell(StreamReport("orders", valid_through_ms=through_ms))
+        valid_through.update(StreamReport("orders", valid_through_ms=through_ms))
         told, setter.told = setter.told, []
         return told
 

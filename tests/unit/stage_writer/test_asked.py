@@ -202,7 +202,7 @@ def test_each_stream_is_told_at_most_once_a_second_and_waits_for_no_other() -> N
         notifier.sealed("busy")
         if tenth == 5:
             notifier.sealed("rare")
-        notifier.tell()
+        notifier.send_due()
         if tenth == 5:
             assert topic.sent == ["busy", "rare"]
         clock.now_s += 0.1

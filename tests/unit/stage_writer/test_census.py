@@ -198,7 +198,7 @@ def test_the_writer_tells_what_it_drops_in_its_log_metrics_health_and_page(tmp_p
     (told,) = [line for line in logs if line["event"] == "fields not declared are dropped"]
     assert told["fields"] == ["id"]
     assert "id (20)" in " ".join(world.writer.health().notes)
-    assert "id (20)" in world.writer.snapshot().teller.drops["orders"]
+    assert "id (20)" in world.writer.snapshot().telemetry.drops["orders"]
     assert world.problems() == ""
     manifests = [marker_from_bytes(name, world.store.read(name.path) or b"").manifest for name in names(world)]
     assert [found and found.undeclared for found in manifests] == [UndeclaredFields(20, {"id": 20})]
@@ -215,5 +215,5 @@ def test_what_the_config_says_is_left_out_is_counted_and_no_warning(tmp_path: Pa
         world.steps()
     assert not [line for line in logs if line["event"] == "fields not declared are dropped"]
     assert not world.writer.health().notes
-    census = required(world.writer.snapshot().teller.dropped["orders"].census)
+    census = required(world.writer.snapshot().telemetry.dropped["orders"].census)
     assert census.undeclared == {"id": 20}

@@ -78,7 +78,7 @@ def test_the_writer_says_it_in_its_log_its_metrics_its_health_and_its_page(tmp_p
     assert (sealed["rows"], sealed["dead_letters"]) == (0, 20)
     assert world.problems() == ""  # a probe must not restart the writer for it
     assert "20 of the last 20 records" in " ".join(world.writer.health().notes)
-    assert "orders" in world.writer.snapshot().teller.alarms.raised
+    assert "orders" in world.writer.snapshot().telemetry.alarms.raised
 
 
 def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_what_was_sealed_adds_up_to_the_span(tmp_path: Path) -> None:
 def test_the_share_is_a_metric() -> None:
     metrics = Metrics()
     converter = StreamConverter(stream_of(columns="id INT"))
-    teller = WriterTelemetry(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
+    telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), metrics, dead_letter_alarm=0.1)
     batch = batch_of([b'{"id":1}', b'{"id":"x"}', b'{"id":2}', b"{"])
     ((found,),) = converter.slices([batch])
-    teller.converted(batch, converter.stream, found[1])
+    telemetry.converted(batch, converter.stream, found[1])
     assert f'{catalogue.WRITER_DEAD_LETTER_SHARE.name}{{app_id="orders"}} 0.5' in metrics.exposition().decode()
 
 

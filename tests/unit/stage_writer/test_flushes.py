@@ -307,7 +307,7 @@ def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Ta
     stage = stage_of(world, tables)
     idle = [IdleFact(SOURCE, Position(7), 1_000, 2)]
     streams = [StreamFact("orders", 1_000, {SOURCE.topic: 1})]
-    stage.tell_idle(idle, streams)
+    stage.put_idle(idle, streams)
     (item,) = world.store.list(f"{IDLE}/")
     found_idle, found_streams = facts_from_bytes(item.path, world.store.read(item.path) or b"")
     assert (list(found_idle), list(found_streams)) == (idle, streams)

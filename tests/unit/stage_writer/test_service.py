@@ -23,7 +23,7 @@ from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
-from stage_writer.partitions.idle_reports import TELL_EVERY_S
+from stage_writer.partitions.idle_reports import REPORT_EVERY_S
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
@@ -160,7 +160,7 @@ def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_pa
     world.steps(1, 0.0)
     assert stream_facts(world) == [StreamFact("orders", world.clock.wall_ms() - MARGIN_MS, {ORDERS: 1})]
     world.group.ends[SECOND] = 3  # added, and not assigned yet
-    world.clock.now_s += TELL_EVERY_S
+    world.clock.now_s += REPORT_EVERY_S
     world.steps(1, 0.0)
     assert [(fact.topics, fact.time_ms) for fact in stream_facts(world)] == [
         ({ORDERS: 2}, world.clock.wall_ms() - MARGIN_MS)
@@ -181,12 +181,12 @@ def test_partitions_without_new_records_are_told_every_minute(tmp_path: Path) ->
     world.group.holes = {10, 11}  # a transaction's end
     world.steps()
     assert list(idle_facts(world)) == [2], "at the start, what is empty then"
-    world.clock.now_s += TELL_EVERY_S
+    world.clock.now_s += REPORT_EVERY_S
     world.group.ends[SECOND] = 9
     world.steps(1, 0.0)
     assert idle_facts(world).keys() <= {0, 2}, "one that has something new is not"
     world.steps(40)
-    world.clock.now_s += TELL_EVERY_S
+    world.clock.now_s += REPORT_EVERY_S
     world.steps(40, 0.0)
     found = idle_facts(world)
     assert {partition: position for partition, (position, _) in found.items()} == {0: 12, 1: 9, 2: 0}
@@ -198,7 +198,7 @@ def test_a_partition_with_nothing_but_aborted_transactions_is_told_without_a_cha
     world = World(tmp_path, {FIRST: 12})
     world.group.holes = set(range(12))
     world.steps()
-    world.clock.now_s += TELL_EVERY_S
+    world.clock.now_s += REPORT_EVERY_S
     world.steps()
     assert world.chain() == []
     assert {partition: position for partition, (position, _) in idle_facts(world).items()} == {0: 0}
@@ -208,7 +208,7 @@ def test_of_a_topic_that_was_created_again_nothing_is_told(tmp_path: Path) -> No
     world = World(tmp_path, {FIRST: 10})
     world.steps()
     world.group.ids[ORDERS] = "second"
-    world.clock.now_s += TELL_EVERY_S
+    world.clock.now_s += REPORT_EVERY_S
     world.steps(4)
     assert idle_facts(world) == {}
 

@@ -55,10 +55,10 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
 
 def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = UnreadTopics()
-    teller = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
+    telemetry = WriterTelemetry(HandClock(), structlog.get_logger(), Metrics(), unread=unread)
     source, consumer, there = source_of(monkeypatch, "shop-cart", unread=unread)
     source._refresh_topics()
-    assert teller.notes == ()
+    assert telemetry.notes == ()
     there |= {"shop-orders": [0], "web-orders": [0]}
     with capture_logs() as logs:
         for _ in range(2):
@@ -67,9 +67,9 @@ def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch:
     assert [(one["event"], one["topic"], one["log_level"]) for one in logs] == [
         ("topic not read", "shop-orders", "error")
     ]
-    note = "; ".join(teller.notes)
+    note = "; ".join(telemetry.notes)
     assert "'shop' and 'orders' both take the topic 'shop-orders', and a stage has one chain for each topic" in note
     assert "it is not read → change streams[].topics" in note
     del there["shop-orders"]
     source._refresh_topics()
-    assert teller.notes == ()
+    assert telemetry.notes == ()
