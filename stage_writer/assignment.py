@@ -110,7 +110,8 @@ class AssignedPartitions:
                     owned = AssignedPartition(
                         partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task
                     )
-                    owned.outlet = self._outlets.open(partition, converter.stream, place.tail)
+                    below = None if place.tail is None else place.tail.marker
+                    owned.outlet = self._outlets.open(partition, converter.stream, place.outboxes, below)
                     self.owned[partition] = owned
                 case _:
                     assert_never(outcome)

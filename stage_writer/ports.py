@@ -394,8 +394,11 @@ class WriterStage(Protocol):
     def states(self) -> StateStore:
         """The files of tasks' states."""
 
-    def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
-        """The state of a partition's task at its chain's end. Raises StateError where it is unknown."""
+    def state_at(self, source: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
+        """The state of a partition's task at its chain's end, or at the origin of a chain without a marker.
+
+        Raises StateError where it is unknown.
+        """
 
     def beginning(self, source: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""

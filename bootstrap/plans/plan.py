@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bootstrap.plans.state import begin_at_zero
+from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
@@ -137,7 +138,8 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
         )
     if position == 0:
         return _zero(state)
-    return Make(author.begin_at(state, position), _note(state, position))
+    of_task = TaskStates.of(state).point(position)
+    return Make(author.begin_at(state, position, of_task), _note(state, position))
 
 
 def _note(state: PartitionState, position: Position) -> str:

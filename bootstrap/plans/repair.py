@@ -14,7 +14,8 @@ Rules:
    the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
    origin: a loader that listed the chain earlier may settle every marker that stays, and a partition without a marker
    and an origin would begin at the stream's ``start``, which may be ``latest``.
-4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py).
+4. In a stream with a topology, the position is also one at which its task's state is known (plans/task_states.py). The
+   origin has that state, and the undelivered outboxes, as the settled markers had them.
 5. Positions that the table has are not staged again except on request: the loader skips them.
 6. In a chain of several topics they never are: where topics were read to their ends, the order of their messages
    depended on timing, and would differ the next time.
@@ -83,10 +84,10 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
         msg = f"{state.source} ends at {state.ends.high} in Kafka, before {to}"
         raise UsageError(msg, f"give a position up to {state.ends.high}")
     notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
-    before = [marker for marker in state.chain.markers if marker.span.end == begin]
-    previous = before[-1].span.start if before else None
-    of_task = TaskStates.of(state.chain).at(begin) if gap is None else None
-    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), previous, of_task), notes)
+    of_task = TaskStates.of(state).point(begin)
+    if gap is not None:
+        of_task = replace(of_task, state=None)  # the markers above it have their own
+    return SkipPlan(author.marker(state, Origin.SKIP, Span(begin, to), _previous(state, begin), of_task), notes)
 
 
 def _check_readable(state: PartitionState) -> None:
@@ -140,7 +141,7 @@ def plan_rewind(
     With ``give_up`` a marker covers what Kafka no longer has from there on.
     """
     _check_above_table(state, to, below_table=below_table)
-    states = TaskStates.of(state.chain)
+    states = TaskStates.of(state)
     position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
     _check_merged(state, position)
     is_gone = position < state.ends.low
@@ -154,17 +155,21 @@ def plan_rewind(
     aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
     rest = replace(state, staged=kept)
     at_zero = position == 0 and rest.chain.end is None and not is_gone
+    of_task = states.point(position)
     marker = None
     if is_gone:
-        marker = _given_up(rest, Span(position, state.ends.low), author, states)
+        lost = Span(position, state.ends.low)
+        marker = author.marker(rest, Origin.SKIP, lost, _previous(rest, position), of_task)
     elif not at_zero and rest.chain.end != position:
-        marker = author.begin_at(rest, position, states.at(position))
+        marker = author.begin_at(rest, position, of_task)
     if marker is not None and is_merged(state.source.topic):
         ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
         msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     end = max(position, state.ends.low)
-    beginning = _origin(state, rest, end) if aside or (at_zero and not state.begins_at_zero()) else None
+    beginning = None
+    if aside or (at_zero and not state.begins_at_zero()):
+        beginning = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.source} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
@@ -175,11 +180,9 @@ def plan_rewind(
     return RewindPlan(to, end, aside, marker, state.source, beginning, before_chain, notes)
 
 
-def _given_up(rest: PartitionState, lost: Span, author: Author, states: TaskStates) -> Marker:
-    """The marker that continues what is left of a chain where Kafka has no records for it."""
-    before = next((marker for marker in rest.chain.markers if marker.span.end == lost.start), None)
-    previous = None if before is None else before.span.start
-    return author.marker(rest, Origin.SKIP, lost, previous, states.at(lost.start))
+def _previous(chain: PartitionState, position: Position) -> Position | None:
+    """The start of the marker that ends there, which a marker of an operator continues."""
+    return next((marker.span.start for marker in chain.chain.markers if marker.span.end == position), None)
 
 
 def _origin(state: PartitionState, rest: PartitionState, position: Position) -> ChainOrigin:

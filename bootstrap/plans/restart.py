@@ -17,6 +17,7 @@ Rules:
 5. The order: all markers are copied below ``stray/``; the origin is written; then they are deleted, highest first. Once
    the origin is written they are of an older generation, which is ignored, so a crash in between does no harm, and the
    same command cleans up.
+6. What the old chain has for Kafka topics and has not delivered is delivered: the new origin names its outboxes.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bootstrap.plans.task_states import TaskStates
 from common.errors import UsageError
 from common.remedies import CONFIG
+from common.spans import MAX_POSITION, Position
 from common.stage.chain_origins import ChainOrigin
 from common.stage.merged import is_merged
 
 if TYPE_CHECKING:
     from bootstrap.plans.state import PartitionState, StagedMarker
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
 
 _OTHER_STREAM = "start the stream over under another app_id, with tables of its own"
 
@@ -78,7 +81,8 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
             "it is unknown whether the topic is another one, because its id was not recorded: if it is the same, "
             "its records will be loaded a second time"
         )
-    beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id)
+    outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
+    beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id, outboxes)
     return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 

@@ -99,10 +99,10 @@ class PartitionState:
         return max([begun, *(manifest.generation for manifest in manifests if manifest is not None)])
 
     @property
-    def outboxes(self) -> tuple[str, ...]:
-        """The outboxes that the chain's last marker names: its successor must name them too."""
-        known = [found.marker.manifest for found in self.staged if found.marker and found.marker.manifest]
-        return known[-1].outboxes if known else ()
+    def origin(self) -> ChainOrigin | None:
+        """The recorded origin of the chain in the stage; None where there is none, or only an earlier chain's."""
+        begun = self.beginning
+        return begun if begun is not None and begun.generation == self.staged_generation else None
 
     @property
     def chain(self) -> Chain:
@@ -127,6 +127,19 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPoint:
+    """What a topology has at a position of a chain (bootstrap/plans/task_states.py)."""
+
+    state: StateFiles | None = None
+    """The state of its task; None where it is unknown, and without a task."""
+    outboxes: tuple[str, ...] = ()
+    """Those not known to be delivered, oldest first."""
+
+
+NO_TASK = TaskPoint()
+
+
+@dataclass(frozen=True, slots=True)
 class Author:
     """The author and time of new markers, for people who read the manifest."""
 
@@ -139,9 +152,9 @@ class Author:
         origin: Origin,
         span: Span,
         previous: Position | None,
-        of_task: StateFiles | None = None,
+        of_task: TaskPoint = NO_TASK,
     ) -> Marker:
-        """A marker that covers a span without rows; ``of_task`` is the state of a topology's task there."""
+        """A marker that covers a span without rows."""
         manifest = Manifest(
             span=span,
             previous=previous,
@@ -151,12 +164,12 @@ class Author:
             created_ms=self.now_ms,
             topic_id=state.topic_id if state.chain_topic_id is None else state.chain_topic_id,
             generation=state.generation,
-            outboxes=state.outboxes,
-            state=None if of_task is None else MarkedState(of_task, of_task),
+            outboxes=of_task.outboxes,
+            state=None if of_task.state is None else MarkedState(of_task.state, of_task.state),
         )
         return Marker(MarkerName(state.source, span.start), manifest)
 
-    def begin_at(self, state: PartitionState, position: Position, of_task: StateFiles | None = None) -> Marker:
+    def begin_at(self, state: PartitionState, position: Position, of_task: TaskPoint = NO_TASK) -> Marker:
         """A marker that sets the start to ``position``. Position 0 has an origin instead."""
         return self.marker(state, Origin.BOOTSTRAP, Span(Position(position - 1), position), None, of_task)
 

@@ -1,4 +1,4 @@
-"""The positions of a chain at which the state of a topology's task is known, and what a repair keeps of it.
+"""What a topology has at the positions of a chain: its task's state, and undelivered outboxes; repairs keep both.
 
 Rules:
 
@@ -6,7 +6,11 @@ Rules:
    does not change the state. A chain without any state in its markers belongs to a stream without a topology.
 2. A chain is rewound to a position with a known state, so the next owner continues as if the later records had never
    been read. Below the position where a task started with an empty state, the state is empty too.
-3. A marker made by a repair records the state there: those below it may be settled later.
+3. A marker made by a repair records the state and the outboxes there, and so does an origin: the markers below may be
+   settled later.
+4. The outboxes at a position are those that the last marker below it names, and those that started before it of the
+   first marker above: that one names all that were not known to be delivered, where those below are settled. One that
+   was delivered meanwhile is passed over by its delivery (stage_writer/outbox/delivery.py, rules 3 and 4).
 """
 
 from __future__ import annotations
@@ -14,14 +18,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bootstrap.plans.state import TaskPoint
 from common.stage.markers import Origin
+from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bootstrap.plans.state import PartitionState
     from common.spans import Position
-    from common.stage.chain import Chain
     from common.stage.markers import Marker
     from common.stage.state_files import StateFiles
 
@@ -31,19 +37,27 @@ class TaskStates:
     """The states in a chain's markers, by position."""
 
     known: Mapping[Position, StateFiles]
+    chain: PartitionState
 
     @classmethod
-    def of(cls, chain: Chain) -> TaskStates:
-        """The states in the valid markers."""
+    def of(cls, chain: PartitionState) -> TaskStates:
+        """The states in the origin and in the valid markers."""
         known: dict[Position, StateFiles] = {}
-        for marker in chain.markers:
+        origin = chain.origin
+        if origin is not None and origin.state is not None:
+            known[origin.position] = origin.state
+        for marker in chain.chain.markers:
             state = None if marker.manifest is None else marker.manifest.state
             if state is not None:
                 known[marker.span.start] = state.before
                 known[marker.span.end] = state.files
             elif not _is_flush(marker) and marker.span.start in known:
                 known[marker.span.end] = known[marker.span.start]
-        return cls(known)
+        return cls(known, chain)
+
+    def point(self, position: Position) -> TaskPoint:
+        """What a marker or an origin of an operator records for a chain that goes on there."""
+        return TaskPoint(self.at(position), self.outboxes(position))
 
     def at(self, position: Position) -> StateFiles | None:
         """The state there, if known."""
@@ -68,6 +82,21 @@ class TaskStates:
             "partition; --to 0 --below-table rebuilds it from all records"
         )
         return (note,)
+
+    def outboxes(self, position: Position) -> tuple[str, ...]:
+        """The outboxes not known to be delivered there, oldest first (rule 4)."""
+        origin = self.chain.origin
+        named = () if origin is None else origin.outboxes
+        for marker in self.chain.chain.markers:
+            if marker.manifest is None:
+                continue
+            if marker.span.end <= position:
+                named = marker.manifest.outboxes
+                continue
+            named = (*named, *marker.manifest.outboxes)
+            break
+        parsed = ((path, OutboxName.parse(path)) for path in dict.fromkeys(named))
+        return tuple(path for path, name in parsed if name is not None and name.start < position)
 
 
 def _is_flush(marker: Marker) -> bool:

@@ -13,6 +13,9 @@ Rules:
    chain's are known, they have to be the same.
 5. The origin of a chain of several topics (common/stage/merged.py) has the positions of its inputs in addition to their
    sum.
+6. An origin that a rewind writes has what the next marker needs from the one before it: the undelivered outboxes, and
+   the state of the partition's task. Every marker below it may be settled before a writer reads the chain. With either,
+   an origin has version 2: a writer that does not know them would continue without them.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from typing import Literal
 
 from common.spans import Position, TopicPartition
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
+from common.stage.outboxes import checked_outboxes
 from common.stage.paths import ChainPaths
+from common.stage.state_files import EMPTY_STATE, StateFiles, StoredFiles, files_from_stored, files_to_stored
 from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
 
 BEGIN = "begin"
+VERSION = 2
+"""The highest version that can be read; an origin is written in the lowest version that expresses it (rule 6)."""
 _PATHS = ChainPaths(BEGIN, r"0{20}\.begin")
 
 
@@ -38,6 +45,15 @@ class ChainOrigin:
     generation: int = 0
     topic_id: str | None = None
     """The broker's id of the topic; None if unknown."""
+    outboxes: tuple[str, ...] = ()
+    """The chain's outboxes that are not known to be delivered there (common/stage/outboxes.py), oldest first."""
+    state: StateFiles | None = None
+    """The state of the partition's task there; None without a task, and where it is unknown."""
+
+    @property
+    def version(self) -> int:
+        """The lowest version of the format that expresses it."""
+        return 2 if self.outboxes or self.state not in (None, EMPTY_STATE) else 1
 
 
 def origin_path(source: TopicPartition) -> str:
@@ -52,23 +68,29 @@ def source_of(path: str) -> TopicPartition | None:
 
 
 class _StoredBeginning(Lean):
-    OMITTED = ("inputs",)
+    OMITTED = ("inputs", "outboxes", "state")
 
-    version: Literal[1]
+    version: Literal[1, 2]
     position: StoredOffset = 0
     generation: Count = 0
     topic_id: str | None = None
     inputs: list[StoredInput] | None = None
+    outboxes: list[str] | None = None
+    state: StoredFiles | None = None
 
 
 def origin_to_bytes(beginning: ChainOrigin) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
-    stored = _StoredBeginning(
-        version=1,
-        position=int(beginning.position),
-        generation=beginning.generation,
-        topic_id=beginning.topic_id,
-        inputs=inputs_to_stored(beginning.position),
+    stored = _StoredBeginning.model_validate(
+        {
+            "version": beginning.version,
+            "position": int(beginning.position),
+            "generation": beginning.generation,
+            "topic_id": beginning.topic_id,
+            "inputs": inputs_to_stored(beginning.position),
+            "outboxes": list(beginning.outboxes) or None,
+            "state": None if beginning.state is None else files_to_stored(beginning.state),
+        }
     )
     return stored.model_dump_json().encode()
 
@@ -80,7 +102,11 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
         return ChainOrigin(Position(0) if source is None else position_from_stored(source, 0, None))
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
-        require_known_version(what, data, 1)
+        require_known_version(what, data, VERSION)
         stored = _StoredBeginning.model_validate_json(data)
-        position = stored.position if source is None else position_from_stored(source, stored.position, stored.inputs)
-    return ChainOrigin(Position(position), stored.generation, stored.topic_id)
+        if source is None:
+            return ChainOrigin(Position(stored.position), stored.generation, stored.topic_id)
+        position = position_from_stored(source, stored.position, stored.inputs)
+        outboxes = checked_outboxes(source, stored.outboxes or ())
+        state = None if stored.state is None else files_from_stored(source, stored.state)
+    return ChainOrigin(position, stored.generation, stored.topic_id, outboxes, state)

@@ -165,29 +165,14 @@ class StoredState(StoredFiles):
     before: StoredFiles | None = None
 
 
-def state_to_stored(state: MarkedState) -> dict[str, object]:
-    """The stored form, before JSON."""
-    before = None if state.before == _without_last(state.files) else _files_to_stored(state.before)
-    return {**_files_to_stored(state.files), "before": before}
-
-
-def state_from_stored(source: TopicPartition, stored: StoredState) -> MarkedState:
-    """The inverse of `state_to_stored`. Raises ValueError for files that are not this task's."""
-    files = _files_from_stored(source, stored)
-    before = _without_last(files) if stored.before is None else _files_from_stored(source, stored.before)
-    return MarkedState(files, before)
-
-
-def _without_last(files: StateFiles) -> StateFiles:
-    return StateFiles(files.snapshot, files.changes[:-1])
-
-
-def _files_to_stored(files: StateFiles) -> dict[str, object]:
+def files_to_stored(files: StateFiles) -> dict[str, object]:
+    """The stored form of a state, before JSON."""
     changes = [one if isinstance(one, str) else changes_to_stored(one) for one in files.changes]
     return {"snapshot": files.snapshot, "changes": changes}
 
 
-def _files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFiles:
+def files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFiles:
+    """The inverse of `files_to_stored`. Raises ValueError for files that are not this task's."""
     changes = (one if isinstance(one, str) else changes_from_stored(one) for one in stored.changes)
     files = StateFiles(stored.snapshot, tuple(changes))
     for path in files.paths:
@@ -197,3 +182,20 @@ def _files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFile
             msg = f"the state file {path!r} is no {wanted} of {source}"
             raise ValueError(msg)
     return files
+
+
+def state_to_stored(state: MarkedState) -> dict[str, object]:
+    """The stored form, before JSON."""
+    before = None if state.before == _without_last(state.files) else files_to_stored(state.before)
+    return {**files_to_stored(state.files), "before": before}
+
+
+def state_from_stored(source: TopicPartition, stored: StoredState) -> MarkedState:
+    """The inverse of `state_to_stored`. Raises ValueError for files that are not this task's."""
+    files = files_from_stored(source, stored)
+    before = _without_last(files) if stored.before is None else files_from_stored(source, stored.before)
+    return MarkedState(files, before)
+
+
+def _without_last(files: StateFiles) -> StateFiles:
+    return StateFiles(files.snapshot, files.changes[:-1])

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.settings.section import Option
-    from common.spans import TopicPartition
-    from stage_writer.chain_end import Tail
+    from common.spans import Position, TopicPartition
     from stage_writer.outbox.ports import Begins, Beside
 
 MOST_PENDING = 64
@@ -55,8 +54,10 @@ class KafkaOutlet:
     delivery: Delivery
     start: Callable[[KafkaOutlet], None]
     """Schedules it to be worked on soon, in some thread."""
-    tail: Tail | None
-    """The chain's end when it was opened, until what lies below was swept."""
+    named: tuple[str, ...] = ()
+    """The outboxes that the chain's end named when it was opened."""
+    below: Position | None = None
+    """Others that start before it are to be swept; None where none are, or they were swept."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: deque[str] = field(default_factory=deque)
     left: bool = False
@@ -146,24 +147,26 @@ class KafkaOutlets:
         self._busy = 0
         self._failing: dict[str, KafkaDeltaExpressError] = {}
 
-    def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> KafkaOutlet | None:
-        """The outlet of a chain that ends there, with the outboxes that are not known to be delivered."""
-        if stream.app_id not in self._writing and (tail is None or not tail.outboxes):
+    def open(
+        self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
+    ) -> KafkaOutlet | None:
+        """The outlet of a chain, with the outboxes that are not known to be delivered."""
+        if stream.app_id not in self._writing and not outboxes:
             return None  # a topology's undelivered records are still delivered after it was changed
         place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, source)
-        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, tail)
-        outlet.sealed(() if tail is None else tail.outboxes)
+        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, outboxes, below)
+        outlet.sealed(outboxes)
         return outlet
 
     def _sweep(self, outlet: KafkaOutlet) -> None:
         """Delete unnamed outboxes below the chain's end: of lost claims, or delivered."""
-        tail, outlet.tail = outlet.tail, None
-        if tail is None:
+        below, outlet.below = outlet.below, None
+        if below is None:
             return
         folder = outbox_folder(outlet.delivery.place.source)
         names = [(item.path, OutboxName.parse(item.path)) for item in self._store.list(folder)]
-        below = [path for path, name in names if name is not None and name.start < tail.marker]
-        self._store.delete([path for path in below if path not in tail.outboxes])
+        lower = [path for path, name in names if name is not None and name.start < below]
+        self._store.delete([path for path in lower if path not in outlet.named])
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """The current problems, one for each chain. Safe to call from any thread."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import Position, TopicPartition
-    from stage_writer.chain_end import Tail
 
 
 class Outlet(Protocol):
@@ -39,8 +38,13 @@ class Outlet(Protocol):
 class Outlets(Protocol):
     """Makes outlets."""
 
-    def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> Outlet | None:
-        """The outlet of a chain that ends there; None for a stream that writes to no topic."""
+    def open(
+        self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
+    ) -> Outlet | None:
+        """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic.
+
+        Others that start before ``below`` were delivered, or are of lost claims; None where that is unknown.
+        """
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """What cannot be delivered now, one for each chain. Safe to call from any thread."""
@@ -49,7 +53,7 @@ class Outlets(Protocol):
 class NoOutlets:
     """For a writer without topologies that write to topics."""
 
-    def open(self, source: TopicPartition, stream: Stream, tail: Tail | None) -> None:
+    def open(self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None) -> None:
         """None: nothing to deliver."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:

@@ -44,11 +44,20 @@ class ResumePoint:
     tail: Tail | None
     position: Position
     lineage: Lineage
+    origin: ChainOrigin | None = None
+    """The chain's origin, where reading starts there."""
 
     @property
     def state(self) -> StateFiles:
         """The state of the partition's task there; empty without a task."""
-        return EMPTY_STATE if self.tail is None else self.tail.state
+        known = self.tail or self.origin
+        return EMPTY_STATE if known is None or known.state is None else known.state
+
+    @property
+    def outboxes(self) -> tuple[str, ...]:
+        """The chain's outboxes not known to be delivered there, oldest first."""
+        known = self.tail or self.origin
+        return () if known is None else known.outboxes
 
     def differs(self, held: ResumePoint) -> bool:
         """Whether the chain now ends elsewhere, or is another one."""
@@ -116,7 +125,10 @@ class ResumePoints:
             require_inputs(source, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
         require_inputs(source, beginning.position)
-        return ResumePoint(None, beginning.position, Lineage(beginning.generation, beginning.topic_id))
+        origin = beginning
+        if stream.topology is not None:
+            origin = replace(origin, state=self._stage.state_at(source, None, origin))
+        return ResumePoint(None, origin.position, Lineage(origin.generation, origin.topic_id), origin)
 
     def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:
         """The chain's end, with the state of the partition's task where there is one."""

@@ -76,7 +76,7 @@ from stage_writer.ports import (
     Sealed,
 )
 from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
-from stage_writer.stage.state_files import StageState, state_at
+from stage_writer.stage.state_files import StageState, state_at, state_of_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -164,9 +164,11 @@ class ObjectStage:
                 return marker.manifest.outboxes
         return ()
 
-    def state_at(self, source: TopicPartition, tail: Tail | None) -> StateFiles:
-        """The state of a partition's task at its chain's end."""
-        return state_at(self._store, source, tail)
+    def state_at(self, source: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
+        """The state of a partition's task at its chain's end, or at the origin of a chain without a marker."""
+        if tail is not None:
+            return state_at(self._store, source, tail)
+        return EMPTY_STATE if origin is None else state_of_origin(self._store, source, origin)
 
     def beginning(self, source: TopicPartition) -> ChainOrigin | None:
         """The origin of a partition's chain while it has no marker."""

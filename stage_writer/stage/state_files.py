@@ -5,8 +5,8 @@ Rules:
 1. The state at a chain's end is what its last flush's marker names. Markers right above it that were made by hand (an
    empty one, a skip, a bootstrap) do not change the state: it does not cover their positions. Above a gap it is
    unknown.
-2. A chain without any marker starts with an empty state, and so does one whose flushes never had any. Where there was a
-   state and it is no longer known, the partition is held.
+2. A chain without any marker starts with the state that its origin names, or an empty one, and so does one whose
+   flushes never had any. Where there was a state and it is no longer known, the partition is held.
 3. Changes in a Kafka topic are read only if needed: a renewed copy of the state in the stage is used instead where
    there is one.
 4. An unsuitable topic gets no changes, and blocks nothing: they go to the stage. The periodic topic check
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from common.errors import ConfigError, StateError
 from common.spans import Topic
+from common.stage.chain_origins import origin_path
 from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind, state_folder, stood_in
 from stage_writer.changelog.ports import NO_CHANGELOG
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from common.stage.chain_origins import ChainOrigin
     from common.stage.markers import Marker
     from common.stage.state_files import Change
     from common.storage.pieces import Pieces
@@ -118,10 +120,17 @@ def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None
     return None
 
 
-def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> StateFiles:
-    """The state at a chain's end (rules 1 and 2). Raises StateError."""
-    if tail is None:
+def state_of_origin(store: ObjectStore, source: TopicPartition, origin: ChainOrigin) -> StateFiles:
+    """The state where a chain without a marker begins (rule 2). Raises StateError."""
+    there = {item.path for item in store.list(state_folder(source))}
+    if origin.state is None:
+        _require_none_lost(source, there, origin.position, origin.generation, flushed=False)
         return EMPTY_STATE
+    return _all_there(origin.state, there, origin_path(source))
+
+
+def state_at(store: ObjectStore, source: TopicPartition, tail: Tail) -> StateFiles:
+    """The state at a chain's end (rules 1 and 2). Raises StateError."""
     generation = tail.lineage.generation
     chain = list(_downwards(store, source, tail, generation))
     there = {item.path for item in store.list(state_folder(source))}
@@ -130,10 +139,15 @@ def state_at(store: ObjectStore, source: TopicPartition, tail: Tail | None) -> S
         lowest = tail.marker if last is None else last.name.start
         _require_none_lost(source, there, lowest, generation, flushed=last is not None and _is_flush(last))
         return EMPTY_STATE
-    files = stood_in(last.manifest.state.files, there)
+    return _all_there(last.manifest.state.files, there, "the chain's last marker")
+
+
+def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
+    """The files to read a state from. Raises StateError where one is missing."""
+    files = stood_in(state, there)
     for path in files.paths:
         if path not in there:
-            raise _missing(path)
+            raise _missing(path, named_by)
     return files
 
 
@@ -179,9 +193,9 @@ def _require_none_lost(
     raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to go on from here with an empty state")
 
 
-def _missing(path: str) -> StateError:
+def _missing(path: str, named_by: str = "the chain's last marker") -> StateError:
     return StateError(
-        f"the state file {path}, which the chain's last marker names, is not there",
+        f"the state file {path}, which {named_by} names, is not there",
         "bring it back from a version or a backup of the bucket; or rewind the chain to a marker whose state is there, "
         "or to position 0 (`--to 0 --below-table`)",
     )

@@ -21,7 +21,6 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
-from stage_writer.chain_end import Tail
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import DeliveryPlace, FencedError
@@ -238,11 +237,10 @@ def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
     )
     lost = sender.box(0, Position(2), [("never", 0, 0)])
     first = sender.box(0, Position(2), [("a", 0, 0)])
-    tail = Tail(Position(3), Position(2), "done/…", "", outboxes=(first,))
     outlets = KafkaOutlets(
         sender.kafka, sender.place.group_id, sender.store, ["shop"], log=get_logger(), metrics=Metrics()
     )
-    outlet = outlets.open(sender.source, settings.streams[0], tail)
+    outlet = outlets.open(sender.source, settings.streams[0], (first,), Position(2))
     assert outlet is not None
     second = sender.box(3, Position(4), [("b", 0, 3)])
     outlet.sealed((first, second))

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges, changes_digest
 from common.stage.markers import Marker, MarkerName, marker_to_bytes
 from common.stage.state_files import (
@@ -26,7 +27,7 @@ STEPS = st.lists(
     st.sampled_from(
         (
             *("changes", "changes", "snapshot", "nothing", "lost claim", "settle", "rewind", "clean"),
-            *("in topic", "in topic", "stand in", "skip"),
+            *("in topic", "in topic", "stand in", "skip", "origin"),
         )
     ),
     max_size=30,
@@ -44,6 +45,7 @@ class History:
         self.position = 0
         self.names = 0
         self.stand_ins: set[str] = set()
+        self.begun = EMPTY_STATE
         self.cleaning = StateCleaning(self.store, 0)
 
     @property
@@ -89,10 +91,8 @@ class History:
 
     def step(self, step: str) -> None:
         match step:
-            case "changes" | "snapshot":
-                self.flush(StateKind(step))
-            case "nothing":
-                self.flush(None)
+            case "changes" | "snapshot" | "nothing":
+                self.flush(None if step == "nothing" else StateKind(step))
             case "in topic" if self.state.paths:
                 self.flush(None, self.state.with_changes(self.changes_in_topic()))
             case "stand in" if self.marked.in_topics:
@@ -103,6 +103,10 @@ class History:
                 self.mark(MarkedState(self.marked, self.marked))
             case "lost claim":
                 self.write(StateKind.SNAPSHOT)
+            case "origin" if self.markers:
+                self.begun = self.marked
+                origin = ChainOrigin(self.markers[-1].span.end, state=self.begun)
+                self.store.write(origin_path(ORDERS), origin_to_bytes(origin))
             case "settle" if len(self.markers) > 1:
                 self.drop(0)
             case "rewind" if len(self.markers) > 1:
@@ -115,7 +119,7 @@ class History:
     def stood_in_for(self) -> set[str]:
         """The stand-ins of what the markers say that are still there."""
         states = [marker.manifest.state for marker in self.markers if marker.manifest and marker.manifest.state]
-        both = [files for state in states for files in (state.files, state.before)]
+        both = [self.begun, *(files for state in states for files in (state.files, state.before))]
         return {path for path in self.stand_ins if any(stood_in(files, [path]) != files for files in both)}
 
     @property
@@ -125,10 +129,13 @@ class History:
 
 @given(STEPS)
 @example(["changes", "in topic", "stand in", "skip", "changes", "settle", "settle", "clean"])
+@example(["changes", "origin", "snapshot", "changes", "settle", "settle", "clean"])
+@example(["changes", "in topic", "stand in", "origin", "snapshot", "changes", "settle", "settle", "settle", "clean"])
 def test_each_place_that_a_chain_can_be_rewound_to_keeps_its_state(steps: list[str]) -> None:
     history = History()
     for step in steps:
         history.step(step)
+        assert history.files.issuperset(history.begun.paths), "the chain may go on at its origin"
         for marker in history.markers:
             assert marker.manifest is not None
             assert marker.manifest.state is not None

@@ -130,7 +130,7 @@ class Operator:
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are not staged any more names a place below the own table's.
                 to = state.in_all_tables
-                if self._stream.topology is not None and TaskStates.of(state.chain).at(to or Position(0)) is None:
+                if self._stream.topology is not None and TaskStates.of(state).at(to or Position(0)) is None:
                     to = Position(0)  # what a writer says that does not know the state any more
                 self._rewind(state, to or Position(0), below_table=to != state.table)
             else:

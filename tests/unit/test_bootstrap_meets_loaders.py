@@ -1,9 +1,13 @@
-"""A rewind while a loader settles: whatever the order of their steps, the partition keeps a marker or an origin."""
+"""A rewind while a loader settles: whatever the order of their steps, the chain goes on where it was rewound to.
+
+The partition keeps a marker or an origin, with the outboxes that are not delivered there, and its task's state.
+"""
 
 from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,9 +20,13 @@ from common.clock import SystemClock
 from common.errors import StoreError
 from common.settings import StartAt
 from common.spans import Position
+from common.stage.markers import marker_to_bytes
+from common.stage.outboxes import OutboxName
+from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.partitions.resume_points import ResumePoints
 from stage_writer.stage.staging import ObjectStage
+from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.loading import loader_for, settings_for
@@ -30,6 +38,7 @@ if TYPE_CHECKING:
 
     from bootstrap.plans.repair import RewindPlan
     from common.ports import CreateOutcome, StoredObject
+    from stage_writer.partitions.resume_points import ResumePoint
 
 KAFKA_END = 100
 LISTED = 3
@@ -82,14 +91,35 @@ class Between(FsspecStore):
         super().delete(paths)
 
 
+def outboxes_before(position: int) -> tuple[str, ...]:
+    """Of the flushes before a position."""
+    return tuple(OutboxName(ORDERS, Position(start), 0, "0b4a").path for start in range(0, position, 10))
+
+
+def state_at(position: int) -> StateFiles:
+    """What the flushes before a position have changed."""
+    names = (StateFileName(ORDERS, Position(start), 0, "0b4a", StateKind.CHANGES) for start in range(0, position, 10))
+    return StateFiles(None, tuple(name.path for name in names))
+
+
 class Meeting:
-    """A chain ``[0, 10) [10, 20) [20, 30)`` whose last data file is gone: the table is held at position 20."""
+    """A chain ``[0, 10) [10, 20) [20, 30)`` whose last data file is gone: the table is held at position 20.
+
+    It is a topology's, and no record for its topics is delivered.
+    """
 
     def __init__(self) -> None:
         self.staging = Staging(f"memory://{uuid.uuid4().hex}")
-        *_, last = [self.staging.flush(0, start, start + 10) for start in (0, 10, 20)]
+        markers = [self.staging.flush(0, start, start + 10) for start in (0, 10, 20)]
+        last = markers[-1]
         self.tables = MemoryDeltaTables()
         self.store = Between(self.staging.stage_url)
+        for marker in markers:
+            start, end = marker.span.start, marker.span.end
+            of_task = MarkedState(state_at(end), state_at(start))
+            manifest = replace(required(marker.manifest), outboxes=outboxes_before(end), state=of_task)
+            self.store.write(marker.name.path, marker_to_bytes(replace(marker, manifest=manifest)))
+            self.store.write(state_at(end).mark, b"changes")
         self.staging.store(self.staging.table).delete([file.path for table in last.tables for file in table.files])
         self.load(marker_retention="1h")
         assert self.table == 20
@@ -116,12 +146,16 @@ class Meeting:
         state = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, Position(self.table), found)
         return plan_rewind(state, Position(to), Author("operator", 1_000), below_table=to < self.table)
 
-    def writer_begins_at(self) -> int:
-        """Where a writer of a stream with ``start: latest`` reads from."""
+    def writer_begins(self) -> ResumePoint:
+        """Where a writer of a stream with ``start: latest`` reads from, with all that its topology had there."""
         kafka = LonelyMember(HandClock(), {ORDERS: KAFKA_END})
         writer = ObjectStage(self.store, lambda _: self.store, SystemClock(), lambda: "0b4a", "writer")
         [stream] = settings_for(self.staging).streams
-        return ResumePoints(kafka, writer).of(ORDERS, stream.model_copy(update={"start": StartAt.LATEST})).position
+        changed = {"start": StartAt.LATEST, "topology": "tests.fakes.joining:build"}
+        found = ResumePoints(kafka, writer).of(ORDERS, stream.model_copy(update=changed))
+        assert found.outboxes == outboxes_before(found.position)
+        assert found.state == (state_at(found.position) if found.position else EMPTY_STATE)
+        return found
 
 
 @pytest.mark.parametrize("to", [20, 10])
@@ -134,7 +168,7 @@ def test_a_rewind_at_any_moment_of_settling_leaves_no_gap(to: int) -> None:
         if not meeting.store.has_met:
             assert moment > 5, "the rewind met the loader at each of its requests"
             return
-        assert meeting.writer_begins_at() == to, f"before request {moment} of the loader"
+        assert meeting.writer_begins().position == to, f"before request {moment} of the loader"
 
 
 def test_a_rewind_that_dies_while_a_loader_settles_leaves_no_gap() -> None:
@@ -154,7 +188,7 @@ def test_a_rewind_that_dies_while_a_loader_settles_leaves_no_gap() -> None:
         if not mortal.has_met:
             assert changes > 5, "it died before each of its requests"
             return
-        assert meeting.writer_begins_at() <= 30, f"it died before its request {changes}"
+        assert meeting.writer_begins().position <= 30, f"it died before its request {changes}"
 
 
 @pytest.mark.parametrize("to", [20, 10])
@@ -167,4 +201,4 @@ def test_settling_at_any_moment_of_a_rewind_leaves_no_gap(to: int) -> None:
         if not meeting.store.has_met:
             assert moment > 5, "the loader met the rewind at each of its requests"
             return
-        assert meeting.writer_begins_at() == to, f"before request {moment} of the rewind"
+        assert meeting.writer_begins().position == to, f"before request {moment} of the rewind"

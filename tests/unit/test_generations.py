@@ -1,5 +1,6 @@
 """A topic that was created again: beginnings, txn ids, the restart's plan, and what the loader makes of old markers."""
 
+import json
 import uuid
 from dataclasses import replace
 
@@ -16,7 +17,9 @@ from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes, source_of
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
+from common.stage.outboxes import OutboxName
 from common.stage.resolutions import Resolution
+from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
 from common.tables.state import TableState
@@ -38,13 +41,42 @@ def of(marker: Marker, generation: int = 0, topic_id: str | None = None) -> Mark
     return replace(marker, manifest=replace(required(marker.manifest), generation=generation, topic_id=topic_id))
 
 
+OUTBOX = OutboxName(ORDERS, Position(3), 0, "0b4a").path
+STATE = StateFiles(None, (StateFileName(ORDERS, Position(3), 0, "0b4a", StateKind.CHANGES).path,))
+
+
 @given(
     st.builds(
-        ChainOrigin, st.integers(0, MAX_POSITION).map(Position), st.integers(0, 9), st.none() | st.text(max_size=30)
+        ChainOrigin,
+        st.integers(0, MAX_POSITION).map(Position),
+        st.integers(0, 9),
+        st.none() | st.text(max_size=30),
+        st.sampled_from([(), (OUTBOX,)]),
+        st.sampled_from([None, EMPTY_STATE, STATE]),
     )
 )
 def test_a_beginning_is_read_as_it_was_written(beginning: ChainOrigin) -> None:
-    assert origin_from_bytes("begin/…", origin_to_bytes(beginning)) == beginning
+    assert origin_from_bytes(origin_path(ORDERS), origin_to_bytes(beginning)) == beginning
+
+
+@pytest.mark.parametrize("needs", [{"outboxes": (OUTBOX,)}, {"state": STATE}])
+def test_a_writer_that_would_continue_without_what_an_origin_has_refuses_it(needs: dict[str, object]) -> None:
+    """Older releases read version 1 and ignore what they do not know."""
+    plain = ChainOrigin(Position(10), 1, "id")
+    stored = {"version": 1, "position": 10, "generation": 1, "topic_id": "id"}
+    assert json.loads(origin_to_bytes(plain)) == stored
+    assert json.loads(origin_to_bytes(replace(plain, state=EMPTY_STATE)))["version"] == 1
+    assert json.loads(origin_to_bytes(replace(plain, **needs)))["version"] == 2  # type: ignore[arg-type]
+
+
+def test_an_origin_names_what_is_of_its_chain() -> None:
+    elsewhere = replace(ORDERS, partition=Partition(1))
+    for needs in (
+        ChainOrigin(Position(10), outboxes=(OutboxName(elsewhere, Position(3), 0, "0b4a").path,)),
+        ChainOrigin(Position(10), state=StateFiles(STATE.mark)),
+    ):
+        with pytest.raises(MarkerError, match=r"begin/orders/0/0{20}\.begin cannot be read"):
+            origin_from_bytes(origin_path(ORDERS), origin_to_bytes(needs))
 
 
 def test_a_beginning_s_path_is_its_partition_s() -> None:
@@ -55,7 +87,7 @@ def test_a_beginning_s_path_is_its_partition_s() -> None:
 
 def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
     assert origin_from_bytes("begin/x", b"") == ChainOrigin(Position(0))
-    for data in (b"{", b'{"version": 2}', b'{"version": 1, "generation": -1}'):
+    for data in (b"{", b'{"version": 3}', b'{"version": 1, "generation": -1}'):
         with pytest.raises(MarkerError, match="begin/x"):
             origin_from_bytes("begin/x", data)
 
@@ -104,6 +136,13 @@ def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> No
     assert plan.beginning == ChainOrigin(Position(7), 1, "new")
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
+
+
+def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
+    first, last = OLD
+    last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))
+    plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
+    assert plan.beginning == ChainOrigin(Position(0), 1, "new", (OUTBOX,))
 
 
 def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:

@@ -2,9 +2,11 @@
 
 Rules:
 
-1. An outbox is removed if it is older than the safe age, and no marker of its chain names it (common/stage/outboxes.py,
-   rule 2). Outboxes are listed before the markers: one that gets its marker in between is younger, and is kept.
-2. A marker that cannot be read, or disappears during the check, keeps all outboxes of its chain.
+1. An outbox is removed if it is older than the safe age, and neither a marker of its chain nor the chain's origin names
+   it (common/stage/outboxes.py, rule 2). Outboxes are listed before the markers: one that gets its marker in between is
+   younger, and is kept. The origin is read after the markers: a rewind writes it before it removes one.
+2. A marker that cannot be read, or disappears during the check, keeps all outboxes of its chain; so does an origin that
+   cannot be read.
 3. An object that is not named like an outbox is left alone.
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
+from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
 from common.stage.outboxes import OUTBOX, OutboxName
 
@@ -38,16 +41,18 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
 
 
 def _named(stage: ObjectStore, parallel: ParallelMap, source: TopicPartition) -> set[str] | None:
-    """The outboxes that the markers of a chain name; None if one cannot be read (rule 2)."""
-    paths = [found.path for found in stage.list(folder_of(source))]
+    """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 2)."""
+    paths, begin = [found.path for found in stage.list(folder_of(source))], origin_path(source)
     named: set[str] = set()
-    for path, data in zip(paths, parallel(stage.read, paths), strict=True):
-        name = MarkerName.parse(path)
-        if name is None or data is None:
-            return None
-        try:
+    try:
+        for path, data in zip(paths, parallel(stage.read, paths), strict=True):
+            name = MarkerName.parse(path)
+            if name is None or data is None:
+                return None
             manifest = marker_from_bytes(name, data).manifest
-        except MarkerError:
-            return None
-        named.update(() if manifest is None else manifest.outboxes)
+            named.update(() if manifest is None else manifest.outboxes)
+        origin = stage.read(begin)
+        named.update(() if origin is None else origin_from_bytes(begin, origin).outboxes)
+    except MarkerError:
+        return None
     return named

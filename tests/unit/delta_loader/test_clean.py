@@ -12,6 +12,7 @@ import structlog
 from common.errors import TableError, UsageError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.markers import Marker, marker_to_bytes
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
@@ -259,30 +260,32 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
     assert len(files(staging)) == 1
 
 
-def test_outboxes_go_that_no_marker_of_their_chain_names(staging: Staging) -> None:
+def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(staging: Staging) -> None:
     store, source = staging.store(staging.stage_url), staging.source(0)
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None
-    waiting, lost = (OutboxName(source, Position(0), 0, unique).path for unique in ("waiting", "lost"))
+    waiting, begun, lost = (OutboxName(source, Position(0), 0, one).path for one in ("waiting", "begun", "lost"))
     elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
     strange = "outbox/orders/0/notes.txt"
     named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
     store.write(marker.name.path, marker_to_bytes(named))
-    for path in (waiting, lost, elsewhere, strange):
+    store.write(origin_path(source), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
+    for path in (waiting, begun, lost, elsewhere, strange):
         store.write(path, b"records")
     assert clean(staging)["outboxes /stage"].count == 0  # too young
     grow_old(staging)
     for removing in (False, True):
         tally = clean(staging, remove=removing)["outboxes /stage"]
         assert (tally.count, set(tally.examples)) == (2, {lost, elsewhere})
-    assert {found.path for found in store.list("outbox")} == {waiting, strange}
+    assert {found.path for found in store.list("outbox")} == {waiting, begun, strange}
 
 
-def test_a_marker_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
+def test_a_marker_or_origin_that_cannot_be_read_keeps_the_outboxes_of_its_chain(staging: Staging) -> None:
     store = staging.store(staging.stage_url)
-    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(2)]
+    paths = [OutboxName(staging.source(number), Position(0), 0, "one").path for number in range(3)]
     for path in paths:
         store.write(path, b"records")
     store.write(staging.flush(0, 0, 10).name.path, b"{")
+    store.write(origin_path(staging.source(2)), b"{")
     grow_old(staging)
     assert clean(staging)["outboxes /stage"].examples == (paths[1],)

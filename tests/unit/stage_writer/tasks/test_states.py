@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
 from common.errors import StateError
 from common.settings import StartAt
 from common.spans import Position
+from common.stage.chain_origins import ChainOrigin, origin_path
 from common.stage.markers import Marker, Origin, marker_to_bytes
+from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, MarkedState, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from stage_writer.stage.staging import ObjectStage
@@ -50,14 +53,30 @@ def stage_of(markers: list[Marker], there: StateFiles) -> ObjectStage:
     return ObjectStage(store, lambda _: store, IdleClock(), lambda: "u", "w")
 
 
-def state_of(markers: list[Marker], there: StateFiles) -> StateFiles:
+def state_of(markers: list[Marker], there: StateFiles, origin: ChainOrigin | None = None) -> StateFiles:
     stage = stage_of(markers, there)
-    return stage.state_at(ORDERS, stage.tail(ORDERS))
+    return stage.state_at(ORDERS, stage.tail(ORDERS), origin)
 
 
 def test_the_last_marker_says_the_state() -> None:
     assert state_of(stateful(0, 5, 9), files(0, 5)) == files(0, 5)
     assert state_of([], files(0)) == EMPTY_STATE
+
+
+def test_without_a_marker_the_origin_says_it() -> None:
+    assert state_of([], files(0, 5), ChainOrigin(Position(9), state=files(0, 5))) == files(0, 5)
+    assert state_of(stateful(0, 5), files(0), ChainOrigin(Position(9), state=files(0, 5))) == files(0)
+    with pytest.raises(StateError, match=f"state file {file(0)}, which {origin_path(ORDERS)} names, is not there"):
+        state_of([], files(5), ChainOrigin(Position(9), state=files(0, 5)))
+
+
+def test_an_origin_that_does_not_say_it_holds_where_there_was_one() -> None:
+    with pytest.raises(StateError, match="the state of orders/0 at 9 is not known"):
+        state_of([], files(0, 5), ChainOrigin(Position(9)))
+    assert state_of([], files(0, 5), ChainOrigin(Position(9), state=EMPTY_STATE)) == EMPTY_STATE
+    assert state_of([], files(9), ChainOrigin(Position(9))) == EMPTY_STATE  # of a claim that was lost
+    assert state_of([], files(0, 5), ChainOrigin(Position(9), generation=1)) == EMPTY_STATE
+    assert state_of([], files(0, 5), ChainOrigin(Position(0))) == EMPTY_STATE
 
 
 def test_markers_made_by_hand_right_above_change_nothing_of_it() -> None:
@@ -101,10 +120,23 @@ def test_a_topic_that_was_made_anew_has_none_of_the_old_one_s() -> None:
     assert state_of(old, files(0)) == EMPTY_STATE
 
 
-def partition(markers: list[Marker], table: int | None = None) -> PartitionState:
+def box(start: int) -> str:
+    return OutboxName(ORDERS, Position(start), 0, "0b4a").path
+
+
+def with_outboxes(marker: Marker, *starts: int) -> Marker:
+    return replace(marker, manifest=replace(required(marker.manifest), outboxes=tuple(map(box, starts))))
+
+
+def partition(markers: list[Marker], table: int | None = None, beginning: ChainOrigin | None = None) -> PartitionState:
     staged = tuple(StagedMarker(marker.name.path, marker.name, marker) for marker in markers)
     end = None if table is None else Position(table)
-    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, Ends(Position(0), Position(100)), end, staged)
+    ends = Ends(Position(0), Position(100))
+    return PartitionState(ORDERS, "orders", StartAt.EARLIEST, ends, end, staged, beginning=beginning)
+
+
+def outboxes_of(marker: Marker | None) -> tuple[str, ...]:
+    return required(required(marker).manifest).outboxes
 
 
 def test_a_rewind_goes_to_where_the_state_is_known_and_keeps_it() -> None:
@@ -135,3 +167,44 @@ def test_a_skip_keeps_the_state_of_the_chain_s_end() -> None:
     # Where the table is ahead of the chain, nobody knows the state at the table's position.
     manifest = required(plan_skip(partition(stateful(0, 5, 9), table=12), Position(30), AUTHOR).marker.manifest)
     assert manifest.state is None
+
+
+BEGUN = ChainOrigin(Position(9), outboxes=(box(0), box(5)), state=files(0, 5))
+"""As a rewind to 9 leaves it, and every marker below was settled."""
+
+
+def test_a_rewind_s_origin_has_the_state_and_the_outboxes_of_its_place() -> None:
+    first, second, third = stateful(0, 5, 9, 20)
+    chain = [with_outboxes(first, 0), with_outboxes(second, 0, 5), with_outboxes(third, 5, 9)]
+    for staged in (chain, chain[1:]):
+        beginning = plan_rewind(partition(staged), Position(9), AUTHOR).beginning
+        assert beginning == replace(BEGUN, outboxes=(box(0), box(5)))
+    assert required(plan_rewind(partition(chain), Position(0), AUTHOR).beginning).outboxes == ()
+    # Where the marker that ended there is settled, the next one says what was not delivered before it.
+    plan = plan_rewind(partition(chain[2:], table=9), Position(9), AUTHOR)
+    assert plan.beginning == replace(BEGUN, outboxes=(box(5),))
+    assert outboxes_of(plan.marker) == (box(5),)
+
+
+def test_a_rewind_into_a_flush_keeps_its_outbox_for_what_it_does_not_stage_again() -> None:
+    first, second = chain_of(0, 10, 20)
+    chain = [with_outboxes(first, 0), with_outboxes(second, 10)]
+    plan = plan_rewind(partition(chain, table=20), Position(15), AUTHOR, below_table=True)
+    assert outboxes_of(plan.marker) == required(plan.beginning).outboxes == (box(0), box(10))
+
+
+def test_repairs_of_a_chain_that_has_but_an_origin_keep_what_it_has() -> None:
+    begun = partition([], table=9, beginning=BEGUN)
+    skip = required(plan_skip(begun, Position(12), AUTHOR).marker.manifest)
+    assert (skip.state, skip.outboxes) == (MarkedState(files(0, 5), files(0, 5)), BEGUN.outboxes)
+    written = plan_partition(begun, Position(9), "", AUTHOR).outcome
+    assert isinstance(written, Make)
+    assert required(written.marker.manifest).state == skip.state
+    assert outboxes_of(written.marker) == BEGUN.outboxes
+    late = partition([flush(30, 40)], table=9, beginning=BEGUN)  # a late claim, which is not loaded
+    assert plan_rewind(late, Position(9), AUTHOR).beginning == BEGUN
+
+
+def test_a_skip_in_a_gap_keeps_the_outboxes_below_it() -> None:
+    below, above = with_outboxes(flush(0, 5), 0), with_outboxes(flush(9, 20, 5), 9)
+    assert outboxes_of(plan_skip(partition([below, above]), Position(9), AUTHOR).marker) == (box(0),)
