@@ -52,6 +52,8 @@ class Coordinator:
     """What groups have committed."""
     committed: list[Told] = field(default_factory=list)
     """What its records tell of, in their order."""
+    away_until_ms: int = 0
+    """Until when it takes no transaction."""
 
     def begin(self, place: DeliveryPlace, at: Callable[[str], None]) -> SimulatedTransactions:
         """A `stage_writer.outbox.ports.Begins`."""
@@ -62,6 +64,9 @@ class Coordinator:
 
     def asked(self, name: str, call: Callable[[], Result]) -> Result:
         """A request; what goes wrong is Kafka's."""
+        if self.world.now_ms < self.away_until_ms and not self.world.healed:
+            msg = f"{name} is not answered"
+            raise BrokerError(msg, "")
         try:
             return self.world.effect(name, call, changes=not name.startswith("positions"))
         except StoreError as error:

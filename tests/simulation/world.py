@@ -70,6 +70,7 @@ class Fault(StrEnum):
     MACHINE = "machine stops"
     ALTERED = "constraint comes or goes"
     SIGN_LOST = "sign lost"
+    UNDELIVERED = "transactions away"
     NO_CONTROL = "control topic away"
     EDITED = "config edited"
     RESTARTED = "operator begins a new chain"
@@ -183,6 +184,8 @@ class Chances:
     """Of what writers say in the control topic, for each loader that hears it; in peace too."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
+    undelivered: float = 0.005
+    """For each turn, where tasks write to topics: Kafka commits no transactions for a while, so that outboxes wait."""
 
 
 OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
@@ -191,7 +194,7 @@ OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
 """Operators who come before the first marker, and claims that take their time."""
 
-MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05)
+MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05, undelivered=0.02)
 """Operators who repair all the time, and so at once."""
 
 FRAGILE = Chances(crash=0.03, lost_answer=0.05, altered=0.03, foreign=0.3)
