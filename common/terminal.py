@@ -36,7 +36,6 @@ class Tone(StrEnum):
     GOOD = "green"
     WARNING = "yellow"
     BAD = "red"
-    QUIET = "bright_black"
 
 
 def has_colours(stream: TextIO) -> bool:

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
     Index = NDArray[np.int64]
 
-_NOTHING = np.zeros(0, np.int64)
-
 
 @dataclass(frozen=True, slots=True)
 class _Group:

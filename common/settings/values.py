@@ -192,7 +192,6 @@ _WORKERS_SCHEMA = WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer
 
 DurationS = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(duration_text), _DURATION_SCHEMA]
 SizeBytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(bytes_text), _SIZE_SCHEMA]
-Schedule = Annotated[str, BeforeValidator(check_schedule), WithJsonSchema({"type": ["string", "number"]})]
 LoadSchedule = Annotated[str, BeforeValidator(check_load_schedule), WithJsonSchema({"type": ["string", "number"]})]
 SizeOrNone = Annotated[
     int | None,

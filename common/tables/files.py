@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _ACTIONS = ("add", "remove", "sidecar")
 _CHUNK_BYTES = 8 * 2**20
 _ROWS = 50_000
-_READ_AGAIN = 5
 
 
 def spoken_of(store: ObjectStore) -> Iterator[set[str]]:

@@ -1,7 +1,7 @@
 """One message, strictly: the reference for the meaning of each JSON value for each type.
 
-The bulk decoder passes on everything it cannot prove good, so only this module decides which messages are refused and
-why, and property tests compare the bulk decoder with it. Rules:
+The reader in C leaves every message that it cannot read exactly, so only this module decides which messages are refused
+and why, and property tests compare the reader with it. Rules:
 
 1. A record becomes its row exactly as sent, or is refused. Nothing is rounded, coerced, nulled or dropped.
 2. Fields are found by exact, case-sensitive name. A field that is not declared is ignored. One that is declared and
