@@ -17,11 +17,11 @@ from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, described
-from common.tables.stream_history import read_identity, read_stream_history
+from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from bootstrap.apply.repair_lock import RepairLocks
     from bootstrap.plans.state import Author, PartitionState
@@ -32,14 +32,24 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
 
 
-def require_whole(stream: Stream, tables: Mapping[str, TableState], open_store: Callable[[str], ObjectStore]) -> None:
-    """Raise UsageError when a table of the stream was rolled back: its lost records may exist only in the stage."""
-    for url, table in tables.items():
-        back = read_stream_history(stream, table, open_store(url)).rollback
-        if back is not None:
+def require_whole(
+    stream: Stream, urls: Collection[str], history: Callable[[Stream, str], StreamHistory], staged_for: Collection[str]
+) -> None:
+    """Raise UsageError when a table of the stream was rolled back: its lost records may exist only in the stage.
+
+    ``staged_for`` are other app_ids that its chains were staged for: a new chain begins behind what was loaded under
+    them, and no loader looks after them any more.
+    """
+    for app_id in (stream.app_id, *staged_for):
+        of_app_id = stream.model_copy(update={"app_id": app_id})
+        for url in urls:
+            back = history(of_app_id, url).rollback
+            if back is None:
+                continue
+            undo = "" if app_id == stream.app_id else f"put the app_id {quoted(app_id)} back and "
             raise UsageError(
                 described(url, back),
-                f"answer with `bootstrap accept {CONFIG} --stream {quoted(stream.app_id)}` first; --give-up drops "
+                f"{undo}answer with `bootstrap accept {CONFIG} --stream {quoted(app_id)}` first; --give-up drops "
                 "what is staged",
             )
 

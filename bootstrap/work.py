@@ -43,7 +43,7 @@ from common.stage.merged import ids_together, topics_of
 from common.storage.store import prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
-from common.tables.stream_history import read_identity
+from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
 from common.tables.transactions import TxnIds
 
 if TYPE_CHECKING:
@@ -193,7 +193,12 @@ class Work:
             states = self._look(topic, partition)  # such a loader may have added to the table
         stream = self._settings.stream_of(topic)
         if stream is not None and not give_up:
-            require_whole(stream, self._tables(stream), self._open)
+            tables = self._tables(stream)
+
+            def history(one: Stream, url: str) -> StreamHistory:
+                return read_stream_history(one, tables[url], self._open(url))
+
+            require_whole(stream, tables, history, sorted(others))
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:

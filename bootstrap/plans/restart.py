@@ -6,7 +6,8 @@ Rules:
    the table's txn actions, or by a stale writer (common/stage/chain_origins.py).
 2. Nothing that was staged of the old topic is given up silently: a chain that the table does not have completely is
    refused, unless the operator gives the rest up. Kafka no longer has it. A chain whose table was rolled back and waits
-   for a resolution is refused too, independent of its positions (bootstrap/accepting.py).
+   for a resolution is refused too, independent of its positions (bootstrap/accepting.py), also where it was staged for
+   another app_id.
 3. A chain of the current topic is refused: its records would be loaded a second time. Where Kafka has lost the last
    records of this same topic, only the operator knows from which offset on it has different ones (``at``): records
    before it count as loaded, those from it on are loaded as new.

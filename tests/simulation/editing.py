@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from bootstrap.accepting import require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.partition_state import partition_state
 from bootstrap.apply.repair_lock import RepairLocks
@@ -30,6 +31,7 @@ from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.identity import NO_IDENTITY, TableIdentity, identity_of
+from common.tables.stream_history import StreamHistory
 from common.tables.transactions import TxnIds
 from stage_writer.partitions.flush_decision import FlushLimits
 from tests.simulation.converter import BAD, GOOD, PlainConverter
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from tests.simulation.converter import Registry
     from tests.simulation.invariants import Objects
     from tests.simulation.kafka import Record
+    from tests.simulation.shared_log import Entry
 
 TOPICS = ("orders", "payments", "orders_v2")
 STAGES = ("memory://stage", "memory://stage2")
@@ -274,6 +277,10 @@ class EditedHistory:
         self.log.stage_of, self.log.first_ms = self.invariants.stage_of, self.invariants.first_ms
         self.world.find_rival = self._find_rival
         self._given_up = GivenUp()
+        self._begun: set[TopicPartition] = set()
+        """Of which an operator began a new chain."""
+        self._unwatched: set[Place] = set()
+        """Rows that a RESTORE took and that nothing looked after."""
 
     def _second(self, rng: Random) -> Config:
         """Another pipeline, which shares something with the first one."""
@@ -438,8 +445,10 @@ class EditedHistory:
         elif what < 0.6 and self.log.restorable(url):
             version = rng.choice(self.log.restorable(url))
             world.faults[Fault.RESTORED] += 1
+            lost = list(self.log.lost_by_restore(url, version))
             self.log.restore(url, version)
             world.tell(f"{url} is put back to version {version}")
+            self._not_missed(lost)
         elif what < 0.8:
             world.faults[Fault.CLEANED] += 1
             self.log.clean(url, world.now_ms - 24 * _HOUR_MS)
@@ -448,6 +457,17 @@ class EditedHistory:
             world.faults[Fault.EXPIRED] += 1
             count = self.log.expire(url, world.now_ms - 24 * _HOUR_MS)
             world.tell(f"{count} txn actions of {url} expire")
+
+    def _not_missed(self, lost: list[Entry]) -> None:
+        """What was loaded under an app_id that no config has any more, once new chains have begun behind it.
+
+        Nothing looks after it (docs/internals/guarantees.md, G18).
+        """
+        watched = {pipeline.config.app_id for pipeline in self._pipelines}
+        for entry in lost:
+            if entry.commit is not None and entry.commit.app_id not in watched:
+                partitions = {int(source.partition) for source in self._begun.intersection(entry.commit.metadata.spans)}
+                self._unwatched |= {place for place in entry.loaded if place.partition in partitions}
 
     def _restart(self, pipeline: Operated) -> None:
         """The remedy of a chain that is another stream's or topic's: `bootstrap restart`, as the command plans it."""
@@ -503,12 +523,18 @@ class EditedHistory:
         turns.look(source)
         ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
         state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of)
+        urls = [url for url in stream.tables if url in self.log.tables]
+        require_whole(stream, urls, self._history, [one for one in state.staged_for if one != stream.app_id])
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
+            self._begun.add(source)
             world.faults[Fault.RESTARTED] += 1
             world.tell(f"an operator begins a new chain of {source}: {plan.beginning} {plan.notes}")
             with turns.taken(source, "restart") as guarded:
                 staging.restart(guarded, plan)
+
+    def _history(self, stream: Stream, url: str) -> StreamHistory:
+        return StreamHistory(stream, self.log.history(url, self.log.version(url)))
 
     # The books.
 
@@ -544,7 +570,7 @@ class EditedHistory:
                 if (other.config.stage, other.config.app_id) == (config.stage, config.app_id):
                     held = self._held(other) | held
             tables = {url for one in pipeline.configs for url in (one.table, f"{one.table}_dead_letters")}
-            places = {place for url in tables for place in self.log.places(url)}
+            places = self._unwatched | {place for url in tables for place in self.log.places(url)}
             for source, log in self._clusters[config.cluster].items():
                 if source.topic not in config.topics:
                     continue

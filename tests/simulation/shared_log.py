@@ -185,6 +185,11 @@ class SharedLog(DeltaLog):
         entry = Entry("RESTORE", self.world.now_ms, self.version(url), restored=version)
         self._logs[url].entries.append(entry)
 
+    def lost_by_restore(self, url: str, version: int) -> Iterator[Entry]:
+        """The versions whose rows a table has now, and not at a version."""
+        left = list(self._line(url, version))
+        yield from (entry for entry in self._line(url) if not any(entry is one for one in left))
+
     def restorable(self, url: str) -> range:
         """The versions that a RESTORE may name."""
         return range(self._logs[url].oldest, self.version(url))

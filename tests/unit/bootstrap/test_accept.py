@@ -12,7 +12,7 @@ from bootstrap.apply.stage import rewind, staged_markers
 from bootstrap.plans.accept import AcceptPlan, RollbackEvent, plan_go_on, plan_replay, require_own_too
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import UsageError
-from common.settings import StartAt
+from common.settings import StartAt, Stream
 from common.spans import Position, Span, TopicPartition
 from common.stage.markers import Marker
 from common.stage.resolutions import Resolution
@@ -22,6 +22,7 @@ from common.tables.delta_log import read_table_state
 from common.tables.history import LoggedCommit
 from common.tables.rollback import Rollback, RollbackKind
 from common.tables.state import TableState
+from common.tables.stream_history import StreamHistory, read_stream_history
 from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -191,11 +192,24 @@ def test_after_a_crash_between_rewind_and_answer_the_same_command_does_the_rest(
 def test_a_chain_is_not_dropped_while_its_table_waits_for_an_answer() -> None:
     """`bootstrap restart`: the txn action says that the table has all that is staged, and its rows are gone."""
     restored = Restored()
+    renamed = restored.stream.model_copy(update={"app_id": "orders2"})
+
+    def history(stream: Stream, url: str) -> StreamHistory:
+        return read_stream_history(stream, restored.tables()[url], FsspecStore(url))
+
     with pytest.raises(UsageError, match="put it back to version 1") as error:
-        require_whole(restored.stream, restored.tables(), FsspecStore)
-    assert "bootstrap accept ⟨config⟩ --stream orders" in error.value.remedy
+        require_whole(restored.stream, restored.tables(), history, [])
+    assert error.value.remedy.startswith("answer with `bootstrap accept ⟨config⟩ --stream orders` first")
+    # Under another app_id its records are those of a former stream, which no loader looks after.
+    with pytest.raises(UsageError, match="put it back to version 1") as error:
+        require_whole(renamed, restored.tables(), history, ["orders"])
+    assert "put the app_id orders back and answer with `bootstrap accept ⟨config⟩ --stream orders`" in (
+        error.value.remedy
+    )
+    require_whole(renamed, restored.tables(), history, [])
     restored.table.delete([f"_delta_log/{3:020d}.json"])
-    require_whole(restored.stream, restored.tables(), FsspecStore)
+    require_whole(restored.stream, restored.tables(), history, [])
+    require_whole(renamed, restored.tables(), history, ["orders"])
 
 
 def test_a_table_that_did_not_go_back_wants_no_answer() -> None:
