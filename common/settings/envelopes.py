@@ -12,6 +12,9 @@ DELETES = {"debezium": ("d",), "maxwell": ("delete",), "canal": ("DELETE",), "dm
 UPDATE = {"maxwell": "update", "canal": "UPDATE", "dms": "update"}
 """The value of `_cdc.op` of updates, by envelope, where one event may change a row's key."""
 
+TRUNCATES = ("debezium", "canal", "dms")
+"""The envelopes with events that say that the source table was truncated."""
+
 
 def is_lenient(stream: Stream) -> bool:
     """Whether values may be written as texts: with `coerce: lenient`, and of canal, which sends all values as texts."""

@@ -58,3 +58,10 @@ class MergeSettings(Section):
         "row's value in the column. An upsert after a delete starts with a new row. Such events are not checked one by "
         "one: one that the table forbids holds its Kafka partition.",
     )
+    truncates: str = Field(
+        default="dead_letter",
+        pattern="^(dead_letter|apply)$",
+        description="Effect of an event of an `envelope` that says that the source table was truncated: a dead letter, "
+        "`truncated`, or with `apply` a delete of every row, once and in the order of its Kafka partition. For a topic "
+        "with one partition and the events of one table.",
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import columns_of_message, declared_columns_of_table, naming_of, table_columns_of
 from common.settings.envelopes import DELETES, gives_several_rows
-from common.tables.changes import ROW_COLUMN, MergeBy, place_of_events
+from common.tables.changes import ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, place_of_events
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -30,6 +30,7 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
         merge.soft_delete,
         ROW_COLUMN if gives_several_rows(stream) else None,
         about if merge.ignore_nulls else None,
+        TRUNCATE_COLUMN if merge.truncates == "apply" else None,
     )
 
 

@@ -18,8 +18,8 @@ Rules:
    know mixed files would add the file to the table as it is.
 8. A table whose rows are to be merged (common/tables/changes.py) gives a marker version 5: a reader that does not know
    merges would append its events as rows.
-   Where a message may have several such rows, or their nulls leave what the table has, it has version 7: a reader that
-   does not know that would let an earlier one win, or set null.
+   Where a message may have several such rows, or their nulls leave what the table has, or some delete all rows, it has
+   version 7: a reader that does not know that would let an earlier one win, set null, or delete nothing.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
    end in addition to the sums; a marker of an older release has them at its end only.
 10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
@@ -240,7 +240,7 @@ class Manifest:
     def version(self) -> int:
         """The lowest version of the format that expresses it."""
         merges = [table.merge for table in self.tables if table.merge is not None]
-        if any(merge.row is not None or merge.event_columns is not None for merge in merges):
+        if any((merge.row, merge.event_columns, merge.truncate) != (None, None, None) for merge in merges):
             return 7
         if self.state is not None and self.state.is_in_topics:
             return 6
@@ -294,7 +294,7 @@ class _StoredFile(Stored):
 
 
 class _StoredMerge(Lean):
-    OMITTED = ("row", "event_columns")
+    OMITTED = ("row", "event_columns", "truncate")
 
     keys: list[str] = Field(min_length=1)
     place: list[str] = Field(min_length=3, max_length=3)
@@ -302,6 +302,7 @@ class _StoredMerge(Lean):
     soft_delete: str | None
     row: str | None = None
     event_columns: list[str] | None = None
+    truncate: str | None = None
 
 
 class _StoredTable(Lean):
@@ -449,6 +450,7 @@ def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
         "soft_delete": merge.soft_delete,
         "row": merge.row,
         "event_columns": None if merge.event_columns is None else list(merge.event_columns),
+        "truncate": merge.truncate,
     }
 
 
@@ -533,6 +535,7 @@ def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
         stored.soft_delete,
         stored.row,
         None if stored.event_columns is None else tuple(stored.event_columns),
+        stored.truncate,
     )
 
 

@@ -8,6 +8,7 @@ Rules:
    whose names start with ``_merge_`` (`staged_columns`). The table never has these.
 3. Where one message may have several rows, a column has their order in the message (`MergeBy.row`): they may be about
    one key, and share their record identity.
+4. A row that says that the whole source table was truncated has no key, and deletes (`MergeBy.truncate`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ DELETE_COLUMN = "_merge_delete"
 """BOOLEAN: whether the event deletes its key's row."""
 ROW_COLUMN = "_merge_row"
 """INTEGER: which of its message's rows a row is, from 0 on."""
+TRUNCATE_COLUMN = "_merge_truncate"
+"""BOOLEAN: whether the event deletes all rows."""
 _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
 
 
@@ -43,6 +46,8 @@ class MergeBy:
     event_columns: tuple[str, ...] | None = None
     """The columns that describe the event, which each upsert sets; in any other one a null leaves what the row has.
     None: an upsert sets all columns."""
+    truncate: str | None = None
+    """The column that is true for events that delete all rows; None where such events are not staged."""
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -60,7 +65,8 @@ def staged_columns(table: StructType, by: MergeBy) -> StructType:
     """The columns of the staged rows: the table's, then those that only merging needs."""
     place = (field for field in place_fields(by.place) if table.field(field.name) is None)
     row = () if by.row is None else (Field(by.row, Primitive.INTEGER),)
-    return table.with_fields((*place, *row, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
+    truncate = () if by.truncate is None else (Field(by.truncate, Primitive.BOOLEAN),)
+    return table.with_fields((*place, *row, *truncate, Field(DELETE_COLUMN, Primitive.BOOLEAN)))
 
 
 def table_columns(staged: StructType) -> StructType:

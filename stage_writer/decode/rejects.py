@@ -61,7 +61,7 @@ class ErrorClass(StrEnum):
     """A message of a stream with an `envelope` is not a row change: it lacks its operation or its image."""
 
     TRUNCATED = "truncated"
-    """The event says that the source table was truncated; the rows of the stream's table stay."""
+    """The event says that the source table was truncated, and the stream does not have `merge.truncates: apply`."""
 
     EXPRESSION_FAILED = "expression_failed"
     """An expression of the settings (`jmespath`, `where`, `derive`, `route`) failed for this record."""
@@ -110,5 +110,5 @@ class Reject:
 
 def truncated() -> Refusal:
     """The refusal of an event by which a table was truncated."""
-    text = "the source table was truncated: the rows of the stream's table stay until you delete them"
+    text = "the source table was truncated: the rows of the stream's table stay, unless merge.truncates is apply"
     return Refusal(ErrorClass.TRUNCATED, text)

@@ -1,7 +1,7 @@
 """Change events, and what a table is after them, in plain Python: nothing here knows how the loader merges."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 Key = tuple[object, ...]
 
@@ -14,6 +14,7 @@ class Event:
     partition: int
     offset: int
     key: Key
+    """None, twice, for an event that deletes all rows."""
     value: str | None
     deletes: bool
     sequence: int | None = None
@@ -64,7 +65,7 @@ def replay(
     """
     highest: dict[Key, int] = {}  # also of rows that were deleted, until the load ends
     refused: set[Place] = set()
-    for event in sorted(load, key=lambda event: event.order):
+    for event in _with_each_key(sorted(load, key=lambda event: event.order), table):
         row, at = table.get(event.key), event.sequence if sequenced else None
         made = Row(None, at, deleted=True) if event.deletes else Row(event.value, at, offset=event.offset)
         if forbids(made) and (not event.deletes or (soft and row is None)):
@@ -87,3 +88,15 @@ def replay(
             if sequenced:
                 row.sequence = highest.get(event.key, row.sequence)
     return refused
+
+
+OF_ALL: Key = (None, None)
+
+
+def _with_each_key(load: Iterable[Event], table: Table) -> Iterator[Event]:
+    """The events, with a delete of each key there is in place of one of all rows."""
+    for event in load:
+        if event.key == OF_ALL:
+            yield from [replace(event, key=key) for key, row in table.items() if not row.deleted]
+        else:
+            yield event

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from common.schema import Field, Primitive, StructType
 from common.stage.markers import StagedFile
-from common.tables.changes import DELETE_COLUMN, ROW_COLUMN, MergeBy
+from common.tables.changes import DELETE_COLUMN, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy
 from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.statement import MergeStatement
 from tests.conftest import examples
-from tests.fakes.events import Event, Place, Row, replay
+from tests.fakes.events import OF_ALL, Event, Place, Row, replay
 from tests.fakes.judged import judged
 
 PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
@@ -26,10 +26,10 @@ _ids, _names = st.integers(0, 3), st.sampled_from(["a", "b", "it's"])
 
 
 @st.composite
-def histories(draw: st.DrawFn, *, several: bool = False) -> list[list[Event]]:
+def histories(draw: st.DrawFn, *, several: bool = False, truncates: bool = False) -> list[list[Event]]:
     """Loads of events; each Kafka partition's offsets rise from load to load.
 
-    With ``several`` a message may have several rows.
+    With ``several`` a message may have several rows, with ``truncates`` some delete all rows.
     """
     ends: dict[tuple[str, int], int] = {}
     loads: list[list[Event]] = []
@@ -43,6 +43,9 @@ def histories(draw: st.DrawFn, *, several: bool = False) -> list[list[Event]]:
             sequence = draw(st.none() | st.integers(0, 4)) if deletes else draw(st.integers(0, 4))
             key = (draw(_ids), draw(_names))
             value = None if deletes else draw(st.none() | st.sampled_from("xyz"))
+            if truncates and draw(st.integers(0, 4)) == 0:
+                load.append(Event(*source, offset, OF_ALL, None, deletes=True))
+                continue
             load.append(Event(*source, offset, key, value, deletes, sequence))
             if several and len(load) > 1 and draw(st.booleans()):
                 load[-1] = _after(load[-2], load[-1])
@@ -78,6 +81,7 @@ def merged(
         "gone" if soft else None,
         ROW_COLUMN,
         PLACE if patches else None,
+        TRUNCATE_COLUMN,
     )
     columns = ["id", "name", "value", "at", *(["gone"] if soft else []), *(PLACE if placed else ())]
     with duckdb.connect(config={"threads": 1}) as connection:
@@ -87,23 +91,34 @@ def merged(
         )
         connection.execute(
             'CREATE TABLE staged (id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, '
-            f"_kafka_partition INT, _kafka_offset BIGINT, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN)"
+            f"_kafka_partition INT, _kafka_offset BIGINT, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, "
+            f"{TRUNCATE_COLUMN} BOOLEAN)"
         )
         for load in loads:
             connection.execute("DELETE FROM staged")
             staged = [
-                [*one.key, one.value, one.sequence if sequenced else None, one.deletes, *one.order, one.deletes]
+                [
+                    *one.key,
+                    one.value,
+                    one.sequence if sequenced else None,
+                    one.deletes,
+                    *one.order,
+                    one.deletes,
+                    one.key == OF_ALL,
+                ]
                 for one in load
             ]
             if staged:
-                connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
+                connection.executemany("INSERT INTO staged VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", staged)
             bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
             if check is not None and refused is not None:
                 found = judged(connection, columns, by, check, bounds)
                 for place in found:
                     connection.execute(LEFT_OUT, place)
                 refused |= found
-            statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted, LAST_KNOWN)
+            statement = MergeStatement("target", "staged", tuple(columns), by, bounds, quoted, last_known=LAST_KNOWN)
+            if any(one.key == OF_ALL for one in load):
+                statement = replace(statement, bounds=(), truncated="target")
             connection.execute(statement.text)
         rows = connection.execute('SELECT id, name, value, "at", gone, _kafka_offset FROM target').fetchall()
     assert len({row[:2] for row in rows}) == len(rows), "one row for each key"
@@ -144,6 +159,26 @@ def test_a_merge_does_what_a_replay_one_by_one_would_have_done(
     for load in loads:
         replay(expected, load, sequenced=sequenced, soft=soft)
     assert merged(loads, sequenced=sequenced, soft=soft) == expected
+
+
+def truncation(offset: int) -> Event:
+    return Event("one", 0, offset, OF_ALL, None, deletes=True)
+
+
+@settings(max_examples=examples(0.5))
+@given(histories(truncates=True), st.booleans(), st.booleans(), st.booleans())
+@example([[event(0, "x", 1)], [truncation(1)]], False, False, False)  # noqa: FBT003 - drawn so
+@example([[event(0, "x", 1), truncation(1), event(2, "y", 2)], [truncation(3)]], True, True, True)  # noqa: FBT003
+def test_a_truncated_table_loses_every_row_that_it_has_then(
+    loads: list[list[Event]],
+    sequenced: bool,  # noqa: FBT001 - drawn
+    soft: bool,  # noqa: FBT001
+    patches: bool,  # noqa: FBT001
+) -> None:
+    expected: dict[tuple[object, ...], Row] = {}
+    for load in loads:
+        replay(expected, load, sequenced=sequenced, soft=soft, patches=patches)
+    assert merged(loads, sequenced=sequenced, soft=soft, patches=patches) == expected
 
 
 @settings(max_examples=examples(0.5))

@@ -100,7 +100,7 @@ MARKERS = {
                 SCHEMA,
                 ("date",),
                 (MIXED,),
-                replace(BY, row="_merge_row", event_columns=("_kafka_timestamp",)),
+                replace(BY, row="_merge_row", event_columns=("_kafka_timestamp",), truncate="_merge_truncate"),
             ),
         ),
     ),

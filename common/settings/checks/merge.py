@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.columns import declared_columns_of_table, table_columns_of
+from common.settings.envelopes import TRUNCATES
 from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.merging import operation_of, require_key_type, require_sequence_type
@@ -70,11 +71,33 @@ def _check_together(stream: Stream) -> None:
         msg = f"{key} is given beside merge, and cannot be: an event changes one row; "
         raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
     merge = stream.merge
+    if merge is not None and merge.truncates == "apply":
+        _check_truncates(stream)
     if merge is not None and merge.operation is not None and not merge.deletes:
         msg = "merge.operation is given without merge.deletes, so it has no effect; name the values that delete"
         raise ValueError(msg)
     if merge is not None and merge.deletes and operation_of(stream) is None:
         msg = "merge.deletes is given without merge.operation; say which expression has these values"
+        raise ValueError(msg)
+
+
+def _check_truncates(stream: Stream) -> None:
+    """Raise ValueError where a truncated source table is not all that the table is made of."""
+    if stream.envelope not in TRUNCATES:
+        known = ", ".join(TRUNCATES)
+        msg = f"merge.truncates is apply, and only the envelopes {known} have such events; leave truncates out"
+        raise ValueError(msg)
+    several = {
+        "where": stream.where is not None,
+        "route": stream.route is not None,
+        "tables": len(stream.row_tables) > 1,
+        "topics": len(stream.topics) > 1 or stream.topics[0].startswith("^"),
+    }
+    for key in (key for key, given in several.items() if given):
+        msg = (
+            f"merge.truncates is apply, and with {key} the stream may have the rows of several source tables, of which "
+            "one is truncated; give each source table a topic and a stream of its own, or leave truncates out"
+        )
         raise ValueError(msg)
 
 

@@ -21,7 +21,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json, schema_to_json
 from common.stage.data_files import shortened
@@ -57,12 +57,16 @@ def merge_within(
     columns = schema_from_json(writes[0].shape.schema)
     files = [file for write in writes for file in write.files]
     bounds = key_bounds(files, columns, by.keys, backticks)
-    statement = MergeStatement(f"delta.{quote_name(spark_url(url))}", view, columns.names, by, bounds)
+    table = f"delta.{quote_name(spark_url(url))}"
     with sessions.writing(optimized=True, codec=codec_of(transaction)) as writer:
         spark, gateway = writer.spark, writer.gateway
         events = with_variants(DataFrame(events_of(gateway, writes, by, work.stage_url), spark), work.variants)
         if needs_other_folders(events, work.partition_by, _properties(gateway, transaction)):
             avoid_value_folders(gateway, transaction)
+        statement = MergeStatement(table, view, columns.names, by, bounds)
+        if by.truncate is not None and not events.where(functions.col(by.truncate)).isEmpty():
+            before = f"{table} VERSION AS OF {int(transaction.readVersion())}"
+            statement = replace(statement, bounds=(), truncated=before)
         events.createOrReplaceTempView(view)
         try:
             command = _analysed(gateway, statement.text)

@@ -56,6 +56,8 @@ class MergeValidator:
         self._bounds = key_bounds(files, self._columns, by.keys, backticks)
         self._checks = TableChecks(spark, gateway, target)
         events = DataFrame(events_of(gateway, writes, by, stage_url, lossless=True), spark)
+        if by.truncate is not None:
+            events = events.where(~functions.col(by.truncate))
         places = zip(JUDGED_PLACE, by.place, strict=True)
         self._events = events.withColumns({name: functions.col(quote_name(place)) for name, place in places})
 

@@ -18,6 +18,8 @@ Rules:
 6. With ``event_columns``, a null in any other column leaves the row's value. So an upsert of the load carries, for each
    such column, the last value that the key's upserts gave it since the key was last deleted, and the sequence that came
    with this value: the row's own sequence may be higher. An upsert after a delete that counts starts with a new row.
+7. An event that truncates the source table is a delete without a sequence, at its place, of each key that the table or
+   the load has.
 
 The text is run by Spark, and by DuckDB in tests: both parse it in the same way except for quotes and IGNORE NULLS.
 """
@@ -64,6 +66,8 @@ class MergeStatement:
     bounds: tuple[str, ...] = ()
     """Conditions on ``t`` that are true for all rows that an event of the load may be about."""
     quote: Callable[[str], str] = backticks
+    truncated: str | None = None
+    """The table in SQL, as it is before the load, where that has events that truncate it (rule 7)."""
     last_known: str = "last_value({}) IGNORE NULLS"
     """The window function for the last value that is not null."""
 
@@ -140,10 +144,27 @@ class MergeStatement:
     def _judged(self) -> str:
         """The staged events, each with whether it counts among those of the load."""
         if self.by.sequence is None:
-            return f"SELECT *, true AS {self._q(_APPLIES)} FROM {self.staged}"
+            return f"SELECT *, true AS {self._q(_APPLIES)} FROM {self._events()}"
         sequence = self._q(self.by.sequence)
         highest = f"max({sequence}) OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
-        return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self.staged}"
+        return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self._events()}"
+
+    def _events(self) -> str:
+        """The staged events, with a delete of each key in place of one of all rows."""
+        truncate = self.by.truncate
+        if self.truncated is None or truncate is None:
+            return self.staged
+        of_all, keys = self._q(truncate), self._keys()
+        others = dict.fromkeys((*self.columns, *self.by.order, DELETE_COLUMN))
+        names = [*self.by.keys, *(name for name in others if name not in self.by.keys)]
+        events = f"SELECT {', '.join(map(self._q, names))} FROM {self.staged} WHERE NOT {of_all}"
+        there = f"SELECT {keys} FROM {self.truncated}"
+        if self.by.soft_delete is not None:
+            there += f" WHERE NOT coalesce({self._q(self.by.soft_delete)}, false)"
+        known = f"{there} UNION SELECT {keys} FROM {self.staged} WHERE NOT {of_all}"
+        made = [f"{'k' if name in self.by.keys else 'e'}.{self._q(name)}" for name in names]
+        deletes = f"SELECT {', '.join(made)} FROM ({known}) AS k CROSS JOIN {self.staged} AS e WHERE e.{of_all}"
+        return f"({events} UNION ALL {deletes}) AS events"
 
     @property
     def _patched(self) -> tuple[str, ...]:

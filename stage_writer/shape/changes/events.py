@@ -8,6 +8,7 @@ Rules:
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.
 4. Where a message may have several rows, they are numbered: of two with one key, the later one wins.
+5. With ``truncates: apply`` a message that the decoder refuses because it truncates the table is a row without a key.
 """
 
 from __future__ import annotations
@@ -71,11 +72,12 @@ class Events:
         """The staged rows, in the order of their messages."""
         rows = self._without_nulls(rows)
         made = self._arranged({name: rows.table[name] for name in rows.table.column_names}, rows.index, messages)
+        rows = self._with_deletes_of_all(rows.with_table(made), messages)
         if self._keys is None:
-            return rows.with_table(made)
+            return rows
         tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
         if not len(tombstones):
-            return rows.with_table(made)
+            return rows
         sent = keys = messages.keys.take(pa.array(tombstones))
         if self._opener is not None:
             headers = None if messages.headers is None else messages.headers.take(pa.array(tombstones))
@@ -87,17 +89,22 @@ class Events:
             gone = self._routing.apply(gone.with_table(self._as_in_record(gone.table)), messages)
             gone = gone.with_table(gone.table.rename_columns(found.rows.column_names))
         given = {name: gone.table[name] for name in gone.table.column_names}
-        given[DELETE_COLUMN] = pa.repeat(pa.scalar(value=True), len(gone))
-        deletes = self._arranged(given, gone.index, messages)
-        index = np.concatenate([rows.index, gone.index])
-        order = np.argsort(index, kind="stable")
-        return replace(
-            rows,
-            table=pa.concat_tables([made, deletes]).take(pa.array(order)),
-            index=index[order],
-            rejects=(*rows.rejects, *gone.rejects),
-            tables=gone.tables,
-        )
+        deletes = self._deletes(given, gone.index, messages)
+        return replace(_merged(rows, deletes, gone.index), rejects=(*rows.rejects, *gone.rejects), tables=gone.tables)
+
+    def _with_deletes_of_all(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with those of rule 5."""
+        if self._by.truncate is None:
+            return rows
+        index = np.array(sorted(one.index for one in rows.rejects if one.error_class is ErrorClass.TRUNCATED), np.int64)
+        if not len(index):
+            return rows
+        given = {self._by.truncate: pa.repeat(pa.scalar(value=True), len(index))}
+        rejects = tuple(one for one in rows.rejects if one.error_class is not ErrorClass.TRUNCATED)
+        return _merged(replace(rows, rejects=rejects), self._deletes(given, index, messages), index)
+
+    def _deletes(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:
+        return self._arranged({**given, DELETE_COLUMN: pa.repeat(pa.scalar(value=True), len(index))}, index, messages)
 
     def _as_in_record(self, keys: pa.Table) -> pa.Table:
         """The key columns under the names that expressions know them by."""
@@ -128,6 +135,8 @@ class Events:
         }
         if self._by.row is not None:
             makers[self._by.row] = lambda: pa.array(np.arange(len(index)) - np.searchsorted(index, index), pa.int32())
+        if self._by.truncate is not None:
+            makers[self._by.truncate] = lambda: pa.repeat(pa.scalar(value=False), len(index))
         if self._by.soft_delete is not None:
             makers[self._by.soft_delete] = lambda: given[DELETE_COLUMN]
         columns = []
@@ -137,6 +146,13 @@ class Events:
             else:
                 columns.append(makers[field.name]() if field.name in makers else pa.nulls(len(index), field.type))
         return pa.table(columns, names=self._schema.names).cast(self._schema)
+
+
+def _merged(rows: Rows, more: pa.Table, index: np.ndarray) -> Rows:
+    """The rows with more of them, in the order of their messages."""
+    together = np.concatenate([rows.index, index])
+    order = np.argsort(together, kind="stable")
+    return replace(rows, table=pa.concat_tables([rows.table, more]).take(pa.array(order)), index=together[order])
 
 
 def deletes_by_tombstones(stream: Stream) -> bool:

@@ -358,7 +358,13 @@ def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
 
 @pytest.mark.parametrize(
     ("more", "version"),
-    [({}, 5), ({"row": "_merge_row"}, 7), ({"event_columns": ()}, 7), ({"event_columns": ("a",)}, 7)],
+    [
+        ({}, 5),
+        ({"row": "_merge_row"}, 7),
+        ({"event_columns": ()}, 7),
+        ({"event_columns": ("a",)}, 7),
+        ({"truncate": "t"}, 7),
+    ],
 )
 def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(
     more: dict[str, Any], version: int

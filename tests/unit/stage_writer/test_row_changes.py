@@ -422,3 +422,40 @@ def test_rules_judge_each_row_and_count_the_message_once() -> None:
 def test_settings_that_contradict_an_envelope_are_refused(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         streaming(**more)
+
+
+TRUNCATIONS: list[tuple[str, object, object]] = [
+    ("debezium", {"op": "c", "after": ROW}, {"op": "t", "before": None, "after": None, "source": {}, "ts_ms": 1}),
+    ("canal", CHANGES["canal"]["INSERT"], canal("TRUNCATE", isDdl=True, sql="TRUNCATE TABLE orders")),
+    ("dms", CHANGES["dms"]["insert"], dms("truncate-table", None, **{"record-type": "control"})),
+]
+
+
+@pytest.mark.parametrize(("envelope", "change", "truncation"), TRUNCATIONS)
+@pytest.mark.parametrize("soft", [None, "gone"])
+def test_a_truncated_table_is_a_row_without_a_key_in_its_place(
+    envelope: str, change: object, truncation: object, soft: str | None
+) -> None:
+    merge = {"keys": ["id"], "truncates": "apply", "soft_delete": soft}
+    staged = staged_of(merging(envelope, merge=merge), [change, truncation, None, change, truncation])
+    expected = [(1, False, False, 100), (None, True, True, 101), (1, False, False, 103), (None, True, True, 104)]
+    names = ("id", "_merge_truncate", "_merge_delete", "_kafka_offset")
+    assert rows_of(staged, *names) == expected
+    assert [(offset, kind) for offset, kind, _ in errors_of(staged)] == [(102, "unreadable_key")]
+    if soft is not None:
+        assert rows_of(staged, soft) == [(False,), (True,), (False,), (True,)]
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"envelope": "maxwell"}, "only the envelopes debezium, canal, dms"),
+        ({"envelope": "debezium", "where": "id > 1"}, "with where the stream may have the rows of several"),
+        ({"envelope": "debezium", "route": "id::VARCHAR", "routes": {"1": "/a"}}, "with route the stream"),
+        ({"envelope": "debezium", "topics": ["a", "b"]}, "with topics the stream"),
+        ({"envelope": "debezium", "topics": ["^shop"]}, "with topics the stream"),
+    ],
+)
+def test_truncated_tables_are_not_applied_where_they_may_be_one_of_several(more: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        merging(**{"merge": {"keys": ["id"], "truncates": "apply"}, **more})
