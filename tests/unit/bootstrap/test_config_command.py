@@ -237,7 +237,7 @@ def test_the_schema_takes_what_the_services_take() -> None:
         "writer: {workers: 0}",
         "logs: {level: loud}",
         "streams: []",
-        "streams: [{app_id: a, topics: [a], table: /t}]",
+        "streams: [{app_id: a, topics: [a], columns: a INT}]",
         "streams: [{app_id: a, topics: [a], table: /t, columns: a INT, unknown_fields: keep}]",
     ],
 )

@@ -14,7 +14,7 @@ from common.errors import ExitCode, StoreError, TableError
 from common.settings import Stream
 from common.spans import MAX_POSITION, Position
 from common.stage.idle import IdleFact, StreamFact, facts_to_bytes, idle_path
-from common.stage.markers import MarkerName, manifest_to_bytes
+from common.stage.markers import VERSION, MarkerName, manifest_to_bytes
 from common.stage.undeclared import UndeclaredFields
 from common.storage.store import FsspecStore
 from common.tables.urls import comparable
@@ -301,9 +301,9 @@ def test_an_empty_marker_alone_waits_for_a_table(staging: Staging, tables: Memor
     [
         (b"{not json", "unreadable_marker", ("", "bootstrap rewind")),
         (
-            b'{"version": 7}',
+            f'{{"version": {VERSION + 1}}}'.encode(),
             "newer_marker",
-            ("has format version 7; this program reads up to 6", "upgrade this service"),
+            (f"has format version {VERSION + 1}; this program reads up to {VERSION}", "upgrade this service"),
         ),
     ],
     ids=["corrupt", "of a newer release"],
