@@ -110,7 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts[:2] == ["schemas", "guids"] and len(parts) == _ID_PARTS:
             self._answer_found(self.registry.by_guid(parts[2]))
         elif parts[:1] == ["subjects"] and len(parts) == _VERSION_PARTS:
-            self._answer_found(self.registry.version(unquote(parts[1]), int(parts[3])))
+            subject = unquote(parts[1])
+            newest = len(self.registry.subjects.get(subject, []))
+            self._answer_found(self.registry.version(subject, newest if parts[3] == "latest" else int(parts[3])))
         else:
             self._answer_found(None)
 

@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from common.stage.state_files import StateFiles
     from common.tables.changes import MergeBy
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
+    from stage_writer.decode.dependency import Dependency
+    from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
     from stage_writer.shape.opening import Opens
@@ -116,7 +117,7 @@ class RecordPipeline:
             return None
         return self._decoder.body_of if self._stream.framing != "confluent_header" else None
 
-    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be decoded."""
         found = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
         if found is not None or self._keys is None or not batch.values.null_count:
@@ -216,7 +217,7 @@ class StreamConverter:
         """Returns the JSON of the record in a message, for a format that only its schema opens."""
         return self._pipeline.json_of
 
-    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
         return self._pipeline.waits(batch)
 

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.decode import Decodes
-    from stage_writer.decode.envelopes.framing import SchemaTypes, SchemaWait
+    from stage_writer.decode.dependency import Dependency
+    from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
@@ -124,7 +125,7 @@ class TablesConverter:
         """Whether Kafka's headers must be read."""
         return self._choice.needs_headers or any(group.pipeline.needs_headers for group in self._groups)
 
-    def waits(self, batch: MessageBatch) -> SchemaWait | None:
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted: the types of its messages' schemas."""
         return self._groups[0].pipeline.waits(batch)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from common.errors import ConfigError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from stage_writer.columns.following import PendingConverter
     from stage_writer.decode.binary.avro import MakeAvroPass
+    from stage_writer.decode.envelopes.framing import Covers
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.fetch.schema_registry import SchemaRegistry
     from stage_writer.stopping import Stopping
@@ -45,12 +46,21 @@ PYTHON_PASSES = Passes()
 
 
 def plain_converter(
-    settings: Settings, passes: Passes, stream: Stream, schemas: SchemaRegistry | None = None
+    settings: Settings,
+    passes: Passes,
+    stream: Stream,
+    covers: Covers | None = None,
+    *,
+    schemas: SchemaRegistry | None = None,
 ) -> RecordConverter:
-    """The converter of a stream that has its columns. Raises ConfigError."""
+    """The converter of a stream that has its columns, which ``covers`` are if a registry has them.
+
+    Raises ConfigError.
+    """
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
     inputs, schemas = record_inputs(stream, passes.avro), schemas or schemas_of(settings)
+    inputs = replace(inputs, covers=covers)
     return converter_of(stream, schemas, passes.json, inputs, limits)
 
 
@@ -74,7 +84,7 @@ def converters_of(
             if stream.columns_from is not None:
                 converters.append(pending(stream))
             elif stream.topology is None:
-                converters.append(plain_converter(settings, passes, stream, schemas))
+                converters.append(plain_converter(settings, passes, stream, schemas=schemas))
             else:
                 from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
 

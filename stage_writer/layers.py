@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.protobuf import Compile
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.envelopes.framing import SchemaTypes
+    from stage_writer.decode.envelopes.framing import Covers, SchemaTypes
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
 
@@ -69,6 +69,8 @@ class RecordInputs:
     """The content of the stream's ``schema_file``."""
     avro_pass: MakeAvroPass = no_avro_pass
     compile_protobuf: Compile | None = None
+    covers: Covers | None = None
+    """The columns of a stream that takes them from a registry."""
 
 
 NO_INPUTS = RecordInputs()
@@ -102,7 +104,7 @@ def decoder_of(
         msg = "a stream with frames needs a schema registry"
         raise TypeError(msg)
     framed = FramedDecoder if stream.framing == "confluent" else HeaderFramedDecoder
-    return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs))
+    return framed(decoder, schemas, stream.format.upper(), _make_reader(stream, inputs), inputs.covers)
 
 
 def _of_events(stream: Stream, decoder: Decodes, first_pass: MakeFirstPass) -> Decodes:

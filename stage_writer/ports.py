@@ -16,7 +16,6 @@ from stage_writer.chain_end import Lineage, Tail
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from common.errors import KafkaDeltaExpressError
     from common.schema import StructType
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
     from common.storage.pieces import Pieces
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.outbox.ports import Outlet
     from stage_writer.parquet.buffer import Buffer, StagedRows, TableFormat
 
@@ -236,17 +236,6 @@ class Workers(Protocol):
 
     def close(self) -> None:
         """Accept no more jobs; does not wait for running ones."""
-
-
-class Dependency(Protocol):
-    """A dependency that messages cannot be converted without, and that is fetched in the background."""
-
-    @property
-    def error(self) -> KafkaDeltaExpressError:
-        """What is missing, and the reason if known. Safe to read from any thread."""
-
-    def is_over(self) -> bool:
-        """Whether it is available now. Never blocks; starts a new attempt when one is due."""
 
 
 class Converts(Protocol):

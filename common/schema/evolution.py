@@ -210,3 +210,19 @@ def within(added: Iterable[Addition], room: int) -> tuple[Addition, ...]:
             kept.append(addition)
             room -= addition.size
     return tuple(kept)
+
+
+def type_at(known: DataType, steps: tuple[str, ...]) -> DataType | None:
+    """The type at a path of names, `ELEMENT` and `VALUE`; None where there is none."""
+    if not steps:
+        return known
+    match known:
+        case StructType():
+            field = known.field(steps[0])
+            return None if field is None else type_at(field.type, steps[1:])
+        case ArrayType(element):
+            return type_at(element, steps[1:])
+        case MapType(_, value):
+            return type_at(value, steps[1:])
+        case _:
+            return None

@@ -230,7 +230,7 @@ class _Inference:
         fields: list[Field] = []
         for name, inner in shape.fields.items():
             here = (*path, name)
-            why = self._why_not(name, taken)
+            why = why_no_column(name, taken)
             if why:
                 self.notes.append(f"{_path(here)} is left out: {why}")
                 continue
@@ -240,18 +240,6 @@ class _Inference:
             if inner.seen < objects and len(path) == 0:
                 self.notes.append(f"{_path(here)} is in {inner.seen:,} of {objects:,} records")
         return StructType(tuple(fields))
-
-    @staticmethod
-    def _why_not(name: str, taken: Mapping[str, str]) -> str | None:
-        if name.casefold() in taken:
-            return f"it differs from {taken[name.casefold()]} by case only"
-        if _ODD_NAME.search(name) or not name.isprintable():
-            return "Delta takes no such name without column mapping"
-        try:
-            parse_ddl(f"{quote_name(name)} STRING")
-        except SchemaError:
-            return "it cannot be a column's name"
-        return None
 
     def type_of(self, shape: JsonShape, path: tuple[str, ...]) -> DataType:  # noqa: PLR0911 - one for each case
         """The type of a place (rules 1 to 3)."""
@@ -320,6 +308,19 @@ class _Inference:
             self.notes.append(f"{_path(path)} was {what} as text each time; STRING would take any text")
             return Primitive.TIMESTAMP if zoned else Primitive.TIMESTAMP_NTZ
         return Primitive.STRING
+
+
+def why_no_column(name: str, taken: Mapping[str, str]) -> str | None:
+    """Why a field cannot be a column of that name; None if it can. ``taken`` are the other ones, by their casefold."""
+    if name.casefold() in taken:
+        return f"it differs from {taken[name.casefold()]} by case only"
+    if _ODD_NAME.search(name) or not name.isprintable():
+        return "Delta takes no such name without column mapping"
+    try:
+        parse_ddl(f"{quote_name(name)} STRING")
+    except SchemaError:
+        return "it cannot be a column's name"
+    return None
 
 
 def _path(path: tuple[str, ...]) -> str:

@@ -6,6 +6,8 @@ Rules:
    the stream that has them, with every check that a declared stream passes when the file is read.
 2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
    it is given, or `rescue` beside a setting that `evolve` cannot work with.
+3. Columns from a registry grow with its schemas, so the table does too: `evolution` is then `add` unless it is given. A
+   JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class ColumnsFrom(StrEnum):
 
     TABLE = "from_table"
     RECORDS = "from_records"
+    REGISTRY = "from_registry"
 
 
 _LIKE_ONE = re.compile(r"from_\w*")
@@ -47,11 +50,18 @@ _NOT_WITH_EVOLVE = ("jmespath", "explode", "rename", "field_names")
 
 
 def with_implied(values: object) -> object:
-    """A stream's values with those that its `columns` imply (rule 2)."""
-    if not isinstance(values, dict) or str(values.get("columns", ColumnsFrom.RECORDS)).strip() != ColumnsFrom.RECORDS:
+    """A stream's values with those that its `columns` imply (rules 2 and 3)."""
+    if not isinstance(values, dict):
         return values
-    can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE) and not _tables_with_columns(values)
-    return {"unknown_fields": "evolve" if can_evolve else "rescue", **values}
+    match str(values.get("columns", ColumnsFrom.RECORDS)).strip():
+        case ColumnsFrom.RECORDS:
+            can_evolve = not any(values.get(key) for key in _NOT_WITH_EVOLVE) and not _tables_with_columns(values)
+            return {"unknown_fields": "evolve" if can_evolve else "rescue", **values}
+        case ColumnsFrom.REGISTRY:
+            rescue = {"unknown_fields": "rescue"} if values.get("format", "json") == "json" else {}
+            return {"evolution": "add", **rescue, **values}
+        case _:
+            return values
 
 
 def _tables_with_columns(values: Mapping[str, object]) -> bool:

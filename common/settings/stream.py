@@ -73,7 +73,8 @@ class Stream(Section):
         min_length=1,
         description="The record's fields and their types, as in Spark's `CREATE TABLE`; `unknown_fields` is "
         "about all other fields. Or where they come from: `from_table` takes the table's columns and follows them, "
-        "`from_records` infers them from the stream's first records. See [schema.md](schema.md).",
+        "`from_records` infers them from the stream's first records, `from_registry` takes those of the schemas in the "
+        "`schema_registry`. See [schema.md](schema.md).",
         examples=["id BIGINT, amount DOUBLE", "from_table"],
     )
     topology: str | None = Field(

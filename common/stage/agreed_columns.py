@@ -45,6 +45,8 @@ class AgreedColumns:
     created_ms: int
     formats: Mapping[str, str] = field(default_factory=dict)
     """The forms of values that the columns' types leave open, by path, as `formats` of a stream."""
+    schema_ids: tuple[int | str, ...] = ()
+    """The schemas of a registry whose fields are among the columns: ids, or GUIDs."""
 
     @property
     def path(self) -> str:
@@ -60,6 +62,7 @@ class AgreedColumns:
             formats=dict(self.formats),
             source=self.source,
             created_ms=self.created_ms,
+            schema_ids=list(self.schema_ids),
         )
         return stored.model_dump_json(indent=2).encode()
 
@@ -73,7 +76,8 @@ class AgreedColumns:
                 columns = schema_from_json(stored.columns)
             except SchemaError as error:
                 raise ValueError(error.problem) from error
-        return cls(stored.app_id, version, columns, stored.source, stored.created_ms, stored.formats)
+        ids = tuple(stored.schema_ids)
+        return cls(stored.app_id, version, columns, stored.source, stored.created_ms, stored.formats, ids)
 
 
 def folder_of(app_id: str) -> str:
@@ -100,3 +104,4 @@ class _StoredColumns(Stored):
     formats: dict[str, str] = Field(default_factory=dict)
     source: str
     created_ms: int
+    schema_ids: list[int | str] = Field(default_factory=list)

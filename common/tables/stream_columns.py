@@ -4,7 +4,8 @@ Rules:
 
 1. `columns: from_table`: the table is the truth. Nothing is kept in the stage, and a table that is missing is an error.
 2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
-   of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed.
+   of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed. With
+   `evolution: widen`, the types of a registry count: the table gets them.
 3. A table's partitioning is the stream's, unless the settings have one.
 """
 
@@ -17,6 +18,7 @@ from common.schema import to_ddl
 from common.schema.evolution import NO_COLUMNS, additions, restricted, with_additions
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns_from import ColumnsFrom
+from common.settings.loading import Evolution
 from common.settings.with_columns import with_columns
 from common.stage.agreed_columns import agreed_columns
 from common.tables.delta_log import read_table_state
@@ -61,7 +63,9 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
 
 def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
     """The stream with the columns that its writers agreed on (rules 2 and 3). Raises ConfigError."""
-    columns = extended(table_columns(stream, state), agreed.columns, only_wanted=True)
+    columns = agreed.columns
+    if stream.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
+        columns = extended(table_columns(stream, state), columns, only_wanted=True)
     partition_by = None if state is None else state.partition_by
     return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
 

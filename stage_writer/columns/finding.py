@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.schema.inference import JsonShape
     from common.settings import Stream
+    from stage_writer.decode.envelopes.framing import SchemaKey
+
+
+@dataclass(frozen=True, slots=True)
+class FoundColumns:
+    """A stream with its columns."""
+
+    stream: Stream
+    ids: frozenset[SchemaKey] = frozenset()
+    """The schemas of a registry whose fields are among the columns."""
 
 
 class FindsColumns(Protocol):
@@ -31,8 +41,11 @@ class FindsColumns(Protocol):
     def stream(self) -> Stream:
         """The stream as its settings have it."""
 
-    def find(self) -> Stream:
-        """The stream with its columns as they are now. Raises KafkaDeltaExpressError."""
+    def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
+        """The stream with its columns as they are now, and with those of schemas that its records name.
+
+        Raises KafkaDeltaExpressError.
+        """
 
     def known(self) -> Stream | None:
         """The same without agreeing on anything; None where nothing was agreed on yet."""
@@ -43,7 +56,7 @@ class FindsColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnFinder:
-    """A `FindsColumns` over the real stores."""
+    """A `FindsColumns` of a stream with columns from its table, or from records."""
 
     stream: Stream
     stage: ObjectStore
@@ -64,17 +77,17 @@ class ColumnFinder:
         found = self._proposed()
         return None if found is None else found[1]
 
-    def find(self) -> Stream:
+    def find(self, ids: frozenset[SchemaKey] = frozenset()) -> FoundColumns:  # noqa: ARG002 - the port's
         """See the port."""
         while True:
             known = self.known()
             if known is not None:
-                return known
+                return FoundColumns(known)
             found = self._proposed()
             if found is None:
                 raise nothing_to_infer_from(self.stream)
             if agree_on(self.stage, found[0]):
-                return found[1]
+                return FoundColumns(found[1])
 
     def _proposed(self) -> tuple[AgreedColumns, Stream] | None:
         """The proposal, and the stream with it; None where nothing is known of its records."""
@@ -107,7 +120,7 @@ def require_known(finder: FindsColumns) -> Stream:
     known = finder.known()
     if known is None:
         app_id = finder.stream.app_id
-        msg = f"the columns of {app_id} are not known yet: its writer takes them from the first records"
+        msg = f"the columns of {app_id} are not known yet: its writer finds them with the first records"
         raise ConfigError(msg, "run the writer first")
     return known
 
@@ -116,5 +129,5 @@ def columns_text(stream: Stream, found: Stream | None) -> str:
     """What `check` shows of a stream's columns."""
     source = "" if stream.columns_from is None else stream.columns_from.value
     if found is None:
-        return f"ok: {stream.app_id}: {source}: no record yet; they are inferred from the first ones"
+        return f"ok: {stream.app_id}: {source}: none yet; they are found with the first records"
     return f"ok: {stream.app_id}: {source}: {found.columns}"

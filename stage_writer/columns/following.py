@@ -9,6 +9,8 @@ Rules:
 3. Columns of a table are looked at every half minute. New ones are used from the next buffer on, because all rows of a
    file have the same columns.
 4. Columns that the stream's settings cannot use (a partition column is gone) are reported, and those before stay.
+5. Columns of a registry are those of the schemas that records name: records of a schema that they do not cover wait
+   until they do, and are then decoded into a new buffer. So a new field is in its column from its first record.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from common.backoff import Backoff
-from common.errors import ConfigError, KafkaDeltaExpressError
+from common.errors import ConfigError, KafkaDeltaExpressError, RegistryError
 from common.settings.columns_from import ColumnsFrom
+from stage_writer.decode.envelopes.framing import schema_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,12 +34,13 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from stage_writer.columns.finding import FindsColumns
+    from stage_writer.columns.finding import FindsColumns, FoundColumns
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.envelopes.framing import SchemaKey
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import Converter
 
-    MakeConverter = Callable[[Stream], Converter]
+    MakeConverter = Callable[[Stream, "CoveredSchemas | None"], Converter]
 
 LOOK_AT_TABLES_S = 30.0
 
@@ -50,7 +54,8 @@ def in_thread(work: Callable[[], None]) -> None:
 class _Attempt:
     """One search, whose outcome is set in its thread, last of all."""
 
-    outcome: Stream | KafkaDeltaExpressError | None = None
+    ids: frozenset[SchemaKey]
+    outcome: FoundColumns | KafkaDeltaExpressError | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +73,9 @@ class FollowedColumns:
     """Why the last attempt failed."""
     wanted: bool = False
     """Whether records wait for the columns."""
+    covered: frozenset[SchemaKey] = frozenset()
+    """The schemas of a registry whose fields are among the columns."""
+    _wanted_ids: frozenset[SchemaKey] = frozenset()
     _attempt: _Attempt | None = None
     _look_at_s: float = 0.0
     _backoff: Backoff = field(default_factory=Backoff)
@@ -81,48 +89,72 @@ class FollowedColumns:
         attempt = self._attempt
         if attempt is None:
             if self._is_due():
-                self._attempt = attempt = _Attempt()
+                self._attempt = attempt = _Attempt(self._wanted_ids)
                 self.start(partial(self._search, attempt))
             return None
         if attempt.outcome is None:
             return None
         self._attempt = None
-        return self._ended(attempt.outcome)
+        return self._ended(attempt)
+
+    def want(self, ids: Collection[SchemaKey] = ()) -> None:
+        """Find the columns, with those of these schemas."""
+        self.wanted = True
+        new = frozenset(ids) - self.covered
+        if not self._wanted_ids.issuperset(new):
+            self._wanted_ids |= new
+            self._look_at_s = self._look_at_s if self.problem is not None else 0.0
 
     def _is_due(self) -> bool:
         follows = self.finder.stream.columns_from is ColumnsFrom.TABLE
-        is_wanted = follows if self.found is not None else self.wanted
+        is_wanted = follows or bool(self._wanted_ids) if self.found is not None else self.wanted
         return is_wanted and self.clock.monotonic_s() >= self._look_at_s
 
     def _search(self, attempt: _Attempt) -> None:
         try:
-            attempt.outcome = self.finder.find()
+            attempt.outcome = self.finder.find(attempt.ids)
         except KafkaDeltaExpressError as error:
             attempt.outcome = error
         except Exception as error:  # noqa: BLE001 - the loop must hear of it, in whichever form it comes
             attempt.outcome = KafkaDeltaExpressError(f"columns not found: {type(error).__name__}: {error}")
 
-    def _ended(self, outcome: Stream | KafkaDeltaExpressError) -> Converter | None:
-        now_s, app_id = self.clock.monotonic_s(), self.finder.stream.app_id
+    def _ended(self, attempt: _Attempt) -> Converter | None:
+        now_s, app_id, outcome = self.clock.monotonic_s(), self.finder.stream.app_id, attempt.outcome
+        if outcome is None:
+            return None
         if not isinstance(outcome, KafkaDeltaExpressError):
             try:
-                return self._taken(outcome, now_s)
+                new = self._taken(outcome, attempt, now_s)
             except ConfigError as error:  # rule 4
                 outcome = error
+            else:
+                if self.problem is None:
+                    return new
+                outcome = self.problem
         pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if self.found is not None else 0.0)
         self.problem, self._look_at_s = outcome, now_s + pause_s
         self.log.warning("columns not found, trying again", app_id=app_id, problem=outcome.problem, retry_in_s=pause_s)
         return None
 
-    def _taken(self, stream: Stream, now_s: float) -> Converter | None:
+    def _taken(self, found: FoundColumns, attempt: _Attempt, now_s: float) -> Converter | None:
+        """The conversion for what was found. Sets `problem` if that lacks a schema which records wait for."""
         self._look_at_s = now_s + LOOK_AT_TABLES_S
-        new = None
-        if stream != self.found:
-            new = self.make(stream)
+        new, before, stream = None, self.found, found.stream
+        self.covered |= found.ids
+        if stream != before:
+            registered = self.finder.stream.columns_from is ColumnsFrom.REGISTRY
+            new = self.make(stream, CoveredSchemas(self, stream.columns, self.covered) if registered else None)
             self.found = stream
             source = self.finder.stream.columns
             self.log.info("columns found", app_id=stream.app_id, columns=stream.columns, source=source)
+        lacking = (attempt.ids & self._wanted_ids) - self.covered
         self.problem = None
+        if lacking and before is not None:
+            msg = f"the registry has no schema {', '.join(sorted(map(str, lacking)))} for {stream.app_id}"
+            self.problem = RegistryError(msg, "register it again, as the producers have it")
+            return None
+        self._wanted_ids -= attempt.ids
+        self._look_at_s = now_s if self._wanted_ids else self._look_at_s
         self._backoff.reset()
         return new
 
@@ -141,19 +173,50 @@ class StreamColumns:
 
 @dataclass(frozen=True, slots=True)
 class ColumnsWait:
-    """A `stage_writer.ports.Dependency` on a stream's columns."""
+    """A `Dependency` on a stream's columns, with those of some schemas."""
 
     columns: FollowedColumns
+    ids: frozenset[SchemaKey] = frozenset()
+
+    @property
+    def changes_columns(self) -> bool:
+        """See the port."""
+        return True
 
     @property
     def error(self) -> KafkaDeltaExpressError:
         """What is missing."""
-        msg = f"the columns of {self.columns.finder.stream.app_id} are being inferred from its first records"
+        app_id = self.columns.finder.stream.app_id
+        msg = f"the columns of {app_id} are being inferred from its first records"
+        if self.ids:
+            msg = f"the columns of {app_id} for the schema {', '.join(sorted(map(str, self.ids)))} are being looked up"
         return self.columns.problem or KafkaDeltaExpressError(msg, "see whether Kafka and the stage's store answer")
 
     def is_over(self) -> bool:
         """Whether they are known."""
-        return self.columns.found is not None
+        return self.columns.found is not None and self.columns.covered.issuperset(self.ids)
+
+
+class CoveredSchemas:
+    """A `stage_writer.decode.envelopes.framing.Covers` of one conversion (rule 5)."""
+
+    def __init__(self, columns: FollowedColumns, used: str, ids: frozenset[SchemaKey]) -> None:
+        """``used`` are the columns of the conversion, which have the fields of the schemas ``ids``."""
+        self._columns = columns
+        self._used = used
+        self._ids = ids
+
+    def waits(self, ids: Collection[SchemaKey]) -> ColumnsWait | None:
+        """See the port."""
+        new = frozenset(ids) - self._ids
+        found = self._columns.found
+        if new and found is not None and found.columns == self._used:  # a schema may add no field
+            self._ids |= self._columns.covered
+            new -= self._ids
+        if not new:
+            return None
+        self._columns.want(new)
+        return ColumnsWait(self._columns, new)
 
 
 class PendingConverter:
@@ -187,12 +250,14 @@ class PendingConverter:
         reads_them = bool(stream.include) or stream.framing == "confluent_header"
         return reads_them or any("headers" in text.casefold() for text in texts if text is not None)
 
-    def waits(self, batch: MessageBatch) -> ColumnsWait:  # noqa: ARG002 - the port's signature
+    def waits(self, batch: MessageBatch) -> ColumnsWait:
         """The stream's columns, which are wanted from now on."""
         if self.columns is None:
             msg = f"nothing finds the columns of {self._stream.app_id}"
             raise TypeError(msg)
-        self.columns.wanted = True
+        is_registered = self._stream.columns_from is ColumnsFrom.REGISTRY
+        in_headers = self._stream.framing == "confluent_header"
+        self.columns.want(schema_keys(batch, in_headers=in_headers) if is_registered else ())
         return ColumnsWait(self.columns)
 
     def at(self, gained: StructType) -> PendingConverter:  # noqa: ARG002

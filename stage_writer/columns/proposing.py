@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.schema import ArrayType, DataType, MapType, Primitive, StructType
-from common.schema.evolution import additions, with_additions, within
+from common.schema import Primitive, StructType
+from common.schema.evolution import additions, type_at, with_additions, within
 from common.schema.inference import inferred
 from common.settings.columns import made_columns
 from common.settings.formats import path_steps
@@ -48,19 +48,4 @@ def are_events(records: JsonShape) -> bool:
 
 def _usable(columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:
     """The forms of columns that are text: another type may be the table's."""
-    return {path: form for path, form in formats.items() if _type_at(columns, path_steps(path)) is Primitive.STRING}
-
-
-def _type_at(known: DataType, steps: tuple[str, ...]) -> DataType | None:
-    if not steps:
-        return known
-    match known:
-        case StructType():
-            field = known.field(steps[0])
-            return None if field is None else _type_at(field.type, steps[1:])
-        case ArrayType(element):
-            return _type_at(element, steps[1:])
-        case MapType(_, value):
-            return _type_at(value, steps[1:])
-        case _:
-            return None
+    return {path: form for path, form in formats.items() if type_at(columns, path_steps(path)) is Primitive.STRING}

@@ -5,13 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from structlog import get_logger
+
+from common.protoc import compile_protobuf
+from common.settings.columns_from import ColumnsFrom
 from common.settings.stores import stage_store, table_stores
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.columns.finding import ColumnFinder, columns_text, require_known
 from stage_writer.columns.following import FollowedColumns, PendingConverter, StreamColumns
+from stage_writer.columns.registered import RegistryFinder
 from stage_writer.columns.sampling import sample_records
 from stage_writer.convert import table_format
+from stage_writer.fetch.schema_registry import SchemaRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock
     from common.settings import Settings, Stream
+    from stage_writer.columns.finding import FindsColumns
     from stage_writer.columns.following import MakeConverter
     from stage_writer.ports import Converter
 
@@ -33,16 +40,22 @@ class ColumnsOfStreams:
         self._clock = clock
         stage = stage_store(settings)
         open_table = table_stores(settings)
-        sample = partial(sample_records, settings)
-        self._finders = {
-            stream.app_id: ColumnFinder(stream, stage, open_table, sample, clock)
-            for stream in settings.streams
-            if stream.columns_from is not None
-        }
+        sample, open_registry = partial(sample_records, settings), partial(_registry, settings, clock)
+        self._finders: dict[str, FindsColumns] = {}
+        for stream in settings.streams:
+            if stream.columns_from is ColumnsFrom.REGISTRY:
+                finder: FindsColumns = RegistryFinder(stream, stage, open_table, open_registry, compile_protobuf, clock)
+                self._finders[stream.app_id] = finder
+            elif stream.columns_from is not None:
+                self._finders[stream.app_id] = ColumnFinder(stream, stage, open_table, sample, clock)
 
     def known(self) -> Settings:
-        """The settings with the columns that are known now. Raises KafkaDeltaExpressError."""
-        return self._with(lambda finder: finder.known())
+        """The settings with the columns that are known now, before a record is read. Raises KafkaDeltaExpressError.
+
+        Those of a registry are known once a record names its schema.
+        """
+        registry = ColumnsFrom.REGISTRY
+        return self._with(lambda finder: None if finder.stream.columns_from is registry else finder.known())
 
     def previewed(self) -> Settings:
         """The settings with the columns that a writer would use now. Raises KafkaDeltaExpressError."""
@@ -52,7 +65,7 @@ class ColumnsOfStreams:
         """The settings with the columns of one stream. Raises ConfigError while they are not known."""
         return self._with(lambda finder: require_known(finder) if finder.stream.app_id == app_id else finder.stream)
 
-    def _with(self, find: Callable[[ColumnFinder], Stream | None]) -> Settings:
+    def _with(self, find: Callable[[FindsColumns], Stream | None]) -> Settings:
         """The settings with the streams that were found; the others are as they were."""
         if not self._finders:
             return self._settings
@@ -89,3 +102,9 @@ class ColumnsOfStreams:
 def pending(stream: Stream) -> PendingConverter:
     """The converter of a stream whose columns are not known yet."""
     return PendingConverter(stream, table_format(stream.dead_letters, TableKind.DEAD_LETTERS, DEAD_LETTER_SCHEMA, ()))
+
+
+def _registry(settings: Settings, clock: Clock) -> SchemaRegistry:
+    """A client that remembers nothing of earlier attempts, and waits for no answer longer than a request does."""
+    types = ("JSON", "AVRO", "PROTOBUF")
+    return SchemaRegistry(settings.schema_registry, clock, get_logger(), 0.0, resolves=types)

@@ -58,6 +58,7 @@ class _Schema(Protocol):
 
 class _Version(Protocol):
     schema: _Schema
+    schema_id: int | None
 
 
 class _Client(Protocol):
@@ -66,6 +67,8 @@ class _Client(Protocol):
     def get_schema_by_guid(self, guid: str) -> _Schema: ...
 
     def get_version(self, subject_name: str, version: int) -> _Version: ...
+
+    def get_latest_version(self, subject_name: str) -> _Version: ...
 
     def get_schema_types(self) -> list[str]: ...
 
@@ -107,6 +110,20 @@ class SchemaRegistry:
                 raise self._refusal(error) from error
         except Exception as error:  # the client lets its HTTP library's errors through
             raise self._refusal(error) from error
+
+    def latest_of(self, subject: str) -> tuple[int, RegisteredSchema] | None:
+        """The newest schema of a subject, with its id; None without one. Waits for the answer; raises RegistryError."""
+        found: list[_Version] = []
+
+        def ask() -> _Schema:
+            found.append(self._client.get_latest_version(subject))
+            return found[0].schema
+
+        schema = self._answer(ask)
+        registered = None if schema is None else self._registered(schema)
+        if registered is None or not found or found[0].schema_id is None:
+            return None
+        return found[0].schema_id, registered
 
     def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each schema is known; see the port. Called by one thread."""
@@ -187,8 +204,10 @@ class SchemaRegistry:
     def _asked(self, schema: SchemaKey) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""
         found = self._answer(lambda: self._schema(schema))
-        if found is None:
-            return None
+        return None if found is None else self._registered(found)
+
+    def _registered(self, found: _Schema) -> RegisteredSchema | None:
+        """The schema with what it refers to; None where the registry does not have all of that."""
         kind = found.schema_type or "AVRO"  # the registry may omit the default
         references: dict[str, str] = {}
         if kind in self._resolves and not self._add_references(found, references):

@@ -1,4 +1,4 @@
-"""Partitions whose messages cannot be converted yet: the schema registry has not returned their schemas.
+"""Partitions whose messages cannot be converted yet: their schemas, or the columns for them, are not known.
 
 Rules:
 
@@ -8,6 +8,7 @@ Rules:
 2. While it waits, the end that Kafka reports for it does not count: records before that end were dropped.
 3. A long-running writer waits until the dependency is available, and its health page reports what it waits for. A run
    that is to catch up and exit gives up after a while, with the error.
+4. All rows of a file have the same columns. Where messages wait for other columns, what is buffered is flushed first.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import Dependency, RecordSource
+    from stage_writer.ports import RecordSource
 
 GIVE_UP_AFTER_S = 240.0
 
@@ -49,7 +51,7 @@ class DependencyWaits:
             wait = owned.wait
             if wait is None:
                 continue
-            if wait.is_over():
+            if wait.is_over() and (owned.buffer.is_empty or not wait.changes_columns):
                 owned.wait = None
                 self._source.seek(owned.source, owned.buffer.end)
                 if not owned.paused:

@@ -14,13 +14,13 @@ from stage_writer.partitions.resume_points import ResumePoint
 if TYPE_CHECKING:
     from common.spans import TopicPartition
     from stage_writer.chain_end import Lineage, Tail
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.outbox.ports import Outlet
     from stage_writer.parquet.buffer import Buffer
     from stage_writer.partitions.flush_decision import FlushLimits, FlushReason
     from stage_writer.ports import (
         ClaimGuard,
         Converter,
-        Dependency,
         Flushing,
         FlushJob,
         Incompatible,
@@ -83,6 +83,11 @@ class AssignedPartition:
         """Where its chain ends."""
         return ResumePoint(self.tail, self.buffer.end if self.tail is None else self.tail.end, self.lineage)
 
+    @property
+    def waits_for_columns(self) -> bool:
+        """Whether what is read next needs other columns than its buffer has."""
+        return self.wait is not None and self.wait.changes_columns
+
     def continues(self, stage: WriterStage) -> bool:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
@@ -124,7 +129,7 @@ class AssignedPartition:
             flight is not None,
             held,
             self.age_share,
-            self.stop is not None or (self.task is not None and self.task.wants_flush),
+            self.stop is not None or self.waits_for_columns or (self.task is not None and self.task.wants_flush),
             limits,
         )
 

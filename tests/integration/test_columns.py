@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from common.errors import ExitCode
+from devservices.schema_registry import running_registry
 from tests.integration import in_process
 
 if TYPE_CHECKING:
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+SENT = dt.datetime(2024, 2, 29, tzinfo=dt.UTC)
 
 
 def test_columns_come_from_the_records_and_then_from_the_table(
@@ -83,3 +91,57 @@ def test_columns_come_from_the_records_and_then_from_the_table(
         '{"id":4,"_rescued":"{\\"new\\":1}","late":false}',
         '{"id":5,"new":1.25}',
     ]
+
+
+def test_columns_come_from_the_registry_and_a_new_field_is_in_its_column_from_its_first_record(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic, table = new_topic(1), f"{tmp_path}/orders"
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    context = SerializationContext(topic, MessageField.VALUE)
+    fields: list[dict[str, object]] = [{"name": "id", "type": "int"}, {"name": "sent", "type": MILLIS}]
+    with running_registry() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+
+        def produce(*records: dict[str, object]) -> None:
+            schema = {"type": "record", "name": "Order", "fields": fields}
+            serialize = AvroSerializer(client, json.dumps(schema))
+            for record in records:
+                producer.produce(topic, serialize({"sent": SENT, **record}, context))
+            assert producer.flush(120) == 0
+
+        config = programs.config(
+            {
+                "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+                "schema_registry": {"url": registry.url},
+                "stage": {"url": f"{tmp_path}/stage"},
+                "writer": {"group_id": topic, "http": None},
+                "loader": {"http": None},
+                "streams": [
+                    {
+                        "app_id": "orders",
+                        "topics": [topic],
+                        "table": table,
+                        "columns": "from_registry",
+                        "format": "avro",
+                        "framing": "confluent",
+                        "kafka_columns": False,
+                    }
+                ],
+            }
+        )
+        produce({"id": 1})
+        columns = "orders: from_registry: id INT, sent TIMESTAMP"
+        assert columns in programs.succeed("stage-writer", "check", config)
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        report = in_process.load(config, spark)
+        assert (report.failure, report.held) == (None, {})
+        produce({"id": 2})
+        fields.append({"name": "price", "type": ["null", "double"], "default": None})
+        produce({"id": 3, "price": 1.5}, {"id": 4, "price": None})
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        report = in_process.load(config, spark)
+        assert (report.failure, report.held) == (None, {})
+        assert f"{columns}, price DOUBLE" in programs.succeed("delta-loader", "check", config)
+    rows = spark.read.format("delta").load(table).orderBy("id").selectExpr("id", "year(sent)", "price").collect()
+    assert [tuple(row) for row in rows] == [(1, 2024, None), (2, 2024, None), (3, 2024, 1.5), (4, 2024, None)]

@@ -53,9 +53,10 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A `stage_writer.ports.Wait`."""
+    """A `Dependency`."""
 
     registry: Registry
+    changes_columns: bool = False
 
     @property
     def error(self) -> RegistryError:

@@ -1,10 +1,10 @@
 """Columns that a stream does not declare: from its table, or from its first records, for writers and a loader."""
 
+from __future__ import annotations
+
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,23 +16,26 @@ from common.metrics import Metrics
 from common.schema import Primitive, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.evolution import Addition
 from common.schema.inference import JsonShape
-from common.settings import Settings
+from common.settings import Settings, Stream
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.stage.evolved import latest
 from common.storage.store import FsspecStore
 from common.tables.stream_columns import found_columns
 from delta_loader.load.ports import Ports
-from delta_loader.load.report import StreamReport
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
-from stage_writer.columns.finding import ColumnFinder, columns_text
-from stage_writer.columns.following import LOOK_AT_TABLES_S, FollowedColumns, PendingConverter, StreamColumns
+from stage_writer.columns.finding import ColumnFinder, FindsColumns, columns_text
+from stage_writer.columns.following import (
+    LOOK_AT_TABLES_S,
+    CoveredSchemas,
+    FollowedColumns,
+    PendingConverter,
+    StreamColumns,
+)
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import converter_of
-from stage_writer.decode.batch import MessageBatch
-from stage_writer.loop import StageWriter
 from stage_writer.runtime import Attachments
 from stage_writer.schemas import LOOK_AT_SCHEMAS_S
 from stage_writer.stage.staging import ObjectStage
@@ -43,6 +46,13 @@ from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from delta_loader.load.report import StreamReport
+    from stage_writer.columns.following import MakeConverter
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.loop import StageWriter
     from stage_writer.ports import Converter
 
 FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number in range(2))
@@ -57,7 +67,8 @@ class Group(LonelyMember):
 
     def _batch(self, source: TopicPartition) -> MessageBatch:
         batch = super()._batch(source)
-        values = [json.dumps(self.values[offset]).encode() for offset in batch.offsets.tolist()]
+        found = [self.values[offset] for offset in batch.offsets.tolist()]
+        values = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in found]
         return replace(batch, values=pa.array(values, pa.binary()))
 
 
@@ -131,10 +142,16 @@ class World:
     def writer(self, source: TopicPartition = FIRST, *sampled: object) -> Writer:
         """One that starts now, as `stage-writer run` wires it; threads run in turn."""
         sample = Sample(list(sampled))
-        finder, log = self.finder(sample), structlog.get_logger()
-        known = finder.known()
-        converter: Converter = pending(finder.stream) if known is None else converter_of(known)
-        followed = FollowedColumns(finder, converter_of, self.clock, log, known, start=lambda work: work())
+        finder = self.finder(sample)
+        return self.started(finder, made, finder.known(), source, sample)
+
+    def started(
+        self, finder: FindsColumns, make: MakeConverter, known: Stream | None, source: TopicPartition, sample: Sample
+    ) -> Writer:
+        """A writer with these columns."""
+        log = structlog.get_logger()
+        converter: Converter = pending(finder.stream) if known is None else make(known, None)
+        followed = FollowedColumns(finder, make, self.clock, log, known, start=lambda work: work())
         if isinstance(converter, PendingConverter):
             converter.columns = followed
         group = Group(self.clock, source)
@@ -194,11 +211,18 @@ class World:
         return None if found is None else to_ddl(found.columns)
 
 
+def made(stream: Stream, covers: CoveredSchemas | None) -> Converter:
+    assert covers is None
+    return converter_of(stream)
+
+
 def settings_of(folder: Path | str, **stream: object) -> Settings:
     content = content_of({"kafka_columns": False, **stream}, folder=str(folder))
     (only,) = instance(list, content["streams"])
     if "columns" not in stream:
         del only["columns"]
+    if "framing" in stream:
+        content["schema_registry"] = {"url": "http://127.0.0.1:1"}
     return Settings.model_validate(content, by_alias=True)
 
 
@@ -324,7 +348,7 @@ def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) 
         assert agree_on(world.stage, AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0))
         return Sample([{"id": 1}])(stream)
 
-    assert world.finder(beaten).find().columns == "id STRING"
+    assert world.finder(beaten).find().stream.columns == "id STRING"
 
 
 def test_a_table_that_is_there_comes_first(tmp_path: Path) -> None:
@@ -479,7 +503,7 @@ def test_a_table_with_columns_of_its_own_has_these_and_what_they_lack_is_rescued
 def test_what_check_shows(tmp_path: Path) -> None:
     world = from_records(tmp_path)
     stream = world.settings.streams[0]
-    assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are inferred from the first ones")
+    assert columns_text(stream, world.finder(Sample([])).preview()).endswith("they are found with the first records")
     found = world.finder(Sample([{"id": 1}])).preview()
     assert columns_text(stream, found) == "ok: orders: from_records: id BIGINT"
 
@@ -536,9 +560,8 @@ def test_headers_that_rows_will_need_are_read_from_the_start(stream: dict[str, o
 @pytest.mark.parametrize(
     ("stream", "words"),
     [
-        ({"columns": "from_registry"}, "write from_table, from_records, or the columns"),
         ({"format": "avro", "framing": "confluent"}, "infers them from JSON, but format is avro"),
-        ({"columns": "from_tabel"}, "write from_table, from_records, or the columns"),
+        ({"columns": "from_tabel"}, "write from_table, from_records, from_registry, or the columns"),
         ({"columns": "from_kafka"}, "write from_table, from_records"),
         ({"columns": "from_table", "unknown_fields": "evolve"}, "write columns: from_records"),
         ({"columns": "from_table", "rename": {"a": "b"}}, "rename gives columns other names"),
@@ -569,8 +592,9 @@ def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
         "formats": {"x.y": "json"},
         "source": "from_records",
         "created_ms": 7,
+        "schema_ids": [],
     }
-    del stored["formats"]
+    del stored["formats"], stored["schema_ids"]
     data = json.dumps({**stored, "later": 1}).encode()
     assert AgreedColumns.from_bytes(path, 3, data) == replace(agreed, formats={})
     store.write("columns/a%2Fb/00000000000000000004.json", b'{"version": 2}')

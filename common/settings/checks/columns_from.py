@@ -28,6 +28,9 @@ def check_columns_from(stream: Stream) -> None:
     if source is ColumnsFrom.RECORDS:
         _check_inferred(stream)
         return
+    if source is ColumnsFrom.REGISTRY:
+        _check_registered(stream)
+        return
     if stream.evolves:
         msg = (
             "columns is from_table, so the table's columns are the stream's, and unknown_fields: evolve adds columns "
@@ -49,6 +52,19 @@ def _check_inferred(stream: Stream) -> None:
             f"columns is from_records, as it is unless it is given, and infers them from JSON, but format is "
             f"{stream.format}; write columns: from_table, or the columns as in CREATE TABLE"
         )
+        raise ValueError(msg)
+
+
+def _check_registered(stream: Stream) -> None:
+    problems = {
+        "messages name no schema of a registry; write framing: confluent": stream.framing == "none",
+        "unknown_fields is evolve, and the registry has the fields; write rescue, or ignore": stream.evolves,
+        "schema_file has a schema too; leave schema_file out": stream.schema_file is not None,
+        "tables have columns of their own; write columns there": stream.has_several_columns,
+        f"envelope is {stream.envelope}; write the columns of its rows": stream.envelope not in {"plain", "debezium"},
+    }
+    for problem in (problem for problem, is_so in problems.items() if is_so):
+        msg = f"columns is from_registry, and {problem}"
         raise ValueError(msg)
 
 

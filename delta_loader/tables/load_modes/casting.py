@@ -24,7 +24,6 @@ from common.schema.evolution import additions, with_additions
 from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import (
     INTEGER_BITS,
-    MAX_DECIMAL_PRECISION,
     ArrayType,
     DataType,
     DecimalType,
@@ -33,6 +32,7 @@ from common.schema.types import (
     Primitive,
     StructType,
 )
+from common.schema.widening import FRACTIONS, widened
 from common.tables.table_features import GENERATED, IDENTITY
 from delta_loader.tables.load_modes.variants import staged_form
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ELEMENT, KEY, VALUE = "element", "key", "value"
-_FRACTIONS = (Primitive.FLOAT, Primitive.DOUBLE)
-_DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
 """Digits before the decimal point of the narrowest DECIMAL that Delta widens an integer to."""
 
 
@@ -176,7 +174,7 @@ def _is_castable(table: DataType, staged: DataType) -> bool:
 
 
 def _is_number(data_type: DataType) -> bool:
-    return isinstance(data_type, DecimalType) or data_type in INTEGER_BITS or data_type in _FRACTIONS
+    return isinstance(data_type, DecimalType) or data_type in INTEGER_BITS or data_type in FRACTIONS
 
 
 def widenings(table: StructType, staged: StructType) -> tuple[Widening, ...]:
@@ -205,43 +203,3 @@ def _widenings(path: tuple[str, ...], table: DataType, staged: DataType) -> Iter
             wider = widened(table, staged)
             if wider is not None and wider != table:
                 yield Widening(path, wider)
-
-
-def widened(table: DataType, staged: DataType) -> DataType | None:
-    """The narrowest type that Delta widens a table's type to and that takes a staged one; None if there is none."""
-    found: DataType | None = None
-    match table, staged:
-        case _ if table == staged:
-            found = table
-        case Primitive(), Primitive():
-            found = _widened_primitive(table, staged)
-        case DecimalType(), DecimalType():
-            found = _decimal(max(table.precision - table.scale, staged.precision - staged.scale), table, staged)
-        case DecimalType(), Primitive() if staged in _DIGITS:
-            found = _decimal(max(table.precision - table.scale, _DIGITS[staged]), table)
-        case Primitive(), DecimalType() if table in _DIGITS:
-            found = _decimal(max(staged.precision - staged.scale, _DIGITS[table]), staged)
-        case _:
-            found = None
-    return found
-
-
-def _widened_primitive(table: Primitive, staged: Primitive) -> Primitive | None:
-    small = {Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER}
-    found: Primitive | None = None
-    if table in INTEGER_BITS and staged in INTEGER_BITS:
-        found = max(table, staged, key=INTEGER_BITS.__getitem__)
-    elif table in small and staged in _FRACTIONS:
-        found = Primitive.DOUBLE
-    elif table in _FRACTIONS and (staged in small or staged in _FRACTIONS):
-        is_float = table is Primitive.FLOAT and staged in {Primitive.FLOAT, Primitive.BYTE, Primitive.SHORT}
-        found = Primitive.FLOAT if is_float else Primitive.DOUBLE
-    elif (table, staged) == (Primitive.DATE, Primitive.TIMESTAMP_NTZ):
-        found = Primitive.TIMESTAMP_NTZ
-    return found
-
-
-def _decimal(whole_digits: int, *types: DecimalType) -> DecimalType | None:
-    scale = max(one.scale for one in types)
-    precision = whole_digits + scale
-    return DecimalType(precision, scale) if precision <= MAX_DECIMAL_PRECISION else None

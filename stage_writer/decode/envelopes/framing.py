@@ -25,15 +25,16 @@ from stage_writer.decode.blocks import in_place
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from common.errors import RegistryError
     from common.schema import StructType
-    from stage_writer.decode.batch import Messages
+    from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
+    from stage_writer.decode.dependency import Dependency
 
     SchemaKey = int | str
     """A schema's id, or its GUID."""
@@ -81,12 +82,24 @@ class SchemaTypes(Protocol):
         """A schema whose type is known."""
 
 
+class Covers(Protocol):
+    """The columns of a stream that follow the schemas of its records."""
+
+    def waits(self, ids: Collection[SchemaKey]) -> Dependency | None:
+        """What must be over before records of these schemas are decoded; None where the columns have their fields."""
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaWait:
-    """A `stage_writer.ports.Wait` for the types of some schemas."""
+    """A `Dependency` on the types of some schemas."""
 
     ids: tuple[SchemaKey, ...]
     schemas: SchemaTypes
+
+    @property
+    def changes_columns(self) -> bool:
+        """No: the columns stay."""
+        return False
 
     @property
     def error(self) -> RegistryError:
@@ -133,30 +146,47 @@ class FramedDecoder(OpeningDecoder):
     """Removes the frames and passes the rest to a decoder: as it is, or what a schema's reader makes of it."""
 
     def __init__(
-        self, inner: Decodes, schemas: SchemaTypes, kind: str = JSON, make: MakeRecordReader | None = None
+        self,
+        inner: Decodes,
+        schemas: SchemaTypes,
+        kind: str = JSON,
+        make: MakeRecordReader | None = None,
+        covers: Covers | None = None,
     ) -> None:
-        """``kind`` is the type that schemas must have; ``make`` makes their readers."""
+        """``kind`` is the type that schemas must have; ``make`` makes their readers. ``covers`` are the columns."""
         super().__init__(inner)
         self._schemas = schemas
         self._kind = kind
         self._make = make
+        self._covers = covers
         self._readers: dict[SchemaKey, RecordReader | SchemaError] = {}
 
     def waits(
         self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None = None
-    ) -> SchemaWait | None:
-        """The registry's answers that are needed before these can be decoded (rule 3)."""
-        wanted = tuple(self._frames(messages, headers).schemas().values())
-        return None if not wanted or self._schemas.knows(wanted) else SchemaWait(wanted, self._schemas)
+    ) -> Dependency | None:
+        """What is needed before these can be decoded: the registry's answers, and the fields' columns (rule 3)."""
+        wanted = tuple(self.frames_of(messages, headers).schemas().values())
+        if wanted and not self._schemas.knows(wanted):
+            return SchemaWait(wanted, self._schemas)
+        if self._covers is None or not wanted:
+            return None
+        types = self._schemas.types_of(wanted)
+        return self._covers.waits([schema for schema in wanted if types[schema] == self._kind])
 
-    def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:  # noqa: ARG002
+    @classmethod
+    def frames_of(
+        cls,
+        messages: pa.BinaryArray | pa.LargeBinaryArray,
+        headers: pa.ListArray | None,  # noqa: ARG003
+    ) -> _Frames:
+        """The messages' frames."""
         values, offsets = _with_offsets(messages)
         return _Frames(values, offsets, *_frames(values, offsets))
 
     def _opened(
         self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None
     ) -> tuple[pa.LargeBinaryArray, list[Reject]]:
-        frames = self._frames(messages, headers)
+        frames = self.frames_of(messages, headers)
         nulls = frames.values.is_null().to_numpy(zero_copy_only=False)
         framed, codes = frames.is_framed, frames.codes
         named = frames.schemas()
@@ -233,9 +263,11 @@ class HeaderFramedDecoder(FramedDecoder):
 
     header = SCHEMA_HEADER
 
-    def _frames(self, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
+    @classmethod
+    def frames_of(cls, messages: pa.BinaryArray | pa.LargeBinaryArray, headers: pa.ListArray | None) -> _Frames:
+        """The messages' frames, which are in their headers."""
         values, offsets = _with_offsets(messages)
-        named = _named_by(self.header, headers, len(values))
+        named = _named_by(cls.header, headers, len(values))
         codes = pc.fill_null(named.indices, _NO_SCHEMA).to_numpy(zero_copy_only=False).astype(np.int64)
         schemas = [_schema_in(header) for header in named.dictionary.to_pylist()]
         keys, prefixes = tuple(key for key, _ in schemas), tuple(prefix for _, prefix in schemas)
@@ -250,6 +282,12 @@ class KeyHeaderFramedDecoder(HeaderFramedDecoder):
     """The same for message keys."""
 
     header = KEY_SCHEMA_HEADER
+
+
+def schema_keys(batch: MessageBatch, *, in_headers: bool) -> tuple[SchemaKey, ...]:
+    """The schemas that messages name."""
+    reader = HeaderFramedDecoder if in_headers else FramedDecoder
+    return tuple(reader.frames_of(batch.values, batch.headers).schemas().values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ from common.errors import TableError
 from common.remedies import repair
 from common.schema import nullable_columns, parse_ddl, schema_from_json, schema_to_json
 from common.schema.types import DataType
+from common.schema.widening import widened
 from common.settings.loading import LoadSetting
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.tables.state import TableState
 from delta_loader.plan.held import stage_again
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.load_modes.casting import casts_of, widened
+from delta_loader.tables.load_modes.casting import casts_of
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for, require_compatible
 from delta_loader.tables.load_modes.load_mode import Add, Append, Merge, Refused, choose_load_mode, require_loadable
 from tests.builders import instance

@@ -13,11 +13,11 @@ from common.errors import ConfigError, RegistryError
 from common.schema import parse_ddl
 from devservices.schema_registry import running_registry
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema
+from stage_writer.decode.envelopes.framing import FramedDecoder, RegisteredSchema, SchemaWait
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import PlainRecords
-from tests.builders import required
+from tests.builders import instance
 from tests.fakes.clock import IdleClock
 from tests.unit.stage_writer.test_debezium import messages_of
 
@@ -93,7 +93,7 @@ def test_messages_wait_for_the_schemas_that_they_name_and_for_no_others() -> Non
     decoder = FramedDecoder(PlainRecords(Decoder(parse_ddl("i INT"))), Types())
     assert decoder.waits(pa.array([framed(7, b"{}"), None, b"no frame", b""])) is None
     assert decoder.waits(pa.array([None, b""], pa.binary())) is None
-    wait = required(decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")])))
+    wait = instance(SchemaWait, decoder.waits(pa.array([framed(7, b"{}"), framed(666, b"{}"), framed(666, b"{}")])))
     assert (wait.ids, wait.is_over()) == ((7, 666), False)
 
 

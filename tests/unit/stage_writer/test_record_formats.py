@@ -29,13 +29,14 @@ from devservices.schema_registry import running_registry
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import headers_column
 from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
+from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.decode.reading import STRICT
 from stage_writer.decode.rejects import ErrorClass
 from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.shape.dropped import DroppedFields
-from tests.builders import required, settings_of
+from tests.builders import instance, required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.native import required_avro_pass
 from tests.fakes.streams import batch_of
@@ -597,7 +598,7 @@ def test_a_tombstone_waits_for_the_schema_of_its_key(registry: Registry) -> None
     schemas = SchemaRegistry({"url": registry.url, "max.retries": 0}, IdleClock(), get_logger(), resolves={"AVRO"})
     stream = stream_of("id BIGINT", format="avro", framing="confluent", load="merge", merge={"keys": ["id"]})
     converter = StreamConverter(stream, schemas)
-    wait = required(converter.waits(batch_of([None], keys=[b"\0\0\0\0\1\x0e"])))
+    wait = instance(SchemaWait, converter.waits(batch_of([None], keys=[b"\0\0\0\0\1\x0e"])))
     assert (wait.ids, wait.is_over()) == ((1,), False)
     assert converter.waits(batch_of([None, b"no frame"], keys=[b"plain", b"\0\0\0\0\1\x0e"])) is None
 

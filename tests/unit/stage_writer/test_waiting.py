@@ -11,10 +11,10 @@ from common.settings import Stream
 from common.spans import Partition, TopicPartition
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.decode.dependency import Dependency
 from stage_writer.loop import StageWriter
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.partitions.dependency_wait import GIVE_UP_AFTER_S
-from stage_writer.ports import Dependency
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.writers import limits_with, new_writer, runtime_of
 from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
@@ -26,11 +26,13 @@ class Missing:
 
     is_there: bool = False
     asked: int = 0
+    changes_columns: bool = False
+    is_over_at_once: bool = False
     error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", "bring it back"))
 
     def is_over(self) -> bool:
         self.asked += 1
-        return self.is_there
+        return self.is_there or self.is_over_at_once
 
 
 class Gated(StreamConverter):
@@ -40,7 +42,7 @@ class Gated(StreamConverter):
         super().__init__(stream)
         self.missing, self.first = missing, first
 
-    def waits(self, batch: MessageBatch) -> Dependency | None:  # type: ignore[override] # anything that a writer waits for
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         needs = batch.source == FIRST and len(batch) and batch.end > self.first
         return self.missing if needs and not self.missing.is_there else None
 
@@ -93,6 +95,23 @@ def test_what_was_there_before_is_flushed_when_it_is_due(tmp_path: Path) -> None
     world.missing.is_there = True
     world.steps()
     assert world.chain(FIRST) == [(0, 5, "first", 0), (5, 9, "first", 0)]
+
+
+def test_what_was_there_before_is_flushed_at_once_where_the_next_needs_other_columns(tmp_path: Path) -> None:
+    world = Waits(tmp_path, {FIRST: 5}, first=5)
+    world.missing = Missing(changes_columns=True, is_over_at_once=True)
+    world.writer = world.new_writer(flush_after_s=20)
+    world.steps(1, 0.1)
+    assert world.chain(FIRST) == []
+    world.group.ends[FIRST] = 9
+    world.steps(1, 0.1)
+    assert world.group.paused == {FIRST}, "not read again while the buffer has rows of the columns before"
+    assert world.chain(FIRST) == [(0, 5, "first", 0)]
+    world.missing.is_there = True
+    world.steps(2, 0.1)
+    assert world.group.paused == set()
+    world.steps(30, 1.0)
+    assert world.chain(FIRST)[-1] == (5, 9, "first", 0)
 
 
 def test_a_stop_is_obeyed_while_a_partition_waits(tmp_path: Path) -> None:

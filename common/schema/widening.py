@@ -1,0 +1,48 @@
+"""The types that Delta widens a column to. Pure."""
+
+from __future__ import annotations
+
+from common.schema.types import INTEGER_BITS, MAX_DECIMAL_PRECISION, DataType, DecimalType, Primitive
+
+FRACTIONS = (Primitive.FLOAT, Primitive.DOUBLE)
+_DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primitive.LONG: 20}
+
+
+def widened(table: DataType, staged: DataType) -> DataType | None:
+    """The narrowest type that Delta widens a table's type to and that takes a staged one; None if there is none."""
+    found: DataType | None = None
+    match table, staged:
+        case _ if table == staged:
+            found = table
+        case Primitive(), Primitive():
+            found = _widened_primitive(table, staged)
+        case DecimalType(), DecimalType():
+            found = _decimal(max(table.precision - table.scale, staged.precision - staged.scale), table, staged)
+        case DecimalType(), Primitive() if staged in _DIGITS:
+            found = _decimal(max(table.precision - table.scale, _DIGITS[staged]), table)
+        case Primitive(), DecimalType() if table in _DIGITS:
+            found = _decimal(max(staged.precision - staged.scale, _DIGITS[table]), staged)
+        case _:
+            found = None
+    return found
+
+
+def _widened_primitive(table: Primitive, staged: Primitive) -> Primitive | None:
+    small = {Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER}
+    found: Primitive | None = None
+    if table in INTEGER_BITS and staged in INTEGER_BITS:
+        found = max(table, staged, key=INTEGER_BITS.__getitem__)
+    elif table in small and staged in FRACTIONS:
+        found = Primitive.DOUBLE
+    elif table in FRACTIONS and (staged in small or staged in FRACTIONS):
+        is_float = table is Primitive.FLOAT and staged in {Primitive.FLOAT, Primitive.BYTE, Primitive.SHORT}
+        found = Primitive.FLOAT if is_float else Primitive.DOUBLE
+    elif (table, staged) == (Primitive.DATE, Primitive.TIMESTAMP_NTZ):
+        found = Primitive.TIMESTAMP_NTZ
+    return found
+
+
+def _decimal(whole_digits: int, *types: DecimalType) -> DecimalType | None:
+    scale = max(one.scale for one in types)
+    precision = whole_digits + scale
+    return DecimalType(precision, scale) if precision <= MAX_DECIMAL_PRECISION else None

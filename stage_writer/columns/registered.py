@@ -1,0 +1,181 @@
+"""The columns of a stream's records by the schemas in a registry, for `columns: from_registry`.
+
+Rules:
+
+1. The schemas that records name count, and the latest of each topic's subject (``<topic>-value``), so that the first
+   table has its fields too. A schema of another format is passed over: its records are dead letters.
+2. Columns only grow: a later schema adds fields, and widens numbers (`grown`); what it lacks stays, because records of
+   earlier schemas may follow.
+3. With `envelope: debezium`, the columns are those of the row's image in the event.
+4. Writers agree on each step in the stage, by exclusive create of the next version (common/stage/agreed_columns.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import ConfigError, RegistryError, SchemaError
+from common.schema import ArrayType, MapType, StructType
+from common.schema.avro import avro_columns, parse_avro
+from common.schema.evolution import NO_COLUMNS, additions, type_at, with_additions
+from common.schema.json_schema import json_schema_columns
+from common.schema.protobuf import find_message, protobuf_columns
+from common.schema.widening import widened
+from common.settings.columns_from import ColumnsFrom
+from common.settings.formats import path_steps
+from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
+from common.tables.stream_columns import columns_as_agreed, found_columns, state_of
+from stage_writer.columns.finding import FoundColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from common.ports import Clock, ObjectStore
+    from common.schema import DataType
+    from common.settings import Stream
+    from stage_writer.decode.binary.protobuf import Compile
+    from stage_writer.decode.envelopes.framing import RegisteredSchema, SchemaKey
+
+    Columns = tuple[StructType, Mapping[str, str]]
+    """Columns, and the forms of values that their types leave open, by path."""
+
+_IMAGE = "after"
+
+
+class RegistrySchemas(Protocol):
+    """A registry, as it is asked here: each answer is waited for, or RegistryError."""
+
+    def latest_of(self, subject: str) -> tuple[SchemaKey, RegisteredSchema] | None:
+        """The newest schema of a subject, with its id; None without one."""
+
+    def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
+        """The type of each schema; None for a missing one."""
+
+    def schema_of(self, schema: SchemaKey) -> RegisteredSchema:
+        """A schema whose type is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryFinder:
+    """A `FindsColumns` of a stream with columns from a registry."""
+
+    stream: Stream
+    stage: ObjectStore
+    open_table: Callable[[str], ObjectStore]
+    open_registry: Callable[[], RegistrySchemas]
+    compile_protobuf: Compile
+    clock: Clock
+
+    def known(self) -> Stream | None:
+        """See the port."""
+        return found_columns(self.stream, self.stage, self.open_table)
+
+    def preview(self) -> Stream | None:
+        """See the port."""
+        known = self.known()
+        if known is not None:
+            return known
+        agreed = self._next(None, frozenset())
+        return None if agreed is None else self._with(agreed)
+
+    def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
+        """See the port."""
+        while True:
+            agreed = agreed_columns(self.stage, self.stream.app_id)
+            proposed = agreed if agreed is not None and ids.issubset(agreed.schema_ids) else self._next(agreed, ids)
+            if proposed is None:
+                msg = f"the registry has no {self.stream.format} schema yet for the records of {self.stream.app_id}"
+                raise RegistryError(msg, f"register one, or write the columns of {self.stream.app_id}")
+            found = FoundColumns(self._with(proposed), frozenset(proposed.schema_ids))
+            if proposed is agreed or agree_on(self.stage, proposed):
+                return found
+
+    def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
+        """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""
+        schemas = self._asked(agreed, ids)
+        if not schemas:
+            return agreed
+        known = (NO_COLUMNS, {}) if agreed is None else (agreed.columns, agreed.formats)
+        columns, formats = joined(known, (self._columns_of(*schema) for schema in schemas.items()))
+        version, before = (0, ()) if agreed is None else (agreed.version, agreed.schema_ids)
+        source, now_ms = ColumnsFrom.REGISTRY.value, self.clock.wall_ms()
+        return AgreedColumns(
+            self.stream.app_id, version + 1, columns, source, now_ms, dict(formats), (*before, *schemas)
+        )
+
+    def _asked(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> dict[SchemaKey, RegisteredSchema]:
+        """The schemas that are not agreed on yet, by their ids (rule 1)."""
+        registry, kind = self.open_registry(), self.stream.format.upper()
+        found: dict[SchemaKey, RegisteredSchema] = {}
+        if agreed is None and self.stream.pattern is None:
+            latest = (registry.latest_of(f"{topic}-value") for topic in self.stream.topics)
+            found = {one[0]: one[1] for one in latest if one is not None and one[1].type == kind}
+        more = sorted(ids.difference(() if agreed is None else agreed.schema_ids, found), key=str)
+        types = registry.types_of(more) if more else {}
+        return {**found, **{schema: registry.schema_of(schema) for schema in more if types[schema] == kind}}
+
+    def _columns_of(self, key: SchemaKey, schema: RegisteredSchema) -> Columns:
+        try:
+            return columns_of_schema(self.stream, schema, self.compile_protobuf)
+        except SchemaError as error:
+            msg = f"{self.stream.app_id}: the schema {key} gives no columns: {error.problem}"
+            raise ConfigError(msg, error.remedy) from None
+
+    def _with(self, agreed: AgreedColumns) -> Stream:
+        state = state_of(self.stream, self.open_table)
+        return columns_as_agreed(self.stream, agreed, state)
+
+
+def columns_of_schema(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
+    """The columns for records of a schema. Raises SchemaError for one that gives none."""
+    columns, formats = _of_messages(stream, schema, compile_protobuf)
+    if not stream.has_events:
+        return columns, formats
+    image = columns.field(_IMAGE)
+    if image is None or not isinstance(image.type, StructType):
+        msg = f"the schema has no field {_IMAGE!r} with the row's columns, as Debezium's events have"
+        raise SchemaError(msg, "leave envelope out, or declare the columns yourself")
+    prefix = f"{_IMAGE}."
+    return image.type, {path.removeprefix(prefix): form for path, form in formats.items() if path.startswith(prefix)}
+
+
+def _of_messages(stream: Stream, schema: RegisteredSchema, compile_protobuf: Compile) -> Columns:
+    match stream.format:
+        case "avro":
+            return avro_columns(parse_avro(schema.text, [text for _, text in schema.references])), {}
+        case "protobuf":
+            files = compile_protobuf(schema.text, dict(schema.references))
+            return protobuf_columns(find_message(files, (0,))), {}
+        case _:
+            return json_schema_columns(schema.text, schema.references)
+
+
+def joined(known: Columns, found: Iterable[Columns]) -> Columns:
+    """Columns that have grown by others, one after the other (rule 2)."""
+    columns, formats = known
+    for later, more in found:
+        new = {path: form for path, form in more.items() if type_at(columns, path_steps(path)) is None}
+        columns, formats = grown(columns, later), {**formats, **new}
+    return columns, formats
+
+
+def grown(known: StructType, later: StructType) -> StructType:
+    """The columns with the fields of ``later`` that they lack, and with its numbers where these are wider (rule 2)."""
+    wider = tuple(
+        field if (new := later.field(field.name)) is None else replace(field, type=_wider(field.type, new.type))
+        for field in known
+    )
+    return with_additions(StructType(wider), additions(StructType(wider), later))
+
+
+def _wider(known: DataType, later: DataType) -> DataType:
+    match known, later:
+        case StructType(), StructType():
+            return grown(known, later)
+        case ArrayType(), ArrayType():
+            return replace(known, element=_wider(known.element, later.element))
+        case MapType(), MapType():
+            return replace(known, value=_wider(known.value, later.value))
+        case _:
+            return widened(known, later) or known

@@ -1,0 +1,23 @@
+"""What messages wait for before they can be converted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from common.errors import KafkaDeltaExpressError
+
+
+class Dependency(Protocol):
+    """A dependency that messages cannot be converted without, and that is fetched in the background."""
+
+    @property
+    def error(self) -> KafkaDeltaExpressError:
+        """What is missing, and the reason if known. Safe to read from any thread."""
+
+    @property
+    def changes_columns(self) -> bool:
+        """Whether the messages then need other columns, so that what is buffered has to be flushed before them."""
+
+    def is_over(self) -> bool:
+        """Whether it is available now. Never blocks; starts a new attempt when one is due."""

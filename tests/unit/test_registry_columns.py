@@ -1,0 +1,335 @@
+"""`columns: from_registry`: the columns of the schemas that records name, for writers with a registry over HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import fastavro
+import pytest
+import structlog
+
+from common.clock import SystemClock
+from common.errors import ConfigError, RegistryError, SchemaError
+from common.protoc import compile_protobuf
+from common.schema import parse_ddl, to_ddl
+from common.spans import Partition, Topic, TopicPartition
+from common.stage.agreed_columns import agreed_columns
+from common.storage.store import FsspecStore
+from devservices.schema_registry import running_registry
+from stage_writer.columns.finding import columns_text
+from stage_writer.columns.registered import RegistryFinder, columns_of_schema, grown
+from stage_writer.convert_by_table import converter_of
+from stage_writer.decode.envelopes.framing import RegisteredSchema
+from stage_writer.fetch.schema_registry import SchemaRegistry
+from stage_writer.layers import RecordInputs
+from tests.builders import required
+from tests.staged import manifests
+from tests.unit.test_columns import FIRST, SECOND, Sample, World, settings_of
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from common.settings import Stream
+    from devservices.schema_registry import Registry
+    from stage_writer.columns.following import CoveredSchemas
+    from stage_writer.ports import Converter
+    from tests.unit.test_columns import Writer
+
+TYPES = ("AVRO", "JSON", "PROTOBUF")
+
+
+def avro(*fields: tuple[str, object], name: str = "Order") -> str:
+    return json.dumps({"type": "record", "name": name, "fields": [{"name": key, "type": kind} for key, kind in fields]})
+
+
+def frame(schema_id: int, body: bytes) -> bytes:
+    return b"\0" + schema_id.to_bytes(4) + body
+
+
+@dataclass(slots=True)
+class RegistryWorld(World):
+    """One whose records have schemas in a registry."""
+
+    registry: Registry = field(kw_only=True)
+
+    def open_registry(self) -> SchemaRegistry:
+        return SchemaRegistry(
+            {"url": self.registry.url, "max.retries": 0}, SystemClock(), structlog.get_logger(), 0.0, resolves=TYPES
+        )
+
+    def registry_finder(self) -> RegistryFinder:
+        stream = self.settings.streams[0]
+        return RegistryFinder(stream, self.stage, FsspecStore, self.open_registry, compile_protobuf, self.clock)
+
+    def follower(self, source: TopicPartition = FIRST) -> Writer:
+        schemas = self.open_registry()
+
+        def make(stream: Stream, covers: CoveredSchemas | None) -> Converter:
+            return converter_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf, covers=covers))
+
+        return self.started(self.registry_finder(), make, None, source, Sample([]))
+
+    def registered(self, schema: str, kind: str = "AVRO", subject: str = "") -> int:
+        return self.registry.register(schema, kind, subject)
+
+    def order(self, schema_id: int, **values: object) -> bytes:
+        """A message in Avro."""
+        out = io.BytesIO()
+        schema = fastavro.parse_schema(json.loads(str(self.registry.schemas[schema_id - 1]["schema"])))
+        fastavro.schemaless_writer(out, schema, values)
+        return frame(schema_id, out.getvalue())
+
+
+def arrive(world: RegistryWorld, count: int, *writers: Writer) -> None:
+    """Let the writers work until so many records are staged: the registry answers in its own time."""
+
+    def is_done() -> bool:
+        for writer in writers:
+            writer.step()
+        return world.counted()[0] >= count
+
+    until(is_done, f"{count} staged records")
+
+
+def report(writer: Writer, problem: str) -> None:
+    """Let the writer work until it reports this."""
+
+    def is_done() -> bool:
+        writer.step()
+        return problem in str(writer.problems)
+
+    until(is_done, problem)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with running_registry() as running:
+        yield running
+
+
+def world_of(folder: Path, registry: Registry, **stream: object) -> RegistryWorld:
+    usual = {"columns": "from_registry", "format": "avro", "framing": "confluent", **stream}
+    return RegistryWorld(folder, usual, registry=registry)
+
+
+def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    one = world.registered(avro(("id", "int"), ("note", "string")))
+    writer = world.follower()
+    writer.produce(world.order(one, id=1, note="a"))
+    arrive(world, 1, writer)
+    two = world.registered(avro(("price", "double"), ("id", "int")))
+    writer.group.values += [world.order(one, id=2, note="b")]
+    writer.group.ends[FIRST] = 2
+    writer.service.step(0.01)  # it is in the buffer, whose file has no more columns
+    writer.produce(world.order(two, id=3, price=1.5), world.order(one, id=4, note="d"))
+    arrive(world, 4, writer)
+    before, after = "id INT, note STRING", "id INT, note STRING, price DOUBLE"
+    assert world.staged() == [before, before, after]
+    assert world.counted() == (4, 0)
+    assert required(agreed_columns(world.stage, "orders")).schema_ids == (one, two)
+    restarted = world.follower(SECOND)
+    asked = len(registry.asked)
+    restarted.produce(world.order(two, id=5, price=2.5))
+    arrive(world, 5, restarted)
+    assert world.staged(SECOND) == [after]
+    assert registry.asked[asked:] == [f"GET /schemas/ids/{two}"], "the columns are in the stage"
+
+
+def test_the_latest_schema_of_the_subject_is_among_the_first_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    one = world.registered(avro(("id", "int"), ("gone", "string")), subject="orders-value")
+    latest = world.registered(avro(("id", "long"), ("new", "string")), subject="orders-value")
+    stream = world.settings.streams[0]
+    assert columns_text(stream, world.registry_finder().preview()) == "ok: orders: from_registry: id BIGINT, new STRING"
+    assert agreed_columns(world.stage, "orders") is None
+    writer = world.follower()
+    writer.produce(world.order(one, id=1, gone="x"))
+    arrive(world, 1, writer)
+    assert world.staged() == ["id BIGINT, new STRING, gone STRING"]
+    assert required(agreed_columns(world.stage, "orders")).schema_ids == (latest, one)
+
+
+def test_two_writers_that_meet_schemas_in_another_order_end_in_one_set_of_columns(
+    tmp_path: Path, registry: Registry
+) -> None:
+    world = world_of(tmp_path, registry)
+    ids = [world.registered(avro(("id", "int"), (name, "string"))) for name in ("a", "b", "c")]
+    one, two = world.follower(FIRST), world.follower(SECOND)
+    records = ((one, 0, {"a": "x"}), (two, 1, {"b": "x"}), (two, 2, {"c": "x"}), (one, 2, {"c": "x"}))
+    for number, (writer, which, more) in enumerate(records):
+        writer.produce(world.order(ids[which], id=number, **more))
+        arrive(world, number + 1, writer)
+    agreed = required(agreed_columns(world.stage, "orders"))
+    assert (agreed.version, to_ddl(agreed.columns)) == (3, "id INT, a STRING, b STRING, c STRING")
+    assert world.staged(FIRST)[-1] == world.staged(SECOND)[-1] == to_ddl(agreed.columns)
+    assert world.counted() == (4, 0)
+
+
+def test_records_wait_for_a_registry_that_is_away_and_others_go_on(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    one, two = (world.registered(avro(("id", "int"), *more)) for more in ((), (("a", "string"),)))
+    writer = world.follower()
+    writer.produce(world.order(one, id=1))
+    arrive(world, 1, writer)
+    new = world.order(two, id=2, a="x")
+    registry.stop()
+    other = world.follower(SECOND)
+    other.produce(world.order(one, id=3))
+    writer.produce(new)
+    report(writer, "does not answer")
+    report(other, "does not answer")
+    assert world.counted() == (1, 0)
+    registry.start()
+    arrive(world, 3, writer, other)
+    assert (world.counted(), writer.problems, other.problems) == ((3, 0), (), ())
+    assert world.staged()[-1] == "id INT, a STRING"
+
+
+def test_records_of_another_format_or_of_no_schema_are_dead_letters_and_hold_nothing(
+    tmp_path: Path, registry: Registry
+) -> None:
+    world = world_of(tmp_path, registry)
+    one = world.registered(avro(("id", "int")), subject="orders-value")
+    other = world.registered("{}", "JSON")
+    writer = world.follower()
+    writer.produce(frame(other, b"{}"), b"no frame", world.order(one, id=1), frame(other, b"{}"))
+    arrive(world, 4, writer)
+    assert (world.counted(), writer.problems) == ((4, 3), ())
+    assert to_ddl(required(agreed_columns(world.stage, "orders")).columns) == "id INT"
+
+
+def test_a_schema_that_gives_no_columns_is_named(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    tree = world.registered(avro(("id", "int"), ("in", ["null", "Order"])))
+    writer = world.follower()
+    writer.produce(frame(tree, b"\2\0"))
+    problem = f"the schema {tree} gives no columns: `in` is of the Avro type Order"
+    report(writer, problem)
+    assert world.staged() == []
+    empty = world_of(tmp_path / "empty", registry)
+    with pytest.raises(RegistryError, match="no avro schema yet"):
+        empty.registry_finder().find(frozenset())
+    assert empty.registry_finder().preview() is None
+
+
+def test_fields_outside_of_a_json_schema_are_rescued(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, format="json")
+    (stream,) = world.settings.streams
+    assert (stream.unknown_fields, stream.evolution) == ("rescue", "add")
+    schema = {"type": "object", "properties": {"id": {"type": "integer"}, "any": {}}}
+    one = world.registered(json.dumps(schema), "JSON")
+    writer = world.follower()
+    writer.produce(frame(one, b'{"id": 1, "any": [1, "x"], "more": 2}'))
+    arrive(world, 1, writer)
+    assert world.staged() == ["id BIGINT, any STRING, _rescued STRING"]
+    assert required(agreed_columns(world.stage, "orders")).formats == {"any": "json"}
+    assert world.counted() == (1, 0)
+
+
+def test_types_are_the_table_s_unless_it_is_widened(tmp_path: Path, registry: Registry) -> None:
+    for evolution, expected in (("add", "id INT, a STRING"), ("widen", "id BIGINT, a STRING")):
+        world = world_of(tmp_path / evolution, registry, evolution=evolution)
+        world.commit("id INT")
+        one = world.registered(avro(("id", "long"), ("a", "string")))
+        writer = world.follower()
+        writer.produce(world.order(one, id=1, a="x"))
+        arrive(world, 1, writer)
+        assert world.staged() == [expected]
+
+
+def test_columns_that_the_settings_cannot_use_are_not_agreed_on(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, partition_by=["day"])
+    one = world.registered(avro(("id", "int")))
+    with pytest.raises(ConfigError, match="partition_by names 'day'"):
+        world.registry_finder().find(frozenset({one}))
+    assert agreed_columns(world.stage, "orders") is None
+
+
+PROTO = 'syntax = "proto3"; message Order { int64 id = 1; map<string, int32> counts = 2; }'
+EVENT = avro(
+    ("before", ["null", {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "int"}]}]),
+    ("after", ["null", "Row"]),
+    ("op", "string"),
+)
+IMAGE = {"oneOf": [{"type": "null"}, {"type": "object", "properties": {"id": {"type": "integer"}, "any": True}}]}
+JSON_EVENT = json.dumps({"type": "object", "properties": {"after": IMAGE, "source": {}}})
+
+
+@pytest.mark.parametrize(
+    ("settings", "schema", "expected"),
+    [
+        ({"format": "protobuf"}, PROTO, ("id BIGINT, counts MAP<STRING, INT>", {})),
+        ({"format": "avro", "envelope": "debezium"}, EVENT, ("id INT", {})),
+        ({"format": "json", "envelope": "debezium"}, JSON_EVENT, ("id BIGINT, any STRING", {"any": "json"})),
+    ],
+)
+def test_the_columns_of_a_schema(settings: dict[str, object], schema: str, expected: tuple[str, object]) -> None:
+    (stream,) = settings_of("/x", columns="from_registry", framing="confluent", **settings).streams
+    columns, formats = columns_of_schema(stream, RegisteredSchema("", schema), compile_protobuf)
+    assert (to_ddl(columns), formats) == expected
+
+
+def test_an_event_s_schema_without_images_is_refused() -> None:
+    (stream,) = settings_of(
+        "/x", columns="from_registry", framing="confluent", format="avro", envelope="debezium"
+    ).streams
+    with pytest.raises(SchemaError, match="no field 'after'"):
+        columns_of_schema(stream, RegisteredSchema("AVRO", avro(("id", "int"))), compile_protobuf)
+
+
+@pytest.mark.parametrize(
+    ("known", "later", "expected"),
+    [
+        ("a INT", "b INT", "a INT, b INT"),
+        ("a INT", "a BIGINT", "a BIGINT"),
+        ("a BIGINT", "a INT", "a BIGINT"),
+        ("a FLOAT", "a DOUBLE", "a DOUBLE"),
+        ("a INT", "a STRING", "a INT"),
+        ("a STRUCT<b: INT>", "a STRUCT<c: INT, b: BIGINT>", "a STRUCT<b: BIGINT, c: INT>"),
+        ("a ARRAY<INT>, m MAP<STRING, INT>", "a ARRAY<BIGINT>, m MAP<STRING, BIGINT>", None),
+        ("a STRUCT<b: INT>", "a INT", "a STRUCT<b: INT>"),
+        ("a INT", "A STRING", "a INT"),
+    ],
+)
+def test_columns_only_grow(known: str, later: str, expected: str | None) -> None:
+    assert to_ddl(grown(parse_ddl(known), parse_ddl(later))) == (expected or later)
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ({"framing": "none", "format": "json"}, "write framing: confluent"),
+        ({"unknown_fields": "evolve"}, "write rescue, or ignore"),
+        ({"schema_file": "x"}, "leave schema_file out"),
+        ({"format": "json", "envelope": "maxwell"}, "envelope is maxwell"),
+        (
+            {"format": "json", "route": "a", "routes": {"x": {"table": "/x", "columns": "id BIGINT"}}},
+            "write columns there",
+        ),
+    ],
+)
+def test_settings_that_cannot_be(stream: dict[str, object], words: str) -> None:
+    usual = {"columns": "from_registry", "framing": "confluent", "format": "avro"}
+    with pytest.raises(ValueError, match=words):
+        settings_of("/x", **{**usual, **stream})
+
+
+def test_all_partitions_share_the_columns(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry)
+    one = world.registered(avro(("id", "int")))
+    third = TopicPartition(Topic("orders"), Partition(2))
+    for number, source in enumerate((FIRST, SECOND, third), 1):
+        writer = world.follower(source)
+        writer.produce(world.order(one, id=1))
+        arrive(world, number, writer)
+    assert world.counted() == (3, 0)
+    assert {table.schema for one in manifests(world.stage) for table in one.tables[:1]} == {
+        manifests(world.stage)[0].tables[0].schema
+    }
+    assert required(agreed_columns(world.stage, "orders")).version == 1
