@@ -156,6 +156,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     stage = _stage(settings, stage_store, changelog, clock, log)
     workers = ThreadWorkers(settings.writer.upload_threads)
     writing = {one.stream.app_id for one in with_topologies(converters) if one.topology.topics_written}
+    writing |= {stream.app_id for stream in settings.streams if stream.dead_letters_topic is not None}
     outlets = KafkaOutlets(settings.kafka, settings.writer.group_id, stage_store, writing, log=log, metrics=metrics)
     pausing = Pausing(clock, log, metrics, catalogue.WRITER_PAUSED_BY_REQUEST)
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
@@ -519,7 +520,11 @@ def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[st
 
 
 def _require_written(settings: Settings, converters: Sequence[AnyConverter]) -> None:
-    """Raises ConfigError for a topic that a topology writes to and that is missing or not writable."""
+    """Raises ConfigError for a topic that a stream writes to and that is missing or not writable."""
+    for stream in settings.streams:
+        if stream.dead_letters_topic is not None:
+            key = f"dead_letters_topic of {stream.app_id!r}"
+            require_topic(settings.kafka, key, stream.dead_letters_topic, Right.WRITE)
     for converter in with_topologies(converters):
         for topic in converter.topology.topics_written:
             require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from stage_writer.outbox.dead_letters import with_dead_letters_sent
 from stage_writer.partitions.resume_points import breaks_rule
 
 if TYPE_CHECKING:
@@ -135,7 +136,9 @@ class Intake:
                 owned.buffer.end = max(owned.buffer.end, staged.end) if owned.buffer.records else owned.buffer.end
             else:
                 begins_flush = owned.buffer.is_empty
-                owned.buffer.add(staged, self._clock.monotonic_s())
+                stream, formats = converter.stream, owned.converter.formats
+                rows_sent = with_dead_letters_sent(staged, formats, stream, batch.source)
+                owned.buffer.add(rows_sent, self._clock.monotonic_s())
                 owned.buffer.last_record = batch.record_at(-1)
                 self._telemetry.converted(batch, converter.stream, staged)
                 owned.buffer.add_sample(self._telemetry.sampled(batch, converter, staged, begins_flush=begins_flush))

@@ -15,6 +15,7 @@ from common.schema import StructType, parse_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.settings.catalog import require_location, with_locations, with_main_table
 from common.settings.columns_from import ColumnsFrom, columns_from, with_implied
+from common.settings.dead_letter_topic import with_dead_letters_topic
 from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
@@ -267,7 +268,13 @@ class Stream(Section):
     )
     dead_letters: str = Field(
         default="",
-        description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`.",
+        description="URL of the table for dead letters; by default the table's URL followed by `_dead_letters`. "
+        "`kafka://topic` is the default with that `dead_letters_topic`.",
+    )
+    dead_letters_topic: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9._-]{1,249}$",
+        description="A Kafka topic that gets the writer's dead letters too, each once. See [commands.md](commands.md).",
     )
     route: str | None = Field(
         default=None,
@@ -372,7 +379,7 @@ class Stream(Section):
     @model_validator(mode="before")
     @classmethod
     def _located(cls, values: object) -> object:
-        return with_implied(with_locations(with_main_table(values)))
+        return with_implied(with_locations(with_main_table(with_dead_letters_topic(values))))
 
     @field_validator("table", "dead_letters")
     @classmethod

@@ -73,7 +73,7 @@ class KafkaOutlet:
             msg = (
                 f"{len(found)} outboxes of {self.delivery.place.source} wait for Kafka: {self.failing or 'it is slow'}"
             )
-            raise BrokerError(msg, "see that the topics that the topology writes to can be written")
+            raise BrokerError(msg, "see that the topics that the stream writes to can be written")
         return found
 
     def sealed(self, paths: tuple[str, ...]) -> None:
@@ -133,7 +133,7 @@ class KafkaOutlets:
         begin: Begins = KafkaTransactions.begin,
         beside: Beside | None = None,
     ) -> None:
-        """``writing`` are the app ids of streams whose topologies write to topics; ``beside`` defaults to threads."""
+        """``writing`` are the app ids of streams that write to topics; ``beside`` defaults to threads."""
         self._kafka = kafka
         self._group_id = group_id
         self._store = store
@@ -152,7 +152,7 @@ class KafkaOutlets:
     ) -> KafkaOutlet | None:
         """The outlet of a chain, with the outboxes that are not known to be delivered."""
         if stream.app_id not in self._writing and not outboxes:
-            return None  # a topology's undelivered records are still delivered after it was changed
+            return None  # undelivered records are still delivered after the stream was changed
         place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, source)
         outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, outboxes, below)
         outlet.sealed(outboxes)

@@ -172,7 +172,7 @@ def _generation_of(metadata: str | None) -> int:
 def _failed(place: DeliveryPlace, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
         return FencedError(f"{cause.str()} (transactional id {place.transactional_id})")
-    msg = f"cannot deliver what the topology of {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
+    msg = f"cannot deliver what the stream {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
     otherwise = (
         f"see that the topics are there, and that this user may write to them, use the transactional id "
         f"{place.transactional_id} and commit for the group {place.out_group}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from structlog import get_logger
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from devservices.kafka import KafkaCluster
+    from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
 
@@ -94,24 +95,36 @@ class Sender:
         return [path for path in self.paths if self.store.read(path) is not None]
 
     def read(self, count: int) -> list[str]:
+        """The values of the messages."""
+        messages = self.messages(count)
+        for message in messages:
+            assert (message.key(), message.headers(), message.timestamp()[1]) == (b"key", [("n", b"v")], 1_000)
+        return [(message.value() or b"").decode() for message in messages]
+
+    def heads(self, count: int) -> list[list[tuple[str, bytes]]]:
+        """Their headers."""
+        messages = self.messages(count)
+        assert {(message.key(), message.timestamp()[1]) for message in messages} == {(b"key", 1_000)}
+        return [[(name, bytes(value or b"")) for name, value in message.headers() or []] for message in messages]
+
+    def messages(self, count: int) -> list[Message]:
         """What a committed reader has of the topic once it has so many, and half a second after."""
         reader = Consumer(
             {**self.kafka, "group.id": "reader", "isolation.level": "read_committed", "enable.partition.eof": True}
         )
         try:
             reader.assign([KafkaPartition(self.to, 0, 0)])
-            values: list[str] = []
+            found: list[Message] = []
             deadline_s, ended = time.monotonic() + 180, False
-            while time.monotonic() < deadline_s and not (ended and len(values) >= count):
+            while time.monotonic() < deadline_s and not (ended and len(found) >= count):
                 message = reader.poll(0.5)
                 if message is None:
                     continue
                 error = message.error()
                 ended = error is not None and error.code() == KafkaError._PARTITION_EOF
                 if error is None:
-                    assert (message.key(), message.headers(), message.timestamp()[1]) == (b"key", [("n", b"v")], 1_000)
-                    values.append((message.value() or b"").decode())
-            return values
+                    found.append(message)
+            return found
         finally:
             reader.close()
 
@@ -249,3 +262,40 @@ def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
     assert sender.left() == []
     assert sender.store.read(lost) is None
     assert sender.read(2) == ["a", "b"]
+
+
+def test_dead_letters_are_in_their_topic_once(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path
+) -> None:
+    topic, errors = new_topic(1), new_topic(1)
+    stream = {
+        "app_id": "shop",
+        "topics": [topic],
+        "table": f"{tmp_path}/table",
+        "columns": "id INT",
+        "dead_letters": f"kafka://{errors}",
+    }
+    settings = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "stage": {"url": f"{tmp_path}/stage"},
+        "writer": {"group_id": topic, "http": None},
+        "streams": [stream],
+    }
+    config = programs.config(settings)
+    programs.succeed("stage-writer", "check", config)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for turn in range(2):
+        for value in (b'{"id": 1}', b'{"id": "x%d"}' % turn):
+            producer.produce(topic, value, b"key", timestamp=1_000)
+        assert producer.flush(60) == 0
+        for _ in range(2):
+            programs.succeed("stage-writer", "run", config, "--until-caught-up")
+    sender = Sender(kafka, tmp_path / "none", TopicPartition(Topic(topic), Partition(0)), errors)
+    headers = [[header for header in one if header[0] != "dead_letter.error"] for one in sender.heads(2)]
+    same = [("dead_letter.app_id", b"shop"), ("dead_letter.error_class", b"wrong_type")]
+    place = [("dead_letter.topic", topic.encode()), ("dead_letter.partition", b"0")]
+    assert headers == [[*same, *place, ("dead_letter.offset", offset)] for offset in (b"1", b"3")]
+    assert list(FsspecStore(f"{tmp_path}/stage").list("outbox/")) == []
+    settings["streams"] = [{**stream, "dead_letters": "kafka://nowhere"}]
+    refused = programs.run("stage-writer", "check", programs.config(settings))
+    assert (refused.returncode, "dead_letters_topic of 'shop'" in refused.stderr) == (2, True), refused.stderr

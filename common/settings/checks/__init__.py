@@ -13,6 +13,7 @@ from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.routes import check_routes
 from common.settings.checks.topology import check_topology
+from common.settings.dead_letter_topic import check_dead_letters_topic
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -30,4 +31,5 @@ def checked(stream: Stream) -> Stream:
     check_routes(stream)
     check_merge(stream)
     check_route_tables(stream)
+    check_dead_letters_topic(stream)
     return stream

@@ -6,14 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from common.errors import MarkerError, StateError
+from common.schema import to_arrow_schema
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import InputEnd, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
+from common.tables.dead_letters import DEAD_LETTER_SCHEMA
+from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.merged_batch import merged_batch
+from stage_writer.outbox.dead_letters import with_dead_letters_sent
 from stage_writer.outbox.records import (
     Outgoing,
     ends_at,
@@ -22,7 +27,9 @@ from stage_writer.outbox.records import (
     outgoing_to_pieces,
     undelivered,
 )
+from stage_writer.parquet.buffer import StagedRows
 from stage_writer.topologies.records import TopicRecord
+from tests.fakes.streams import batch_of, stream_of
 
 CHAIN = TopicPartition(Topic("a+b"), Partition(3))
 A, B = inputs_of(CHAIN)
@@ -91,3 +98,50 @@ def test_a_marker_names_its_chains_outboxes_and_no_others() -> None:
         wrong = json.dumps(json.loads(data) | {"outboxes": [path]}).encode()
         with pytest.raises(MarkerError, match="is no outbox of"):
             marker_from_bytes(name, wrong)
+
+
+def test_dead_letters_are_sent_as_they_came_beside_what_a_topology_sends() -> None:
+    stream = stream_of(columns="id INT NOT NULL", dead_letters="kafka://errors")
+    found = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
+    converter = StreamConverter(stream)
+    (staged,) = converter.convert([found])
+    sent = with_dead_letters_sent(staged, converter.formats, stream, found.source)
+    assert sent.outgoing is not None
+    names = ("topic", "key", "value", "timestamp_ms", "input", "offset")
+    assert list(zip(*(sent.outgoing[name].to_pylist() for name in names), strict=True)) == [
+        ("errors", b"k", b"{", 1_600_000_000_000, 0, 100),
+        ("errors", None, b"{}", 1_600_000_003_000, 0, 103),
+    ]
+    own = outgoing_table([record(b"x", 2)], found)
+    both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, found.source).outgoing
+    assert both is not None
+    assert both["topic"].to_pylist() == ["out", "errors", "errors"]
+    silent = stream_of(columns="id INT NOT NULL")
+    assert with_dead_letters_sent(staged, converter.formats, silent, found.source) is staged
+
+
+def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:
+    rows = pa.table(
+        [["b"], [3], [4], [None], [None], [b"x"], ["late"], ["why"]],
+        schema=to_arrow_schema(DEAD_LETTER_SCHEMA),
+    )
+    stream = stream_of(columns="id INT", dead_letters_topic="errors")
+    staged = StagedRows(Position(9), 1, 0, {"late": 1}, None, (rows,))
+    formats = (StreamConverter(stream).formats[1],)
+    sent = with_dead_letters_sent(staged, formats, stream, CHAIN).outgoing
+    assert sent is not None
+    assert (sent["input"].to_pylist(), sent["timestamp_ms"].to_pylist()) == ([1], [-1])
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"dead_letters": "kafka://orders"}, "which the stream reads"),
+        ({"dead_letters": "kafka://errors", "dead_letters_topic": "others"}, "is another one"),
+        ({"dead_letters": "kafka://a/b"}, "dead_letters_topic"),
+        ({"dead_letters_topic": "or ders"}, "dead_letters_topic"),
+    ],
+)
+def test_a_topic_that_cannot_have_dead_letters_is_refused(more: dict[str, str], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        stream_of(columns="id INT", **more)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from common.errors import BrokerError, ConfigError, StoreError
+from common.errors import BrokerError, ConfigError, KafkaDeltaExpressError, StoreError
 from common.http.pausing import Pausing
 from common.ports import CreateOutcome
 from common.settings import Settings, Stream
@@ -23,6 +23,8 @@ from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
 from stage_writer.notifications.notifier import LoaderNotifier
 from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
+from stage_writer.outbox.ports import NO_OUTLETS, Outlets
+from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.partitions.idle_reports import REPORT_EVERY_S
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
@@ -43,6 +45,7 @@ class World:
     pausing: Pausing | None = None
     paused: PausedStreams | None = None
     tells_news = False
+    outlets: Outlets = NO_OUTLETS
     control: NotificationTopic | None = None
 
     def __init__(
@@ -101,7 +104,9 @@ class World:
             runtime=runtime,
             limits=limits_with(**limits),
             session_s=SESSION_S,
-            attachments=Attachments(self.pausing, self.paused, notifier if self.tells_news else NO_NOTIFIER),
+            attachments=Attachments(
+                self.pausing, self.paused, notifier if self.tells_news else NO_NOTIFIER, self.outlets
+            ),
         )
         self.group.subscribe(self.settings.streams, writer)
         return writer
@@ -516,3 +521,44 @@ def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]
+
+
+class Letterbox:
+    """Outlets that deliver nothing."""
+
+    def open(self, *_: object) -> "Letterbox":
+        return self
+
+    def pending(self) -> tuple[str, ...]:
+        return ()
+
+    def sealed(self, paths: tuple[str, ...]) -> None:
+        pass
+
+    def leave(self) -> None:
+        pass
+
+    def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
+        return ()
+
+
+def test_dead_letters_for_a_topic_are_in_the_outbox_that_their_marker_names(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 3}, columns="missing INT NOT NULL", dead_letters="kafka://errors")
+    world.outlets = Letterbox()
+    world.writer = world.new_writer()
+    world.steps(200)
+    (marker,) = manifests(world.store, f"done/{ORDERS}/0")
+    assert (marker.records, dict(marker.dead_letters)) == (3, {"missing_field": 3})
+    (path,) = marker.outboxes
+    records = outgoing_from_bytes(path, world.store.read(path) or b"").records.to_pylist()
+    assert [(one["topic"], one["input"], one["offset"]) for one in records] == [("errors", 0, at) for at in range(3)]
+    headers = {header["name"]: header["value"] for header in records[1]["headers"]}
+    assert headers.pop("dead_letter.error").startswith(b"missing: ")
+    assert headers == {
+        "dead_letter.app_id": b"orders",
+        "dead_letter.error_class": b"missing_field",
+        "dead_letter.topic": b"orders",
+        "dead_letter.partition": b"0",
+        "dead_letter.offset": b"1",
+    }
+    assert world.settings.streams[0].dead_letters == f"{tmp_path}/table_dead_letters"
