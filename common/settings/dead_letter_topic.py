@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from common.settings.stream import Stream
-
 SCHEME = "kafka://"
 
 
@@ -19,11 +14,3 @@ def with_dead_letters_topic(values: object) -> object:
         raise ValueError(msg)
     others = {key: value for key, value in values.items() if key != "dead_letters"}
     return {**others, "dead_letters_topic": values["dead_letters"].removeprefix(SCHEME)}
-
-
-def check_dead_letters_topic(stream: Stream) -> None:
-    """Raise ValueError for a topic whose messages would be read again."""
-    topic = stream.dead_letters_topic
-    if topic is not None and stream.takes(topic):
-        msg = f"dead_letters_topic is {topic!r}, which the stream reads, so dead letters would come back; name another"
-        raise ValueError(msg)

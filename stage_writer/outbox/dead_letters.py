@@ -2,7 +2,7 @@
 
 Rules:
 
-1. They are made of the rows for the dead-letter table, so both have the same messages, whatever refused them.
+1. They are made of the rows for the dead-letter table, so both have the same messages.
 2. They go the way of a topology's records: in the outbox of their flush, delivered once, in a transaction, after the
    flush was sealed.
 3. The record has the message's key, value and time. Its own headers are not read from Kafka, and are not sent.
