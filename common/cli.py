@@ -85,14 +85,23 @@ def stage_writer_command() -> list[str]:
     return [sys.executable, "-P", "-m", "kafka_delta_express"]
 
 
-def settings_from(config: Path, *, print_config: bool = False) -> Settings:
-    """Load the settings; with ``print_config``, show them and end the command."""
+def settings_from(config: Path, *, print_config: bool = False, as_written: bool = False) -> Settings:
+    """Load the settings; with ``print_config``, show them and end the command.
+
+    Unless ``as_written``, they have the routes that appeared by `route_table`; raises StoreError and MarkerError then.
+    """
     show_config(config)
     settings = load_settings(config, os.environ)
     if print_config:
         typer.echo(print_settings(settings), nl=False)
         raise typer.Exit
-    return settings
+    if as_written or all(stream.route_table is None for stream in settings.streams):
+        return settings
+    # Only such streams need the stage to know their settings.
+    from common.settings.stores import stage_store  # noqa: PLC0415
+    from common.stage.appeared_routes import with_appeared  # noqa: PLC0415
+
+    return with_appeared(settings, stage_store(settings))
 
 
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:

@@ -53,7 +53,7 @@ def _pause(part: StreamPart) -> Callable[..., None]:
     def command(
         config: ConfigArgument, *, stream: StreamOption, reason: ReasonOption = "", as_json: JsonOption = False
     ) -> None:
-        settings = settings_from(config)
+        settings = settings_from(config, as_written=True)
         _require_stream(settings, stream)
         found = pause(stage_store(settings), Pause(stream, part, SystemClock().wall_ms(), _operator(), reason))
         if as_json:
@@ -67,7 +67,7 @@ def _pause(part: StreamPart) -> Callable[..., None]:
 
 def _resume(part: StreamPart) -> Callable[..., None]:
     def command(config: ConfigArgument, *, stream: StreamOption, as_json: JsonOption = False) -> None:
-        settings = settings_from(config)
+        settings = settings_from(config, as_written=True)
         _require_stream(settings, stream)
         was_paused = resume(stage_store(settings), part, stream)
         if as_json:

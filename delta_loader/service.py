@@ -240,7 +240,8 @@ class LoaderService:
 
     def _run_stream(self, stream: Stream, report: StreamReport, stop: Callable[[], bool]) -> None:
         try:
-            self._new_load(stream, report).run(stop)
+            while not self._new_load(stream, report).run(stop):
+                self._ports.log.info("tables have appeared", app_id=stream.app_id)
         except KafkaDeltaExpressError as error:
             self._failed(report, error)
         except Exception as error:
@@ -253,7 +254,8 @@ class LoaderService:
             self._notes.succeeded(stream.app_id)
 
     def _new_load(self, stream: Stream, report: StreamReport) -> StreamLoad:
-        return StreamLoad(stream, loader_of(self._settings, stream), self._ports, report, self._looked)
+        known = self._ports.stage.appeared(stream)
+        return StreamLoad(known, loader_of(self._settings, known), self._ports, report, self._looked)
 
     def _failed(self, report: StreamReport, error: KafkaDeltaExpressError) -> None:
         report.failure = error

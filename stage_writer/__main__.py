@@ -280,7 +280,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
     columns = ColumnsOfStreams(settings, SystemClock())
     try:
         settings = columns.previewed()
-        converters = converters_of(settings)
+        converters = converters_of(settings, preview=True)
         report("config", f"ok: {len(converters)} stream(s)")
         for text in columns.lines(settings):
             report("columns", text)
@@ -387,7 +387,7 @@ def replay(
         raise UsageError(msg, "name the topic whose records are to be recreated")
     asked = asked_for(start, end, since, until)
     stream = replayable(settings, topic)
-    converter = _converter_now(settings, stream)
+    converter = _converter_now(settings, stream, yes=yes)
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
     try:
         spans = spans_of(kafka, topic, partition, asked)
@@ -403,7 +403,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
     chosen = [(replayable(settings, topic), topic) for topic in letters.topics()]
     everything: list[Replayed] = []
     for stream, topic in chosen:
-        converter = _converter_now(settings, stream)
+        converter = _converter_now(settings, stream, yes=yes)
         if converter.needs_headers:
             msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
             first = letters.ranges(topic)[0]
@@ -422,12 +422,12 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
         cli.echo(replayed_to_json(everything, done=yes))
 
 
-def _converter_now(settings: Settings, stream: Stream) -> RecordConverter:
-    """A stream's converter, including the columns that the stream has gained."""
+def _converter_now(settings: Settings, stream: Stream, *, yes: bool) -> RecordConverter:
+    """A stream's converter, including the columns that the stream has gained; ``yes``: tables appear in the stage."""
     settings = ColumnsOfStreams(settings, SystemClock()).required(stream.app_id)
     stream = next(found for found in settings.streams if found.app_id == stream.app_id)
     reader = find_reader(settings.writer.native)
-    converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream)
+    converter = plain_converter(settings, Passes(reader.make, reader.make_avro), stream, preview=not yes)
     store = stage_store(settings)
     gained = latest(store, stream.app_id) if stream.evolves else None
     return converter if gained is None else converter.at(gained.columns)
@@ -494,7 +494,7 @@ def _try_records(
 def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
     """The end offsets of the streams' partitions. Raises the error of a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
-    converters = converters_of(settings)
+    converters = converters_of(settings, preview=True)
     source = source_of(settings, _groups(converters), SystemClock(), silent)
     try:
         ends = source.end_positions(settings.streams)

@@ -30,6 +30,7 @@ from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
 from common.tables.changes import RESERVED, table_columns
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
+from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
 from stage_writer.decode.first_pass import no_first_pass
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
     from stage_writer.shape.opening import Opens
-    from stage_writer.shape.route import Routing
+    from stage_writer.shape.route import AppearingRoutes, Routing
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]
@@ -87,18 +88,26 @@ class RecordPipeline:
         gained: Way = (),
         first_pass: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
+        *,
+        appearing: AppearingRoutes | None = None,
     ) -> None:
         """``gained`` are columns in addition to the declared ones."""
         self._stream = stream
         self._decoder = decoder_of(stream, schemas, gained, first_pass, inputs)
         self._frames = self._decoder if isinstance(self._decoder, FramedDecoder) else None
         self._keys = keys_decoder_of(stream, schemas, inputs) if deletes_by_tombstones(stream) else None
-        self._steps = tuple(_steps(stream, self._decoder.columns, self._keys))
+        self._steps = tuple(_steps(stream, self._decoder.columns, self._keys, appearing))
+        self._router = next((step for step in self._steps if isinstance(step, Router)), None)
         self.exploder = next((step for step in self._steps if isinstance(step, Exploder)), None)
         self._before = len(self._steps) if self.exploder is None else self._steps.index(self.exploder)
         self.columns = self._steps[-1].columns if self._steps else self._decoder.columns
         """The columns of its rows."""
         self._arrow_schema = to_arrow_schema(self.columns)
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings, with the routes that have appeared."""
+        return self._stream if self._router is None else self._router.stream
 
     @property
     def record_columns(self) -> StructType:
@@ -155,8 +164,9 @@ class StreamConverter:
         first_pass: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
         limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+        appearing: AppearingRoutes | None = None,
     ) -> None:
-        """``schemas`` is the registry of a stream whose messages have frames.
+        """``schemas`` is the registry of a stream whose messages have frames, ``appearing`` the routes of a template.
 
         ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
         declared ones, ``taken`` the names that they cannot have: see `at`.
@@ -166,10 +176,12 @@ class StreamConverter:
         self._first_pass = first_pass
         self._inputs = inputs
         self._limits = limits
-        self._pipeline = RecordPipeline(stream, schemas, gained, first_pass, inputs)
+        self._appearing = appearing
+        self._look = None if appearing is None else RecordChoice(_to_route(stream), schemas, first_pass, inputs)
+        self._pipeline = RecordPipeline(stream, schemas, gained, first_pass, inputs, appearing=appearing)
         schema = self._pipeline.columns
-        self._row_formats = tuple(rows_format(stream.at(url), schema) for url in stream.row_tables)
-        for rows in self._row_formats:
+        self._row_formats: list[TableFormat] = []
+        for rows in self._formats_of_rows():
             require_can_partition(rows)
         self._formats = (self._row_formats[0], dead_letters_format(stream))
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
@@ -190,7 +202,15 @@ class StreamConverter:
             first_pass=self._first_pass,
             inputs=self._inputs,
             limits=self._limits,
+            appearing=self._appearing,
         )
+
+    def _formats_of_rows(self) -> Sequence[TableFormat]:
+        """The tables for rows, by their numbers; those of routes that have appeared are the last ones."""
+        urls = self._pipeline.stream.row_tables
+        for url in urls[len(self._row_formats) :]:
+            self._row_formats.append(rows_format(self._stream.at(url), self._pipeline.columns))
+        return self._row_formats
 
     @property
     def stream(self) -> Stream:
@@ -218,8 +238,11 @@ class StreamConverter:
         return self._pipeline.json_of
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        """What must be available before this batch can be converted: the types of its messages' schemas."""
-        return self._pipeline.waits(batch)
+        """What must be available before this batch can be converted: schemas, and tables of routes that appear."""
+        found = self._pipeline.waits(batch)
+        if found is not None or self._look is None or self._appearing is None:
+            return found
+        return self._appearing.waits(self._look.routes(Messages.of([batch])))
 
     def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
@@ -261,7 +284,7 @@ class StreamConverter:
             rows.filtered,
             rows.violations,
         )
-        staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
+        staged = staged_of(messages, outcome, self._formats_of_rows(), self._formats[1])
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
 
     def _with_offers(
@@ -278,10 +301,17 @@ class StreamConverter:
         return [replace(one, offered=found) for one, found in zip(staged, offered, strict=True)]
 
 
-def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> Iterator[Step]:
+def _to_route(stream: Stream) -> Stream:
+    """The stream with what decides on its records' routes, and no more."""
+    return stream.model_copy(update={"expect": {}})
+
+
+def _steps(
+    stream: Stream, columns: StructType, keys: FramedDecoder | None, appearing: AppearingRoutes | None
+) -> Iterator[Step]:
     """The steps of the stream's settings, in order; ``columns`` are the decoder's."""
     routing: Routing | None = None
-    for step in _record_steps(stream, columns):
+    for step in _record_steps(stream, columns, appearing):
         yield step
         columns = step.columns
         routing = step if isinstance(step, Router | ToAllTables) else routing
@@ -300,7 +330,7 @@ def _steps(stream: Stream, columns: StructType, keys: FramedDecoder | None) -> I
         yield Places(columns, stream.staged_place)
 
 
-def _record_steps(stream: Stream, columns: StructType) -> Iterator[Step]:
+def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoutes | None) -> Iterator[Step]:
     """The steps that see the record's fields by their own names."""
     if stream.where is not None:
         yield Condition(columns, stream.where)
@@ -308,7 +338,7 @@ def _record_steps(stream: Stream, columns: StructType) -> Iterator[Step]:
         deriver = Deriver(columns, stream.derive)
         yield deriver
         columns = deriver.columns
-    yield from routing_of(columns, stream)
+    yield from routing_of(columns, stream, appearing)
     if stream.merge is not None:
         operation = Operation(columns, operation_of(stream))
         yield operation

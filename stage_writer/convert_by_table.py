@@ -18,12 +18,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from common.schema import Field, Primitive, StructType, to_ddl
-from common.settings.columns import made_columns
-from common.settings.formats import path_steps
-from common.settings.stream import UnknownFields
+from stage_writer.choice import RecordChoice
 from stage_writer.convert import (
     RecordPipeline,
     StreamConverter,
@@ -32,36 +28,30 @@ from stage_writer.convert import (
     rows_format,
 )
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.decode import Decoded
 from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.duck import connect
-from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
-from stage_writer.shape.derive import Deriver
-from stage_writer.shape.expectations import Expectations
-from stage_writer.shape.expressions import ExpressionChecker
+from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
-from stage_writer.shape.route import parted, routing_of
-from stage_writer.shape.rows import Rows
+from stage_writer.shape.route import parted
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.shape.stops import until_stops
-from stage_writer.shape.where import Condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.decode import Decodes
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
-    from stage_writer.shape.rows import Step
+    from stage_writer.shape.route import AppearingRoutes
+    from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
 
@@ -85,7 +75,7 @@ class TablesConverter:
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames."""
         self._stream = stream
-        self._choice = _Choice(stream, schemas, first_pass)
+        self._choice = RecordChoice(stream, schemas, first_pass)
         self._groups: list[_Group] = []
         urls = stream.row_tables
         formats: list[TableFormat] = []
@@ -178,11 +168,16 @@ def converter_of(
     first_pass: MakeFirstPass = no_first_pass,
     inputs: RecordInputs = NO_INPUTS,
     limits: ExplodeLimits = ExplodeLimits(),  # noqa: B008 - frozen
+    *,
+    appearing: AppearingRoutes | None = None,
 ) -> RecordConverter:
-    """The conversion of a stream. Raises SchemaError and ExpressionError for an invalid stream."""
+    """The conversion of a stream; ``appearing`` are the routes of one with a `route_table`.
+
+    Raises SchemaError and ExpressionError for an invalid stream.
+    """
     if stream.has_several_columns:
         return TablesConverter(stream, schemas, first_pass)
-    return StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits)
+    return StreamConverter(stream, schemas, first_pass=first_pass, inputs=inputs, limits=limits, appearing=appearing)
 
 
 def _placed(reject: Reject, picked: Index, group: str) -> Reject:
@@ -191,7 +186,7 @@ def _placed(reject: Reject, picked: Index, group: str) -> Reject:
 
 
 def _alone(stream: Stream) -> Stream:
-    """The stream without what `_Choice` has done, and with its main table only."""
+    """The stream without what `RecordChoice` has done, and with its main table only."""
     done: dict[str, object] = {
         "where": None,
         "route": None,
@@ -216,82 +211,3 @@ def _settings_of(stream: Stream) -> str:
         stream.staged_place,
     )
     return repr(making)
-
-
-class _Choice:
-    """Which tables each message goes to (rule 1)."""
-
-    def __init__(self, stream: Stream, schemas: SchemaTypes | None, first_pass: MakeFirstPass) -> None:
-        seen = _seen_by_expressions(stream)
-        decoder: Decodes = _NoFields()
-        if seen is not None:
-            decoder = decoder_of(seen, schemas, (), first_pass)
-        self._decoder = decoder
-        self._steps: list[Step] = []
-        columns = decoder.columns
-        if stream.where is not None:
-            self._steps.append(Condition(columns, stream.where))
-        if seen is not None and seen.derive:
-            self._steps.append(Deriver(columns, seen.derive))
-            columns = self._steps[-1].columns
-        self._steps += routing_of(columns, stream)
-        if stream.expect:
-            self._steps.append(Expectations(columns, stream))
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether an expression uses the records' headers."""
-        return any(step.needs_headers for step in self._steps)
-
-    def of(self, messages: Messages) -> tuple[Rows, Index]:
-        """The messages' tables, rejects and filtered ones; and the tombstones."""
-        decoded = self._decoder.decode(messages)
-        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
-        for step in self._steps:
-            rows = step.apply(rows, messages)
-        return rows, decoded.tombstones
-
-
-class _NoFields:
-    """Decodes messages into rows without a field, for expressions that name none."""
-
-    columns = StructType((Field("_", Primitive.STRING),))
-
-    def decode(self, messages: Messages) -> Decoded:
-        """A row for each message that is not a tombstone."""
-        is_null = messages.values.is_null().to_numpy(zero_copy_only=False)
-        index = np.flatnonzero(~is_null)
-        return Decoded(pa.table({"_": pa.nulls(len(index), pa.string())}), index, (), np.flatnonzero(is_null))
-
-
-def _seen_by_expressions(stream: Stream) -> Stream | None:
-    """The stream with only the fields that its `where`, `route` and `expect` name; None if they name none.
-
-    Raises ExpressionError.
-    """
-    made = made_columns(stream)
-    columns = stream.schema_of_columns
-    before = ExpressionChecker(connect(), (*columns.names, *(name for name in made if name not in stream.derive)))
-    after = ExpressionChecker(connect(), (*columns.names, *made))
-    named = set[str]() if stream.where is None else set(before.check("where", stream.where).fields)
-    later = {} if stream.route is None else {"route": stream.route}
-    later |= {f"expect.{name}": one.rule for name, one in stream.expect.items()}
-    by_later = {field for setting, text in later.items() for field in after.check(setting, text).fields}
-    derive = {name: text for name, text in stream.derive.items() if name.casefold() in by_later}
-    named |= by_later - {name.casefold() for name in derive}
-    for name, text in derive.items():
-        named |= before.check(f"derive.{name}", text).fields
-    if not named and not derive:
-        return None
-    kept = StructType(tuple(field for field in columns if field.name.casefold() in named))
-    if len(kept) < len(named) or not kept:  # others are made of the whole record
-        return stream.model_copy(update={"derive": derive})
-    own = {field.name for field in kept}
-    update: dict[str, object] = {
-        "columns": to_ddl(kept),
-        "derive": derive,
-        "unknown_fields": UnknownFields.IGNORE,
-        "formats": {path: form for path, form in stream.formats.items() if path_steps(path)[0] in own},
-        "jmespath": {path: text for path, text in stream.jmespath.items() if path_steps(path)[0] in own},
-    }
-    return stream.model_copy(update=update)

@@ -14,6 +14,7 @@ from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.shape.slicing import ExplodeLimits
+from stage_writer.stage.route_book import book_of
 from stage_writer.stopping import NEVER_STOPPING
 
 if TYPE_CHECKING:
@@ -52,16 +53,18 @@ def plain_converter(
     covers: Covers | None = None,
     *,
     schemas: SchemaRegistry | None = None,
+    preview: bool = False,
 ) -> RecordConverter:
     """The converter of a stream that has its columns, which ``covers`` are if a registry has them.
 
-    Raises ConfigError.
+    In a ``preview`` the tables that appear by `route_table` appear for no other process. Raises ConfigError.
     """
     memory_bytes = settings.writer.memory_bytes
     limits = ExplodeLimits(MemoryShares.of(memory_bytes).poll, 4 * memory_bytes)
     inputs, schemas = record_inputs(stream, passes.avro), schemas or schemas_of(settings)
     inputs = replace(inputs, covers=covers)
-    return converter_of(stream, schemas, passes.json, inputs, limits)
+    book = book_of(settings, stream, preview=preview)
+    return converter_of(stream, schemas, passes.json, inputs, limits, appearing=book)
 
 
 def converters_of(
@@ -72,10 +75,11 @@ def converters_of(
     unfit_topics: Collection[str] = frozenset(),
     *,
     stopping: Stopping = NEVER_STOPPING,
+    preview: bool = False,
 ) -> list[AnyConverter]:
     """The streams' converters. Raises the ConfigError of the first stream that cannot work.
 
-    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies.
+    ``metrics``, ``look_ups``, ``unfit_topics`` and ``stopping`` are passed to topologies, ``preview`` to the others.
     """
     schemas = schemas_of(settings)
     converters: list[AnyConverter] = []
@@ -84,7 +88,7 @@ def converters_of(
             if stream.columns_from is not None:
                 converters.append(pending(stream))
             elif stream.topology is None:
-                converters.append(plain_converter(settings, passes, stream, schemas=schemas))
+                converters.append(plain_converter(settings, passes, stream, schemas=schemas, preview=preview))
             else:
                 from stage_writer.tasks.wiring import topology_converter  # noqa: PLC0415 - see there
 

@@ -161,5 +161,5 @@ def schema() -> None:
 @app.command(epilog=examples("kafka-delta-express config show pipeline.yaml"))
 def show(config: ConfigArgument, *, as_json: JsonOption = False) -> None:
     """Print the settings in force, including defaults and the environment, with secrets masked."""
-    text = print_settings(settings_from(config))
+    text = print_settings(settings_from(config, as_written=True))
     typer.echo(json.dumps(yaml.safe_load(text), indent=2, ensure_ascii=False) if as_json else text.rstrip("\n"))

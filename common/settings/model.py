@@ -11,6 +11,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from common.settings.checks import checked
+from common.settings.checks.route_template import check_templates
 from common.settings.checks.routes import check_shared
 from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
@@ -383,7 +384,9 @@ class Settings(Section):
                 self._check_pair(stream, other)
         check_changelogs(self.streams)
         tables = [(key, url) for one in self.streams for key, url in one.places]
-        found = nested(self.stage.url, tables)
+        templates = [("streams[].route_table", one.route_table) for one in self.streams if one.route_table is not None]
+        check_templates(self.stage.url, self.streams)
+        found = nested(self.stage.url, [*tables, *templates])
         if found is not None:
             raise ValueError(found)
         require_waiting(self.loader.control_topic, self.loader.schedule, self.streams)

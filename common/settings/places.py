@@ -31,6 +31,7 @@ STAGE_FOLDERS = frozenset(
         "probe",
         "repair",
         "replace",
+        "routes",
         "schema",
         "state",
         "stray",

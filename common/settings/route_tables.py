@@ -47,7 +47,7 @@ def require_columns(value: str) -> str:
 def require_map(routes: object) -> object:
     """The routes unchanged; raises ValueError for a single table."""
     if isinstance(routes, str):
-        msg = "is no map; the loader has to know each table: write routes: {value: table URL}, a line for each value"
+        msg = "is no map; write routes: {value: table URL}, a line for each value, or route_table: URL with {route}"
         raise ValueError(msg)  # noqa: TRY004 - pydantic takes a ValueError for a refusal
     return routes
 
@@ -120,3 +120,6 @@ class OtherTable(RouteTable):
 
 TableOrUrl = Annotated[OtherTable, BeforeValidator(_section, json_schema_input_type=str | OtherTable)]
 """A table by its URL, or a section."""
+
+Routes = Annotated[dict[str, TableOrUrl], BeforeValidator(require_map)]
+"""Tables by the values of `route`."""

@@ -20,10 +20,11 @@ from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import MergeSettings
-from common.settings.route_tables import FieldNames, RouteTable, TableOrUrl, require_columns, require_map
+from common.settings.route_tables import FieldNames, Routes, RouteTable, TableOrUrl, require_columns
+from common.settings.route_template import ROUTE_LIMIT, RouteTemplateOrNone
 from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
-from common.settings.topic_names import require_topics
+from common.settings.topic_names import Topics
 from common.settings.values import CODECS, DurationS, LoadScheduleOrNone, SizeOrNone, StartAt, StartValue
 from common.stage.merged import is_merged, topics_of
 from common.stage.row_places import STAGED_PLACE, Place
@@ -57,9 +58,7 @@ class Stream(Section):
         min_length=1,
         description="Name of the stream; the table's txn actions carry it, so it must never change.",
     )
-    topics: tuple[str, ...] = Field(
-        min_length=1, description="Topic names, or one regular expression that begins with `^`."
-    )
+    topics: Topics = Field(min_length=1, description="Topic names, or one regular expression that begins with `^`.")
     table: str = Field(min_length=1, description="URL of the Delta table, or its name where `catalog_tables` has it.")
     catalog_tables: dict[str, str] = Field(
         default_factory=dict,
@@ -283,12 +282,26 @@ class Stream(Section):
         "[routing.md](routing.md).",
         examples=["kind", "regexp_extract(kafka.topic, '^shop-([a-z]+)', 1)"],
     )
-    route_settings: dict[str, TableOrUrl] = Field(
+    route_settings: Routes = Field(
         default_factory=dict,
         alias="routes",
         description="Values of `route`, and the table for such records: its URL, for a table like the stream's, or a "
         "section with its own columns and layout. Two values may share a table. See [routing.md](routing.md).",
         examples=[{"click": "s3://lake/tables/clicks"}],
+    )
+    route_table: RouteTemplateOrNone = Field(
+        default=None,
+        description="A template for the tables of values of `route` that are not in `routes`: a URL with `{route}` in "
+        "it. Each table appears with the first record of its value, and is like the main table. See "
+        "[routing.md](routing.md#tables-that-appear).",
+        examples=["s3://lake/tables/{route}"],
+    )
+    route_limit: int = Field(
+        default=ROUTE_LIMIT,
+        gt=0,
+        le=10_000,
+        description="How many tables may appear by `route_table`. Records with further values are dead letters, with "
+        "the error class `unrouted`.",
     )
     route_tables: dict[str, RouteTable] = Field(
         default_factory=dict,
@@ -393,16 +406,6 @@ class Stream(Section):
             msg = "names folders of the stage: it leads elsewhere, or cannot be printed; letters, digits, - and _ do"
             raise ValueError(msg)
         return value
-
-    @field_validator("topics", mode="before")
-    @classmethod
-    def _topics(cls, value: object) -> object:
-        return require_topics(value)
-
-    @field_validator("route_settings", mode="before")
-    @classmethod
-    def _routes(cls, value: object) -> object:
-        return require_map(value)
 
     @field_validator("include")
     @classmethod

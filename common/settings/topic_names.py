@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
+
+from pydantic import BeforeValidator
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -34,3 +37,7 @@ def _compile(pattern: str) -> None:
     except re.error as error:
         msg = f"holds {pattern!r}, which is no regular expression ({error}); fix it or give the topics' names"
         raise ValueError(msg) from None
+
+
+Topics = Annotated[tuple[str, ...], BeforeValidator(require_topics)]
+"""The topics of a stream."""

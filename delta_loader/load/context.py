@@ -77,11 +77,17 @@ class LoadContext:
         """Whether rows of several Kafka partitions go into commits of their own, because Spark failed to write them."""
         self._window = MarkerWindow(ports.stage, self.tables.urls, settings.max_files)
 
-    def observe(self) -> None:
-        """Read the listing, the tables, and what writers reported. Raises KafkaDeltaExpressError."""
+    def observe(self) -> bool:
+        """Read the listing, the tables, and what writers reported. Raises KafkaDeltaExpressError.
+
+        False where more tables have appeared by `route_table`, which markers of the listing may name: nothing of the
+        context can be used then.
+        """
         stage, stream = self.ports.stage, self.stream
         self.report.looked_s = self.ports.clock.monotonic_s()
         self.listing = stage.listing(stream)
+        if stage.appeared(stream) != stream:
+            return False
         self.idle, streams = stage.facts()
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
         self.tables.look()
@@ -90,6 +96,7 @@ class LoadContext:
         ids = self.ids if own is None else own.ids(self.ids)
         self.ids = ids.at(self.generations, {} if own is None else own.transactions, sources)
         self.rollbacks.ids = self.ids
+        return True
 
     def inspect(self) -> None:
         """Report how far the stream is without changing anything. Raises KafkaDeltaExpressError."""

@@ -46,11 +46,15 @@ class StreamLoad:
         self._fence = RollbackFence(self.context, committer)
         self._commits = LoadCommits(self.context, committer, self._merged)
 
-    def run(self, stop: Callable[[], bool]) -> None:
-        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed."""
+    def run(self, stop: Callable[[], bool]) -> bool:
+        """Load until nothing is left, then settle. Raises KafkaDeltaExpressError, also when only one table failed.
+
+        False where nothing was done, because the stream has more tables now (`LoadContext.observe`).
+        """
         context, fence = self.context, self._fence
         context.stop = stop
-        context.observe()
+        if not context.observe():
+            return False
         waiting = [source for source, listed in context.listing.items() if listed.waiting(context.position(source))]
         self._merged.look(waiting, context.position)
         if not fence.holds():
@@ -64,6 +68,7 @@ class StreamLoad:
         if not stop() and not fence.holds():
             self._settle()
         context.tables.raise_failure()
+        return True
 
     def inspect(self) -> None:
         """Find out how far the stream is without changing anything. Raises KafkaDeltaExpressError."""

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
 from common.ports import Created
+from common.settings.appearing import with_routes
 from common.stage.agreed_columns import agreed_columns
+from common.stage.appeared_routes import appeared, with_appeared
 from common.stage.chain_origins import BEGIN, origin_from_bytes, source_of
 from common.stage.evolved import latest
 from common.stage.idle import IDLE, facts_from_bytes
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.ports import ObjectStore, StoredObject
-    from common.settings import Stream
+    from common.settings import Settings, Stream
     from common.spans import TopicPartition
     from common.stage.agreed_columns import AgreedColumns
     from common.stage.chain_origins import ChainOrigin
@@ -164,6 +166,18 @@ class Stage:
     def agreed(self, app_id: str) -> AgreedColumns | None:
         """The columns that the writers of a stream agreed on, if it declares none. Raises StoreError, MarkerError."""
         return agreed_columns(self._store, app_id)
+
+    def appeared(self, stream: Stream) -> Stream:
+        """The stream with the tables that have appeared by its `route_table`. Raises StoreError, MarkerError."""
+        return with_routes(stream, self.routes(stream))
+
+    def routes(self, stream: Stream) -> tuple[str, ...]:
+        """The routes that have appeared by its `route_table`, in that order. Raises StoreError, MarkerError."""
+        return () if stream.route_table is None else appeared(self._store, stream.app_id).routes
+
+    def settings_now(self, settings: Settings) -> Settings:
+        """The settings with these tables. Raises StoreError, MarkerError."""
+        return with_appeared(settings, self._store)
 
     def publish(self, evolved: Evolved) -> bool:
         """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import Position, Topic, TopicPartition
     from common.stage.chain_origins import ChainOrigin
+    from common.stage.evolved import Gained
     from common.stage.failures import LastFailure
     from common.stage.markers import MarkerName
     from common.tables.state import TableState
@@ -126,7 +127,7 @@ class KafkaSnapshot:
 
 
 def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: KafkaSnapshot) -> StreamStatus:
-    listing = stage.listing(stream)
+    listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
     ends = with_chains(kafka.ends, listing)
     state = read_table_state(open_store(stream.table))
     sources = sorted({*listing, *ends})
@@ -176,7 +177,6 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         )
         for source in sources
     )
-    evolved = stage.evolved(stream.app_id) if stream.evolves else None
     version, way = (None, None) if state is None else (state.version, choose_load_mode(state, stream.load))
     return StreamStatus(
         app_id=stream.app_id,
@@ -188,13 +188,19 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         aside=Aside(*stage.aside(stream)),
         deferred=deferred_of(ids, transactions, stream.side_tables, sources),
         unfit=tuple(_unfit(stream, state, open_store)),
-        gained=() if evolved is None else evolved.gained,
+        gained=_gained(stream, stage),
+        appeared=stage.routes(stream),
         valid_through_ms=None if state is None else valid_through_of(histories[stream.table].commits, stream.app_id),
         undeclared=undeclared_of(marker for markers in found.values() for marker in markers),
         violations=violations_of(marker for markers in found.values() for marker in markers),
         drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
+
+
+def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
+    evolved = stage.evolved(stream.app_id) if stream.evolves else None
+    return () if evolved is None else evolved.gained
 
 
 def _has_foreign(found: Iterable[Found]) -> bool:

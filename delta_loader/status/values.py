@@ -94,6 +94,8 @@ class StreamStatus:
     """What secondary tables may still lack of what the main table has."""
     gained: tuple[Gained, ...] = ()
     """The columns that it gained because records had their fields, as published to writers."""
+    appeared: tuple[str, ...] = ()
+    """The routes whose tables have appeared by `route_table`."""
     valid_through_ms: int | None = None
     """All records up to this time are in the table; None while unknown."""
     undeclared: UndeclaredFields | None = None
@@ -189,6 +191,7 @@ def _stream_json(stream: StreamStatus) -> Json:
             {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
             for one in stream.gained
         ],
+        "appeared": list(stream.appeared),
         "valid_through_ms": stream.valid_through_ms,
         "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
         "violations": dict(stream.violations),
@@ -272,6 +275,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
             f"  put aside below stray/: {stream.aside.late} late claims, {stream.aside.rewound} rewound markers"
         )
     lines += [*_dropped_lines(stream), *_violation_lines(stream.violations), *_gained_lines(stream.gained)]
+    lines += _appeared_lines(stream.appeared)
     if not stream.partitions:
         return [*lines, "  nothing is staged"]
     lines.append(f"  {'partition':<32}{'staged to':>14}{'loaded to':>14}{'lag':>12}{'Kafka end':>14}{'Kafka lag':>12}")
@@ -317,6 +321,14 @@ def _violation_lines(violations: Mapping[str, int]) -> list[str]:
     shown = ", ".join(f"{rule} ({count:,})" for rule, count in rules[:_RULES_SHOWN])
     more = f" and {len(rules) - _RULES_SHOWN} more" if len(rules) > _RULES_SHOWN else ""
     return [f"  broken rules of expect, in the newest flushes: {shown}{more}"]
+
+
+def _appeared_lines(routes: tuple[str, ...]) -> list[str]:
+    if not routes:
+        return []
+    last = routes[-_COLUMNS_SHOWN:]
+    more = f"{len(routes):,} routes, the last ones " if len(last) < len(routes) else ""
+    return [f"  tables have appeared for {more}{', '.join(last)}"]
 
 
 def _gained_lines(gained: tuple[Gained, ...]) -> list[str]:

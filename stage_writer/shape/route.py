@@ -11,12 +11,14 @@ Rules:
 4. Where events are merged, all events of a key go to the same tables, a tombstone too: otherwise a delete would not
    find the row, and an update would leave the old one in another table. The expression therefore sees only the key
    columns and ``kafka``, and `_cdc` where tombstones are ignored. Each of the tables merges its own copy.
+5. With a `route_table`, a value that is no route yet becomes one before its record has a table, and all writers agree
+   on that in the stage. A value that cannot become one makes the record a reject, regardless of ``unrouted``.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,7 @@ import pyarrow.compute as pc
 
 from common.errors import ExpressionError
 from common.schema import ArrayType, Primitive, StructType, type_to_ddl
+from common.settings.appearing import with_routes
 from common.settings.columns import CDC_COLUMN
 from common.settings.merging import record_names
 from common.tables.urls import comparable
@@ -33,12 +36,13 @@ from stage_writer.shape.expressions import refused
 from stage_writer.shape.rows import Destinations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
@@ -50,13 +54,33 @@ OWN = 0
 _SHOWN_CHARACTERS = 100
 
 
+class AppearingRoutes(Protocol):
+    """The routes of a stream with a `route_table` that have appeared, and more of them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Those in addition to the stream's `routes`, in an order that stays; more may follow."""
+
+    def settle(self, wanted: Collection[str]) -> None:
+        """Have these among `names`, as far as they can be. Raises StoreError and MarkerError.
+
+        It returns at once for those that `waits` has seen.
+        """
+
+    def waits(self, wanted: Collection[str]) -> Dependency | None:
+        """What must be over before `settle` returns at once; None if it does."""
+
+    def refusal(self, route: str) -> str:
+        """Why a route is not among `names`."""
+
+
 class Router:
     """Records for each message the tables that its rows go to: a `Step`.
 
     Raises ExpressionError for an expression that does not give text or texts.
     """
 
-    def __init__(self, columns: StructType, stream: Stream) -> None:
+    def __init__(self, columns: StructType, stream: Stream, appearing: AppearingRoutes | None = None) -> None:
         route = stream.route or ""
         self.columns = columns
         self._evaluator = _evaluator(columns, stream, route)
@@ -66,11 +90,37 @@ class Router:
         if (found.element if isinstance(found, ArrayType) else found) is not Primitive.STRING:
             problem = f"its type is {type_to_ddl(found)}, and routes are text"
             raise refused(SETTING, route, problem, f"cast it: CAST({route.strip()} AS VARCHAR)")
-        numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
-        self._tables = len(numbers)
-        self._values = pa.array(stream.routes, pa.string())
-        self._numbers = np.array([numbers[comparable(url)] for url in stream.routes.values()], np.int64)
+        self.stream = stream
+        """With the routes that have appeared."""
+        self._known: tuple[str, ...] = ()
+        self._appearing = appearing
         self._refuses = stream.unrouted == "dead_letters"
+        self._number()
+
+    def _number(self) -> None:
+        """Give the tables of all routes numbers; those that they have stay."""
+        urls, routes = self.stream.row_tables, self.stream.routes
+        numbers = {comparable(url): number for number, url in enumerate(urls)}
+        self._tables = len(numbers)
+        self._values = pa.array(routes, pa.string())
+        self._numbers = np.array([*(numbers[comparable(url)] for url in routes.values()), OWN], np.int64)
+
+    def _settle(self, appearing: AppearingRoutes, routes: pa.ChunkedArray) -> None:
+        """Have the tables of routes that appear (rule 5)."""
+        appearing.settle(self._new(routes))
+        names = tuple(appearing.names)
+        if names != self._known:
+            self._known, self.stream = names, with_routes(self.stream, names)
+            self._number()
+
+    def _new(self, routes: pa.ChunkedArray) -> list[str]:
+        found = pc.unique(routes.drop_null())
+        return found.filter(pc.invert(pc.is_in(found, value_set=self._values))).to_pylist()  # type: ignore[no-any-return]
+
+    def routes_of(self, rows: Rows, messages: Messages) -> list[str]:
+        """The routes that rows take and that are none of the stream's, each once."""
+        (routes,) = self._evaluator.evaluate(rows, messages).values
+        return self._new(_one_by_one(routes)[1] if self._is_several else routes)
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
         """The rows, with the tables of their messages recorded (rule 2)."""
@@ -79,12 +129,16 @@ class Router:
         owners = np.arange(len(rows))
         if self._is_several:
             owners, routes = _one_by_one(routes)
+        if self._appearing is not None:
+            self._settle(self._appearing, routes)
         places = pc.fill_null(pc.index_in(routes, value_set=self._values), -1).to_numpy()
         unknown = places < 0
-        numbers = np.where(unknown, OWN, self._numbers[places])
+        numbers = self._numbers[places]  # the last one is for what is none of them
         lost = np.zeros(len(rows), np.bool_)
-        if self._refuses and unknown.any():
-            lost[owners[unknown]] = True
+        refused = unknown if self._refuses else np.zeros(len(unknown), np.bool_)
+        if self._appearing is not None and unknown.any():
+            refused = refused | (unknown & routes.is_valid().to_numpy())
+        lost[owners[refused]] = True
         if self._is_several:  # each table once
             pairs = np.unique(owners * self._tables + numbers)
             owners, numbers = pairs // self._tables, pairs % self._tables
@@ -118,11 +172,18 @@ class Router:
         return rows.with_destinations(found).without(several | lost, rejects)
 
     def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
-        known = set(self._values.to_pylist())
         for row, found in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
-            route = next((one for one in found or [None] if one not in known), None) if self._is_several else found
+            route = next((one for one in found or [None] if self._is_lost(one)), None) if self._is_several else found
             shown = "null" if route is None else repr(route[:_SHOWN_CHARACTERS])
-            yield Reject(int(index[row]), ErrorClass.UNROUTED, f"its route is {shown}, which is none of routes")
+            why = "which is none of routes"
+            if self._appearing is not None and route is not None:
+                why = self._appearing.refusal(route)
+            yield Reject(int(index[row]), ErrorClass.UNROUTED, f"its route is {shown}, {why}")
+
+    def _is_lost(self, route: str | None) -> bool:
+        if route is None:
+            return self._refuses
+        return route not in self.stream.routes
 
 
 def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
@@ -170,10 +231,10 @@ class ToAllTables:
 Routing: TypeAlias = Router | ToAllTables
 
 
-def routing_of(columns: StructType, stream: Stream) -> Iterator[Routing]:
+def routing_of(columns: StructType, stream: Stream, appearing: AppearingRoutes | None = None) -> Iterator[Routing]:
     """The step of a stream with several tables. Raises ExpressionError."""
     if stream.route is not None:
-        yield Router(columns, stream)
+        yield Router(columns, stream, appearing)
     elif stream.other_tables:
         yield ToAllTables(columns, stream)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from common.cli import settings_from
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import load_settings
@@ -63,7 +64,7 @@ def load_all(
 
 def verify(config: Path, spark: SparkSession, app_id: str = "") -> Verified:
     """What `delta-loader verify` finds of one of a config's streams, or of its only one."""
-    settings = load_settings(config, os.environ)
+    settings = settings_from(config)
     kafka = KafkaOffsets(settings)
     try:
         (stream,) = (one for one in settings.streams if app_id in {"", one.app_id})

@@ -108,3 +108,56 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     config = programs.config(settings)
     assert in_process.load(config, spark).failure is None
     assert rows("views", "page.name")[-1] == (7, "r")
+
+
+def test_tables_appear_with_the_values_of_route(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(1)
+    stream = {
+        "app_id": "events",
+        "topics": [topic],
+        "table": f"{tmp_path}/all/events",
+        "columns": "kind STRING, id BIGINT",
+        "route": "kind",
+        "route_table": f"{tmp_path}/tables/{{route}}",
+        "route_limit": 3,
+    }
+    config = programs.config(
+        {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage"},
+            "writer": {"group_id": topic, "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [stream],
+        }
+    )
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def stage(*kinds: str | None) -> None:
+        for number, kind in enumerate(kinds):
+            producer.produce(topic, json.dumps({"kind": kind, "id": number}), partition=0)
+        assert producer.flush(120) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+        assert in_process.load(config, spark).failure is None
+
+    def ids(name: str) -> list[int]:
+        return sorted(row.id for row in spark.read.format("delta").load(f"{tmp_path}/{name}").select("id").collect())
+
+    stage("click", "view", None, "../up", "click")
+    stage("view", "late", "page", "click", "page")
+    assert (ids("tables/click"), ids("tables/view"), ids("tables/late")) == ([0, 3, 4], [0, 1], [1])
+    assert ids("all/events") == [2]
+    assert not (tmp_path / "tables/page").exists()
+    letters = spark.read.format("delta").load(f"{tmp_path}/all/events_dead_letters")
+    assert [row.error_class for row in letters.collect()] == ["unrouted"] * 3
+    report = in_process.verify(config, spark)
+    assert {finding.verdict for finding in report.findings} <= {Verdict.PROVED, Verdict.NOTED}, report.findings
+    assert set(report.routed) == {f"{tmp_path}/tables/{route}" for route in ("click", "view", "late")}
+    status = json.loads(programs.succeed("delta-loader", "status", config, "--json"))
+    (shown,) = status["streams"]
+    assert shown["appeared"] == ["click", "view", "late"]
+    page = programs.succeed("delta-loader", "explain", config, "--topic", topic, "--partition", "0", "--offset", "0")
+    assert f"{tmp_path}/tables/click" in page
+    checked = programs.run("stage-writer", "check", config).stdout
+    assert "3 of the newest 10 records would be dead letters" in checked, checked

@@ -12,6 +12,7 @@ from common.settings.checks.evolving import check_evolving
 from common.settings.checks.merge import check_merge
 from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
+from common.settings.checks.route_template import check_template
 from common.settings.checks.routes import check_routes
 from common.settings.checks.topology import check_topology
 
@@ -32,4 +33,5 @@ def checked(stream: Stream) -> Stream:
     check_merge(stream)
     check_route_tables(stream)
     check_dead_letters_topic(stream)
+    check_template(stream)
     return stream

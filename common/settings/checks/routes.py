@@ -2,7 +2,8 @@
 
 Rules:
 
-1. The loader has to know every table of a stream by its URL, so routes name them one by one, without templates.
+1. The loader has to know every table of a stream by its URL: routes name them one by one, or the stage does for those
+   that appear by `route_table` (common/settings/appearing.py).
 2. A stream's dead letters have other columns than its rows, so no table takes both, of one stream or of two.
 3. Several routes may lead to one table, the stream's main table included, and several streams may load into one: their
    txn actions distinguish them, as long as no app_id is a prefix of another.
@@ -29,7 +30,7 @@ def check_routes(stream: Stream) -> None:
     if stream.route is not None and not stream.route.strip():
         msg = "route is empty; give an expression or a field's name, or leave it out"
         raise ValueError(msg)
-    if stream.route is not None and not stream.routes:
+    if stream.route is not None and not stream.routes and stream.route_table is None:
         msg = "route is given, and routes name no table; write routes: {value: table URL}"
         raise ValueError(msg)
     _check_tables(stream)

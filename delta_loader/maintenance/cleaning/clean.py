@@ -21,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from common.errors import StoreError, TableError
+from common.stage.appeared_routes import with_appeared
 from common.stage.markers import DONE, STRAY, MarkerName, is_late_path
 from common.storage.store import store_time_ms
 from common.tables.files import spoken_of
@@ -75,6 +76,7 @@ class CleanUp:
     def run(self, older_than_s: float, *, remove: bool) -> tuple[Tally, ...]:
         """List what can be removed, and remove it if ``remove``. Raises UsageError and StoreError."""
         require_safe(self._settings, older_than_s)
+        self._areas = areas(with_appeared(self._settings, self._stage))
         before_ms = store_time_ms(self._stage) - int(older_than_s * 1000)
         with closing(Candidates()) as candidates:
             for number, area in enumerate(self._areas):

@@ -109,7 +109,7 @@ class FactsReader:
 
     def _waiting_ms(self, url: str) -> int | None:
         found: list[int] = []
-        for stream in _streams_of(self.settings, url):
+        for stream in _streams_of(self.stage.settings_now(self.settings), url):
             store = self.open_store(stream.table)
             state = read_table_state(store)
             identity = read_identity(stream, state, store)

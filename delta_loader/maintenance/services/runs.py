@@ -57,8 +57,13 @@ class TableServices:
         log: FilteringBoundLogger,
         metrics: Metrics,
         may_load: Callable[[str], bool] = lambda _app_id: True,
+        now: Callable[[Settings], Settings] = lambda settings: settings,
     ) -> None:
-        """Tables whose first stream this process ``may_load`` are maintained; other loaders maintain the others."""
+        """Tables whose first stream this process ``may_load`` are maintained; other loaders maintain the others.
+
+        ``now`` adds the tables that have appeared. It raises StoreError and MarkerError.
+        """
+        self._now = now
         self._may_load = may_load
         self._settings = settings
         self._looker = looker
@@ -72,6 +77,7 @@ class TableServices:
         self, may_begin: Callable[[], bool] = lambda: True, only: str | None = None, *, at_any_time: bool = False
     ) -> RunReport:
         """Do what is due; ``at_any_time`` ignores the window and the budget, for a manual run."""
+        self._settings = self._now(self._settings)
         here = [url for url in tables_of(self._settings) if self._may_load(first_stream_of(self._settings, url))]
         urls = here if only is None else [only]
         looks = list(_looks(self._settings, self._looker, self._clock, urls))

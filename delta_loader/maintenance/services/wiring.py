@@ -47,7 +47,14 @@ def scheduled_services(
     stage = Stage(stage_store(settings), parallel)
     looker = FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
     services = TableServices(
-        settings, looker, SparkServices(spark), SystemClock(), log=log, metrics=metrics, may_load=may_load
+        settings,
+        looker,
+        SparkServices(spark),
+        SystemClock(),
+        log=log,
+        metrics=metrics,
+        may_load=may_load,
+        now=stage.settings_now,
     )
     scheduled = ScheduledServices(services, settings.table_services, may_run, is_loading=is_loading)
     stack.callback(scheduled.close)

@@ -16,6 +16,7 @@ from common.settings.load import load_settings, parse_settings, print_settings
 from common.settings.places import STAGE_FOLDERS
 from common.spans import Partition, Topic
 from common.stage.agreed_columns import COLUMNS
+from common.stage.appeared_routes import ROUTES
 from common.stage.chain_origins import BEGIN
 from common.stage.data_files import STAGED
 from common.stage.evolved import SCHEMA
@@ -455,7 +456,7 @@ WRONG = {
     "a route to nowhere": (with_stream(route="city"), ["routes name no table", "{value: table URL}"]),
     "a route for each value": (
         with_stream(route="city", routes="/data/{route}"),
-        ["streams[0].routes", "know each table", "a line for each value"],
+        ["streams[0].routes", "route_table: URL with {route}", "a line for each value"],
     ),
     "a route with a template": (
         with_stream(route="city", routes={"a": "/data/{route}"}),
@@ -579,6 +580,7 @@ def test_the_stage_s_folders_are_known() -> None:
         OUTBOX,
         SCHEMA,
         COLUMNS,
+        ROUTES,
         REPLACE,
         BEGIN,
         FAILURES,

@@ -1,0 +1,30 @@
+"""`route_table` of a stream: a template for the tables of routes, which appear as values of `route` appear.
+
+Rules:
+
+1. A value that is no route of `routes` becomes one, with the table that the template makes of it, unless it cannot name
+   a folder (`is_name`), or `route_limit` is reached (common/stage/appeared_routes.py). Its table is like the main one.
+2. The routes that appeared are in the stage. Each program reads them and continues with `with_routes`: for all that
+   follows, they are routes as if the config had named them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.settings.route_tables import OtherTable
+from common.settings.route_template import table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.settings.stream import Stream
+
+
+def with_routes(stream: Stream, routes: Iterable[str]) -> Stream:
+    """The stream with the tables of the routes that have appeared (rule 2); unchanged without a template."""
+    template = stream.route_table
+    if template is None:
+        return stream
+    made = {route: OtherTable(table=table_of(template, route)) for route in routes if route not in stream.routes}
+    return stream.model_copy(update={"route_settings": {**stream.route_settings, **made}}) if made else stream

@@ -1,0 +1,68 @@
+"""Checks of a stream's `route_table`.
+
+Rule: no value of `route` makes a table that is another one's place, or around such a place: that of the stage, of a
+table of another stream, or of the stream's dead letters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from common.settings.places import STAGE_FOLDERS
+from common.settings.route_template import NAME, ROUTE_LIMIT, VALUE
+from common.tables.urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.settings.stream import Stream
+
+
+def check_template(stream: Stream) -> None:
+    """Raise ValueError for a template that contradicts other settings of its stream."""
+    if stream.route_table is None:
+        if stream.route_limit != ROUTE_LIMIT:
+            msg = "route_limit is given without route_table, so it has no effect; leave it out"
+            raise ValueError(msg)
+        return
+    excluded = {
+        "topology": stream.topology is not None,
+        "tables": bool(stream.other_tables),
+        "merge": stream.merge is not None,
+        "columns in a section of routes": stream.has_several_columns,
+    }
+    other = next((key for key, is_given in excluded.items() if is_given), None)
+    if other is not None:
+        msg = f"route_table is given, and so is {other}, which does not go with it; name each table under routes"
+        raise ValueError(msg)
+    if stream.route is None:
+        msg = "route_table is given, and no route says which table a record takes; add route, an expression or a field"
+        raise ValueError(msg)
+    for key, url in stream.places:
+        if _makes(stream.route_table, url) not in (None, ""):
+            msg = f"route_table may make a table around {key.removeprefix('streams[].')}, {url}; use another folder"
+            raise ValueError(msg)
+
+
+def check_templates(stage: str, streams: Sequence[Stream]) -> None:
+    """Raise ValueError for a template that may make a place of others, or a table around one."""
+    of_stage = [("stage.url", stage), *(("a folder of stage.url", f"{stage}/{folder}") for folder in STAGE_FOLDERS)]
+    for stream in streams:
+        others = [one for one in streams if one is not stream]
+        places = [*of_stage, *(place for one in others for place in one.places)]
+        places += [("streams[].route_table", one.route_table) for one in others if one.route_table is not None]
+        for key, url in places if stream.route_table is not None else ():
+            if _makes(stream.route_table or "", url.replace(VALUE, "x")) is not None:
+                msg = (
+                    f"route_table of the stream {stream.app_id!r} may make {key}, {url}, or a table around it, for "
+                    "some value of route; use another folder for one of them"
+                )
+                raise ValueError(msg)
+
+
+def _makes(template: str, url: str) -> str | None:
+    """The part of a URL below the table that some value makes; None where no value makes the URL or its start."""
+    before, after = comparable(template).split(VALUE)
+    found = re.match(f"{re.escape(before)}{NAME}{re.escape(after)}(/.*)?$", comparable(url), re.DOTALL)
+    return None if found is None else found[1] or ""

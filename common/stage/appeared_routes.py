@@ -1,0 +1,108 @@
+"""The routes that have appeared by a stream's `route_table`, as its writers agree on them in the stage.
+
+Rules:
+
+1. ``routes/<app_id>/<version, 20 digits>.json`` has all routes up to that version, made by exclusive create; the
+   highest version counts. A version has every route of the one before it: none is taken back, also where
+   `route_limit` becomes lower.
+2. A writer adds a route before it stages a row for it, and a loader reads the routes after it has listed the markers.
+   So it knows the table of every marker that it reads.
+3. Of names that differ in case only, the first one has a table: catalogs and some stores take them for the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
+
+from common.ports import Created
+from common.settings.appearing import with_routes
+from common.stage.stored import Stored, reading, require_known_version
+from common.stage.versions import newest_version, version_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.ports import ObjectStore
+    from common.settings import Settings
+
+ROUTES = "routes"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AppearedRoutes:
+    """All routes of a stream that have appeared, in that order."""
+
+    app_id: str
+    version: int = 0
+    routes: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The path of its object in the stage."""
+        return version_path(_folder_of(self.app_id), self.version)
+
+    def with_more(self, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+        """The next version, which has these names too, up to so many; the same one where there is nothing to add."""
+        routes, folded = list(self.routes), {route.casefold() for route in self.routes}
+        for route in sorted(wanted):
+            if len(routes) < limit and route.casefold() not in folded:
+                routes.append(route)
+                folded.add(route.casefold())
+        if len(routes) == len(self.routes):
+            return self
+        return replace(self, version=self.version + 1, routes=tuple(routes))
+
+    def to_bytes(self) -> bytes:
+        """The stored form."""
+        return _StoredRoutes(version=1, app_id=self.app_id, routes=list(self.routes)).model_dump_json(indent=2).encode()
+
+    @classmethod
+    def from_bytes(cls, path: str, version: int, data: bytes) -> AppearedRoutes:
+        """The inverse. Raises MarkerError, which names the object."""
+        with reading(path, "put back the version before it, or delete it if there is one: writers add to that"):
+            require_known_version(path, data, VERSION)
+            stored = _StoredRoutes.model_validate_json(data)
+        return cls(stored.app_id, version, tuple(stored.routes))
+
+
+def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
+    """The newest version; without routes while there is none. Raises StoreError and MarkerError."""
+    newest = newest_version(store, _folder_of(app_id))
+    data = None if newest is None else store.read(newest[1])
+    if newest is None or data is None:
+        return AppearedRoutes(app_id)
+    return AppearedRoutes.from_bytes(newest[1], newest[0], data)
+
+
+def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+    """The newest version once it has these names, as far as it can have them. Raises StoreError and MarkerError."""
+    names = tuple(wanted)
+    while True:
+        known = appeared(store, app_id)
+        more = known.with_more(names, limit)
+        if more is known or isinstance(store.create(more.path, more.to_bytes()), Created):
+            return more
+
+
+def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
+    """The settings with the routes that have appeared. Raises StoreError and MarkerError."""
+    if all(stream.route_table is None for stream in settings.streams):
+        return settings
+    streams = tuple(
+        one if one.route_table is None else with_routes(one, appeared(store, one.app_id).routes)
+        for one in settings.streams
+    )
+    return settings.model_copy(update={"streams": streams})
+
+
+def _folder_of(app_id: str) -> str:
+    return f"{ROUTES}/{quote(app_id, safe='')}/"
+
+
+class _StoredRoutes(Stored):
+    version: Literal[1]
+    app_id: str
+    routes: list[str]

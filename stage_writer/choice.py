@@ -1,0 +1,124 @@
+"""Which tables each message goes to, found with the fields that a stream's expressions name and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from common.schema import Field, Primitive, StructType, to_ddl
+from common.settings.columns import made_columns
+from common.settings.formats import path_steps
+from common.settings.stream import UnknownFields
+from stage_writer.decode.decode import Decoded
+from stage_writer.duck import connect
+from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
+from stage_writer.shape.derive import Deriver
+from stage_writer.shape.expectations import Expectations
+from stage_writer.shape.expressions import ExpressionChecker
+from stage_writer.shape.route import Router, routing_of
+from stage_writer.shape.rows import Rows
+from stage_writer.shape.where import Condition
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from common.settings import Stream
+    from stage_writer.decode.batch import Messages
+    from stage_writer.decode.decode import Decodes
+    from stage_writer.decode.envelopes.framing import SchemaTypes
+    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.shape.rows import Step
+
+    Index = NDArray[np.int64]
+
+
+class RecordChoice:
+    """By a stream's `where`, `derive`, `route` or `tables`, and `expect`."""
+
+    def __init__(
+        self, stream: Stream, schemas: SchemaTypes | None, first_pass: MakeFirstPass, inputs: RecordInputs = NO_INPUTS
+    ) -> None:
+        seen = _seen_by_expressions(stream)
+        decoder: Decodes = _NoFields()
+        if seen is not None:
+            decoder = decoder_of(seen, schemas, (), first_pass, inputs)
+        self._decoder = decoder
+        self._steps: list[Step] = []
+        columns = decoder.columns
+        if stream.where is not None:
+            self._steps.append(Condition(columns, stream.where))
+        if seen is not None and seen.derive:
+            self._steps.append(Deriver(columns, seen.derive))
+            columns = self._steps[-1].columns
+        self._steps += routing_of(columns, stream)
+        if stream.expect:
+            self._steps.append(Expectations(columns, stream))
+
+    @property
+    def needs_headers(self) -> bool:
+        """Whether an expression uses the records' headers."""
+        return any(step.needs_headers for step in self._steps)
+
+    def routes(self, messages: Messages) -> list[str]:
+        """The routes that these messages take, each once; the stream has a ``route`` and no ``expect``."""
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
+        *before, last = self._steps
+        for step in before:
+            rows = step.apply(rows, messages)
+        return last.routes_of(rows, messages) if isinstance(last, Router) else []
+
+    def of(self, messages: Messages) -> tuple[Rows, Index]:
+        """The messages' tables, rejects and filtered ones; and the tombstones."""
+        decoded = self._decoder.decode(messages)
+        rows = Rows(decoded.rows, decoded.row_index, decoded.rejects, decoded.passed_over)
+        for step in self._steps:
+            rows = step.apply(rows, messages)
+        return rows, decoded.tombstones
+
+
+class _NoFields:
+    """Decodes messages into rows without a field, for expressions that name none."""
+
+    columns = StructType((Field("_", Primitive.STRING),))
+
+    def decode(self, messages: Messages) -> Decoded:
+        """A row for each message that is not a tombstone."""
+        is_null = messages.values.is_null().to_numpy(zero_copy_only=False)
+        index = np.flatnonzero(~is_null)
+        return Decoded(pa.table({"_": pa.nulls(len(index), pa.string())}), index, (), np.flatnonzero(is_null))
+
+
+def _seen_by_expressions(stream: Stream) -> Stream | None:
+    """The stream with only the fields that its `where`, `route` and `expect` name; None if they name none.
+
+    Raises ExpressionError.
+    """
+    made = made_columns(stream)
+    columns = stream.schema_of_columns
+    before = ExpressionChecker(connect(), (*columns.names, *(name for name in made if name not in stream.derive)))
+    after = ExpressionChecker(connect(), (*columns.names, *made))
+    named = set[str]() if stream.where is None else set(before.check("where", stream.where).fields)
+    later = {} if stream.route is None else {"route": stream.route}
+    later |= {f"expect.{name}": one.rule for name, one in stream.expect.items()}
+    by_later = {field for setting, text in later.items() for field in after.check(setting, text).fields}
+    derive = {name: text for name, text in stream.derive.items() if name.casefold() in by_later}
+    named |= by_later - {name.casefold() for name in derive}
+    for name, text in derive.items():
+        named |= before.check(f"derive.{name}", text).fields
+    if not named and not derive:
+        return None
+    kept = StructType(tuple(field for field in columns if field.name.casefold() in named))
+    if len(kept) < len(named) or not kept:  # others are made of the whole record
+        return stream.model_copy(update={"derive": derive})
+    own = {field.name for field in kept}
+    update: dict[str, object] = {
+        "columns": to_ddl(kept),
+        "derive": derive,
+        "unknown_fields": UnknownFields.IGNORE,
+        "formats": {path: form for path, form in stream.formats.items() if path_steps(path)[0] in own},
+        "jmespath": {path: text for path, text in stream.jmespath.items() if path_steps(path)[0] in own},
+    }
+    return stream.model_copy(update=update)

@@ -1,0 +1,164 @@
+"""The routes of a stream's `route_table`: what its writers agree on in the stage (common/stage/appeared_routes.py).
+
+Rules:
+
+1. A route is decided once it has a table, or never can have one: for all writers alike, because none is taken back and
+   the number of them is limited. What is decided needs the stage no more.
+2. The stage is used in a background thread, and again with growing pauses while it does not answer. The messages wait
+   meanwhile; a healthy stage answers within the short time that the first attempt may block.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from structlog import get_logger
+
+from common.backoff import Backoff
+from common.clock import SystemClock
+from common.errors import KafkaDeltaExpressError, MarkerError, StoreError
+from common.settings.route_template import NAMES, is_name, table_of
+from common.settings.stores import stage_store
+from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared
+from common.tables.urls import comparable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from structlog.typing import FilteringBoundLogger
+
+    from common.ports import Clock, ObjectStore
+    from common.settings import Settings, Stream
+
+_A_MOMENT_S = 1.0
+
+
+class RouteBook:
+    """A `stage_writer.shape.route.AppearingRoutes`."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        open_stage: Callable[[], ObjectStore],
+        clock: Clock,
+        log: FilteringBoundLogger,
+        *,
+        preview: bool = False,
+    ) -> None:
+        """In a ``preview`` the stage is read, and routes appear only here."""
+        self._preview = preview
+        self._stream = stream
+        self._open_stage = open_stage
+        self._clock = clock
+        self._log = log.bind(app_id=stream.app_id)
+        self._known = AppearedRoutes(stream.app_id)
+        self._asking: threading.Thread | None = None
+        self._ask_at_s = 0.0
+        self._backoff = Backoff()
+        self.away: KafkaDeltaExpressError | None = None
+        """Why the stage has not answered last."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As in the protocol."""
+        return self._known.routes
+
+    def waits(self, wanted: Collection[str]) -> RouteWait | None:
+        """As in the protocol."""
+        return None if self.decides(wanted) else RouteWait(self, tuple(wanted))
+
+    def settle(self, wanted: Collection[str]) -> None:
+        """As in the protocol."""
+        undecided = self._undecided(wanted)
+        if undecided:
+            self._agree(undecided)
+
+    def refusal(self, route: str) -> str:
+        """As in the protocol."""
+        return self._refusal(self._known, route) or "whose table has not appeared"
+
+    def decides(self, wanted: Collection[str]) -> bool:
+        """Whether all these are decided now; starts an attempt if one is due (rule 2). Called by one thread."""
+        undecided = self._undecided(wanted)
+        if undecided and (began := self._begin(undecided)) is not None and self.away is None:
+            began.join(_A_MOMENT_S)
+            undecided = self._undecided(undecided)
+        return not undecided
+
+    def _undecided(self, wanted: Collection[str]) -> list[str]:
+        known = self._known
+        return [route for route in wanted if route not in known.routes and not self._refusal(known, route)]
+
+    def _refusal(self, known: AppearedRoutes, route: str) -> str:
+        """Why a route can never have a table; empty if it may have one."""
+        if not is_name(route):
+            return f"which cannot name a table: {NAMES} are allowed"
+        template, limit = self._stream.route_table or "", self._stream.route_limit
+        if comparable(table_of(template, route)) == comparable(self._stream.dead_letters):
+            return "which would lead to the stream's dead_letters"
+        other = next((one for one in known.routes if one != route and one.casefold() == route.casefold()), None)
+        if other is not None:
+            return f"which differs from the route {other!r} in case only"
+        return f"and there are {limit} tables already (route_limit)" if len(known.routes) >= limit else ""
+
+    def _agree(self, wanted: Collection[str]) -> None:
+        """Raises StoreError and MarkerError."""
+        before, limit, app_id = self._known, self._stream.route_limit, self._stream.app_id
+        if self._preview:
+            self._known = appeared(self._open_stage(), app_id).with_more({*before.routes, *wanted}, limit)
+            return
+        self._known = agree_on(self._open_stage(), app_id, wanted, limit)
+        self._log.info("tables appear", routes=[one for one in self._known.routes if one not in before.routes])
+
+    def _begin(self, wanted: Collection[str]) -> threading.Thread | None:
+        if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
+            return None
+        self._asking = threading.Thread(target=self._ask, args=(tuple(wanted),), name="route-book", daemon=True)
+        self._asking.start()
+        return self._asking
+
+    def _ask(self, wanted: Collection[str]) -> None:
+        """One attempt; runs in a thread of its own."""
+        try:
+            self._agree(wanted)
+        except (StoreError, MarkerError) as error:
+            pause_s = self._backoff.next_s()
+            self._log.warning("tables cannot appear, trying again", problem=error.problem, retry_in_s=pause_s)
+            self._ask_at_s = self._clock.monotonic_s() + pause_s
+            self.away = error
+        else:
+            self.away = None
+            self._backoff.reset()
+
+
+@dataclass(frozen=True, slots=True)
+class RouteWait:
+    """A `stage_writer.decode.dependency.Dependency` on the tables of some routes."""
+
+    book: RouteBook = field(repr=False)
+    routes: tuple[str, ...]
+
+    @property
+    def error(self) -> KafkaDeltaExpressError:
+        """What is missing."""
+        msg = f"the stage has not taken the new routes {', '.join(map(repr, self.routes[:5]))} yet"
+        return self.book.away or StoreError(msg, "see whether the stage's store answers")
+
+    @property
+    def changes_columns(self) -> bool:
+        """A table that appears has the columns of the others."""
+        return False
+
+    def is_over(self) -> bool:
+        """Whether they are decided."""
+        return self.book.decides(self.routes)
+
+
+def book_of(settings: Settings, stream: Stream, *, preview: bool) -> RouteBook | None:
+    """The book of a stream; None without a `route_table`."""
+    if stream.route_table is None:
+        return None
+    return RouteBook(stream, partial(stage_store, settings), SystemClock(), get_logger(), preview=preview)

@@ -1,0 +1,162 @@
+"""`route_table`: which templates are taken, and how the routes that appear are agreed on in the stage."""
+
+import uuid
+
+import pytest
+
+from common.errors import ConfigError, MarkerError, NewerFormatError
+from common.ports import Created, CreateOutcome
+from common.settings.appearing import with_routes
+from common.settings.load import print_settings
+from common.settings.route_template import is_name
+from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared
+from common.storage.store import FsspecStore
+from tests.unit.common.test_settings import parse, with_stream
+
+
+def templated(**settings: object) -> str:
+    return with_stream(**{"route": "city", "route_table": "/data/by_city/{route}", **settings})
+
+
+@pytest.fixture
+def store() -> FsspecStore:
+    return FsspecStore(f"memory://{uuid.uuid4().hex}", {})
+
+
+def test_routes_that_appeared_are_routes_like_those_of_the_config() -> None:
+    (stream,) = parse(templated(routes={"rome": "/data/rome"}, partition_by=["city"])).streams
+    found = with_routes(stream, ["oslo", "rome", "bonn"])
+    assert found.routes == {"rome": "/data/rome", "oslo": "/data/by_city/oslo", "bonn": "/data/by_city/bonn"}
+    assert found.row_tables == ("/data/orders", "/data/rome", "/data/by_city/oslo", "/data/by_city/bonn")
+    assert found.at("/data/by_city/oslo").partition_by == ("city",)
+    assert with_routes(found, ["oslo", "rome", "bonn"]) == found
+    assert not found.has_several_columns
+    (plain,) = parse(with_stream()).streams
+    assert with_routes(plain, ["oslo"]) is plain
+
+
+def test_settings_have_what_appeared_and_print_what_was_written(store: FsspecStore) -> None:
+    settings = parse(templated())
+    agree_on(store, "orders", ["oslo"], 10)
+    assert with_appeared(settings, store).streams[0].routes == {"oslo": "/data/by_city/oslo"}
+    assert parse(print_settings(settings)) == settings
+    plain = parse(with_stream())
+    assert with_appeared(plain, store) is plain
+
+
+@pytest.mark.parametrize(
+    ("name", "good"),
+    [
+        ("orders", True),
+        ("shop.Orders-2_x", True),
+        ("", False),
+        (".", False),
+        ("..", False),
+        ("a/b", False),
+        ("_delta_log", False),
+        ("a b", False),
+        ("ä", False),
+        ("x" * 101, False),
+        ("a\n", False),
+        ("{route}", False),
+    ],
+)
+def test_a_value_names_a_folder_or_is_no_route(name: str, *, good: bool) -> None:
+    assert is_name(name) is good
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        ({"route": None}, "route_table is given, and no route says which table a record takes"),
+        ({"route_table": "/data/all"}, r"route_table.* does not have \{route\} once"),
+        ({"route_table": "/data/{route}/{route}"}, "once"),
+        ({"route_table": "s3://{route}/data"}, "once"),
+        ({"route_table": "lake.{route}"}, "once"),
+        ({"routes": {"x": {"table": "/data/x", "columns": "id INT"}}}, "so is columns in a section of routes"),
+        ({"load": "merge", "merge": {"keys": ["id"]}}, "so is merge"),
+        ({"route": None, "tables": ["/data/x"]}, "so is tables"),
+        (
+            {"route_table": None, "routes": {"x": "/data/x"}, "route_limit": 5},
+            "route_limit is given without",
+        ),
+        ({"dead_letters": "/data/by_city/dead/letters"}, "may make a table around dead_letters"),
+        ({"route_table": "/data/orders/{route}"}, "lies below streams"),
+    ],
+)
+def test_templates_that_cannot_be_are_refused(stream: dict[str, object], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse(templated(**stream).replace("  route: null\n", "").replace("  route_table: null\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("/data/{route}", None),
+        ("/stage/{route}", "a folder of stage.url"),
+        ("/sta{route}", "may make stage.url, /stage"),
+        ("/lake/{route}", r"may make streams\[\].table, /lake/others"),
+        ("/lake/{route}s", r"may make streams\[\].table"),
+        ("/{route}/others", r"may make streams\[\].table"),
+        ("/lake/x-{route}", None),
+    ],
+)
+def test_no_value_makes_a_place_of_others(template: str, told: str | None) -> None:
+    text = f"""
+kafka: {{bootstrap.servers: "nowhere:1"}}
+stage: {{url: /stage}}
+streams:
+  - {{app_id: a, topics: [a], table: /data/all, columns: k STRING, route: k, route_table: "{template}"}}
+  - {{app_id: b, topics: [b], table: /lake/others, columns: k STRING}}
+"""
+    if told is None:
+        assert parse(text).streams[0].route_table == template
+        return
+    with pytest.raises(ConfigError, match=told):
+        parse(text)
+
+
+def test_two_templates_that_may_make_one_table_are_refused() -> None:
+    text = """
+kafka: {bootstrap.servers: "nowhere:1"}
+stage: {url: /stage}
+streams:
+  - {app_id: a, topics: [a], table: /data/a, columns: k STRING, route: k, route_table: "/lake/{route}"}
+  - {app_id: b, topics: [b], table: /data/b, columns: k STRING, route: k, route_table: "/lake/{route}_b"}
+"""
+    with pytest.raises(ConfigError, match=r"route_table of the stream 'a' may make streams\[\].route_table"):
+        parse(text)
+
+
+def test_writers_agree_on_routes_up_to_the_limit(store: FsspecStore) -> None:
+    assert agree_on(store, "orders", ["b", "a"], 3).routes == ("a", "b")
+    assert agree_on(store, "orders", ["b"], 3).version == 1
+    assert agree_on(store, "orders", ["B", "c", "d"], 3).routes == ("a", "b", "c")
+    assert agree_on(store, "orders", ["d"], 3).routes == ("a", "b", "c")
+    assert agree_on(store, "orders", ["d"], 2).routes == ("a", "b", "c"), "none is taken back"
+    assert agree_on(store, "orders", ["d"], 4).routes == ("a", "b", "c", "d")
+    assert appeared(store, "others").routes == ()
+
+
+def test_of_two_writers_at_once_each_has_what_the_other_added(store: FsspecStore) -> None:
+    class Raced(FsspecStore):
+        def create(self, path: str, data: bytes) -> CreateOutcome:
+            if not faster:
+                faster.append(agree_on(store, "orders", ["mine", "Both"], 3))
+            return store.create(path, data)
+
+    faster: list[AppearedRoutes] = []
+    raced = Raced(store.url, {})
+    assert agree_on(raced, "orders", ["yours", "both", "more"], 3).routes == ("Both", "mine", "more")
+    assert [one.path.rpartition("/")[2] for one in store.list("routes/")] == [f"{1:020d}.json", f"{2:020d}.json"]
+
+
+def test_what_is_unreadable_or_newer_is_not_overwritten(store: FsspecStore) -> None:
+    first = agree_on(store, "or/ders", ["a"], 3)
+    assert first.path == f"routes/or%2Fders/{1:020d}.json"
+    assert AppearedRoutes.from_bytes(first.path, 1, first.to_bytes()) == first
+    for content, error in ((b"{", MarkerError), (b'{"version": 2}', NewerFormatError)):
+        assert isinstance(store.create(f"routes/or%2Fders/{2:020d}.json", content), Created)
+        with pytest.raises(error):
+            agree_on(store, "or/ders", ["b"], 3)
+        store.delete([f"routes/or%2Fders/{2:020d}.json"])

@@ -1,0 +1,156 @@
+"""Tables that appear by `route_table`, as values of `route` appear."""
+
+import json
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import structlog
+
+from common.clock import SystemClock
+from common.errors import StoreError
+from common.ports import StoredObject
+from common.settings import Stream
+from common.stage.appeared_routes import agree_on, appeared
+from common.storage.store import FsspecStore
+from stage_writer.convert_by_table import RecordConverter, converter_of
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.stage.route_book import RouteBook
+from tests.fakes.streams import batch_of, stream_of
+
+
+class Away(FsspecStore):
+    """A store that may be away."""
+
+    is_away = False
+    asked = 0
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        self.asked += 1
+        if self.is_away:
+            raise StoreError("it is away", "wait")
+        return super().list(prefix)
+
+
+@pytest.fixture
+def store() -> Away:
+    return Away(f"memory://{uuid.uuid4().hex}", {})
+
+
+def templated(**settings: object) -> Stream:
+    return stream_of(
+        **{"columns": "id INT, kind STRING", "route": "kind", "route_table": "/tables/by/{route}", **settings}
+    )
+
+
+def writer(store: FsspecStore, *, preview: bool = False, **settings: object) -> RecordConverter:
+    stream = templated(**settings)
+    book = RouteBook(stream, lambda: store, SystemClock(), structlog.get_logger(), preview=preview)
+    return converter_of(stream, appearing=book)
+
+
+def convert(converter: RecordConverter, kinds: Sequence[object]) -> StagedRows:
+    batch = batch_of([json.dumps({"id": number, "kind": kind}).encode() for number, kind in enumerate(kinds)])
+    ((_, staged),) = (one for found in converter.slices([batch]) for one in found)
+    return staged
+
+
+def ids(staged: StagedRows) -> dict[str, list[int]]:
+    named = {"own": staged.rows[0], **{table.url: found for table, found in staged.routed}}
+    return {url: found.column("id").to_pylist() for url, found in named.items() if len(found)}
+
+
+def errors(staged: StagedRows) -> list[str]:
+    assert set(staged.dead_letters) <= {"unrouted"}
+    return staged.rows[1].column("error").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_a_table_appears_with_the_first_value_and_all_writers_know_it(store: Away) -> None:
+    one, other = writer(store), writer(store)
+    assert ids(convert(one, ["click", None, "view", "click"])) == {
+        "own": [1],
+        "/tables/by/click": [0, 3],
+        "/tables/by/view": [2],
+    }
+    assert appeared(store, "orders").routes == ("click", "view")
+    assert ids(convert(other, ["view"])) == {"/tables/by/view": [0]}
+    assert appeared(store, "orders").version == 1
+    asked = store.asked
+    assert ids(convert(one, ["view", "click"])) == {"/tables/by/view": [0], "/tables/by/click": [1]}
+    assert store.asked == asked, "what is known needs the stage no more"
+
+
+def test_past_the_limit_values_are_dead_letters_for_all_writers(store: Away) -> None:
+    one, other = writer(store, route_limit=2), writer(store, route_limit=2)
+    agree_on(store, "orders", ["a"], 2)
+    first = convert(one, ["b", "c", "a"])
+    assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
+    assert errors(first) == ["its route is 'c', and there are 2 tables already (route_limit)"]
+    assert errors(convert(other, ["c", "b"])) == errors(first)
+    asked = store.asked
+    assert len(errors(convert(other, ["d", "e"]))) == 2
+    assert store.asked == asked
+    assert ids(convert(writer(store, route_limit=3), ["c"])) == {"/tables/by/c": [0]}
+
+
+def test_values_that_name_no_table_are_dead_letters(store: Away) -> None:
+    settings: dict[str, Any] = {"dead_letters": "/tables/by/dead", "table": "/tables/by/main"}
+    staged = convert(writer(store, **settings), ["../x", "", "dead", "ok", "OK", "main", None])
+    assert ids(staged) == {"own": [5, 6], "/tables/by/OK": [4]}, "of names at once, the first in order"
+    why = "which cannot name a table: up to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit are"
+    assert errors(staged) == [
+        f"its route is '../x', {why} allowed",
+        f"its route is '', {why} allowed",
+        "its route is 'dead', which would lead to the stream's dead_letters",
+        "its route is 'ok', which differs from the route 'OK' in case only",
+    ]
+    refusing = writer(store, unrouted="dead_letters", **settings)
+    assert errors(convert(refusing, [None])) == ["its route is null, which is none of routes"]
+
+
+def test_arrays_and_routes_of_the_config_go_with_it(store: Away) -> None:
+    converter = writer(store, route="[kind, 'all']", routes={"all": "/tables/all"})
+    staged = convert(converter, ["a", "../b", "all"])
+    assert ids(staged) == {"/tables/all": [0, 2], "/tables/by/a": [0]}
+    assert errors(staged)[0].startswith("its route is '../b', which cannot")
+    assert appeared(store, "orders").routes == ("a",)
+
+
+def test_records_that_are_filtered_make_no_table(store: Away) -> None:
+    converter = writer(store, where="id > 0", derive={"what": "kind || '!'"}, route="rtrim(what, '!')")
+    batch = batch_of([b'{"id":0,"kind":"a"}', b'{"id":1,"kind":"b"}'])
+    assert converter.waits(batch) is None
+    assert appeared(store, "orders").routes == ("b",)
+    assert ids(convert(converter, ["a", "b"])) == {"/tables/by/b": [1]}
+
+
+def test_messages_wait_while_the_stage_is_away_and_for_nothing_that_is_decided(store: Away) -> None:
+    converter = writer(store)
+    known, new = batch_of([b'{"kind":"a"}']), batch_of([b'{"kind":"a"}', b'{"kind":"b"}'])
+    assert converter.waits(known) is None
+    store.is_away = True
+    assert converter.waits(known) is None
+    wait = converter.waits(new)
+    assert wait is not None
+    assert wait.error.problem == "it is away"
+    store.is_away = False
+    again = threading.Event()
+    for _ in range(1200):
+        if wait.is_over():
+            break
+        again.wait(0.1)
+    assert wait.is_over()
+    assert converter.waits(new) is None
+    assert appeared(store, "orders").routes == ("a", "b")
+
+
+def test_a_preview_shows_the_tables_and_adds_none(store: Away) -> None:
+    agree_on(store, "orders", ["late", "other"], 4)
+    converter = writer(store, preview=True, route_limit=4)
+    assert converter.waits(batch_of([b'{"kind":"a"}'])) is None
+    shown = convert(converter, ["a", "b", "late", "c"])
+    assert ids(shown) == {"/tables/by/a": [0], "/tables/by/b": [1], "/tables/by/late": [2]}
+    assert len(errors(shown)) == 1
+    assert appeared(store, "orders").routes == ("late", "other")
