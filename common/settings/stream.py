@@ -291,17 +291,15 @@ class Stream(Section):
     )
     route_table: RouteTemplateOrNone = Field(
         default=None,
-        description="A template for the tables of values of `route` that are not in `routes`: a URL with `{route}` in "
-        "it. Each table appears with the first record of its value, and is like the main table. See "
-        "[routing.md](routing.md#tables-that-appear).",
+        description="A URL with `{route}` in it, for values of `route` that are not in `routes`: a table like the main "
+        "one appears with the first record of each. See [routing.md](routing.md#tables-that-appear).",
         examples=["s3://lake/tables/{route}"],
     )
     route_limit: int = Field(
         default=ROUTE_LIMIT,
         gt=0,
         le=10_000,
-        description="How many tables may appear by `route_table`. Records with further values are dead letters, with "
-        "the error class `unrouted`.",
+        description="How many tables may appear by `route_table`; records with other values are then `unrouted`.",
     )
     route_tables: dict[str, RouteTable] = Field(
         default_factory=dict,
