@@ -80,11 +80,9 @@ class TableChecks:
         )
         every = delta.constraints.Constraints.getAll(metadata, session).appendedAll(made._2())  # noqa: SLF001 - a Scala pair
         output = made._1().queryExecution().analyzed().output()  # noqa: SLF001 - the same
-        checks = self._gateway.java(
-            delta.constraints.DeltaInvariantCheckerExec.buildInvariantChecks(output, every, session)
-        )
+        checks = delta.constraints.DeltaInvariantCheckerExec.buildInvariantChecks(output, every, session)
         problem: Column | None = None
-        for check in checks:
+        for check in self._gateway.items(self._gateway.java(checks)):
             if only is not None and not set(self._about(check)) <= set(only):
                 continue
             bad, text = self._bad(check)
@@ -94,7 +92,7 @@ class TableChecks:
 
     def _about(self, check: Java) -> Iterator[str]:
         """The columns that one of Delta's checks uses."""
-        for attribute in self._gateway.java(check.child().references().toSeq()):
+        for attribute in self._gateway.items(self._gateway.java(check.child().references().toSeq())):
             yield str(attribute.name())
 
     def _bad(self, check: Java) -> tuple[Column, str]:

@@ -96,7 +96,7 @@ class SparkDeltaTables:
     def alive(self) -> bool:
         """Whether the JVM still answers. A JVM that is gone does not come back within this process."""
         try:
-            self._gateway.jvm.java.lang.System.nanoTime()
+            self._gateway.class_of("java.lang.System").nanoTime()
         except (Py4JError, OSError):
             return False
         return True
@@ -260,7 +260,7 @@ class SparkDeltaTables:
             table_id=str(metadata.id()),
             schema=str(metadata.schemaString()),
             partition_by=self._gateway.texts(metadata.partitionColumns()),
-            properties=dict(self._gateway.java(metadata.configuration())),
+            properties=self._gateway.properties(metadata),
             reader_version=int(protocol.minReaderVersion()),
             writer_version=int(protocol.minWriterVersion()),
             features=frozenset(self._gateway.texts(protocol.readerAndWriterFeatureNames())),
@@ -348,8 +348,8 @@ class SparkDeltaTables:
         return self._gateway.scala(actions)
 
     def _operation(self, commit: TableCommit, read_version: int) -> Java:
-        metadata = self._gateway.jvm.scala.Some(commit.metadata.to_json())
-        modes = self._gateway.jvm.org.apache.spark.sql.streaming.OutputMode
+        metadata = self._gateway.some(commit.metadata.to_json())
+        modes = self._gateway.class_of("org.apache.spark.sql.streaming.OutputMode")
         mode = modes.Update() if commit.merges else modes.Append()
         operations = self._gateway.delta.DeltaOperations
         return operations.StreamingUpdate(mode, commit.app_id, read_version + 1, metadata)

@@ -62,8 +62,13 @@ class Gateway:
         self.jvm: Java = spark.sparkContext._jvm  # noqa: SLF001 - PySpark's only way to Delta's transactions
         self.session: Java = spark._jsparkSession  # noqa: SLF001 - the same
         self.delta: Java = self.jvm.org.apache.spark.sql.delta
-        self.none: Java = self.jvm.scala.Option.empty()
-        self._converters = self.jvm.scala.jdk.javaapi.CollectionConverters
+        self.none: Java = self.class_of("scala.Option").empty()
+        self._converters = self.class_of("scala.jdk.javaapi.CollectionConverters")
+        self._mapper = self.class_of("org.apache.spark.sql.delta.util.JsonUtils").mapper()
+
+    def class_of(self, name: str) -> Java:
+        """A class by its full name. With dots in Python, Java searches all jars for each package on the way to it."""
+        return getattr(self.jvm, name)
 
     def log(self, url: str) -> Java:
         """Delta's log of a table.
@@ -75,7 +80,7 @@ class Gateway:
 
     def activate(self, session: Java) -> None:
         """Make a session this thread's active one."""
-        sessions = getattr(getattr(self.jvm, "org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
+        sessions = getattr(self.class_of("org.apache.spark.sql.classic.SparkSession$"), "MODULE$")
         sessions.setActiveSession(session)
 
     def singleton(self, name: str) -> Java:
@@ -87,16 +92,37 @@ class Gateway:
         return self._converters.asScala(collection).toList()
 
     def java(self, collection: Java) -> Java:
-        """A Java view of a Scala collection, which Python can iterate over."""
+        """A Java view of a Scala collection."""
         return self._converters.asJava(collection)
+
+    def items(self, collection: Java) -> list[Java]:
+        """The items of a Java collection.
+
+        They are counted first. Python would ask until Java throws, for which PySpark then searches all jars many times;
+        and it would take any other failure of the gateway for the end.
+        """
+        iterator = collection.iterator()
+        return [iterator.next() for _ in range(collection.size())]
+
+    def plain(self, value: Java) -> Java:
+        """Texts, numbers, and lists and dicts of such, from a Scala or Java value, in one call."""
+        return json.loads(str(self._mapper.writeValueAsString(value)))
+
+    def properties(self, metadata: Java) -> dict[str, str]:
+        """A table's properties."""
+        return dict(self.plain(metadata.configuration()))
+
+    def new_list(self) -> Java:
+        """A Java list without items."""
+        return self.class_of("java.util.ArrayList")()
 
     def some(self, value: Java) -> Java:
         """A Scala option of a value."""
-        return self.jvm.scala.Some(value)
+        return self.class_of("scala.Some")(value)
 
     def texts(self, collection: Java) -> tuple[str, ...]:
         """The texts in a Scala collection."""
-        return tuple(str(item) for item in self.java(collection))
+        return tuple(self.plain(collection))
 
     def adds(self, files: Iterable[StagedFile], now_ms: int) -> Java:
         """A Java list of AddFile actions."""
@@ -117,11 +143,10 @@ class Gateway:
 
     def parse(self, action: str, values: list[dict[str, object]]) -> Java:
         """A Java list of actions of one kind."""
-        mapper = self.delta.util.JsonUtils.mapper()
-        kind = mapper.getTypeFactory().constructCollectionType(
+        kind = self._mapper.getTypeFactory().constructCollectionType(
             self._class("java.util.ArrayList"), self._class(_ACTIONS + action)
         )
-        return mapper.readValue(json.dumps(values), kind)
+        return self._mapper.readValue(json.dumps(values), kind)
 
     def metadata(
         self, table_id: str, shape: TableShape, created_ms: int, properties: Mapping[str, str] | None = None
@@ -138,8 +163,8 @@ class Gateway:
         return self.delta.actions.Action.fromJson(json.dumps({"metaData": content}))
 
     def _class(self, name: str) -> Java:
-        loader = self.jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        return self.jvm.java.lang.Class.forName(name, True, loader)  # noqa: FBT003 - Java knows no keywords
+        loader = self.class_of("java.lang.Thread").currentThread().getContextClassLoader()
+        return self.class_of("java.lang.Class").forName(name, True, loader)  # noqa: FBT003 - Java knows no keywords
 
 
 @contextmanager

@@ -113,12 +113,12 @@ def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 def with_values(gateway: Gateway, adds: Java, rows: DataFrame, columns: Sequence[str]) -> Java:
     """A Java list of the file actions with the values restored; ``rows`` are those before `with_digests`."""
-    texts = [str(add.json()) for add in adds]
+    texts = [str(add.json()) for add in gateway.items(adds)]
     if not any(f'"{name}":"{DIGEST}' in text for name in columns for text in texts):
         return adds
     known = {name: _by_digest(rows, name) for name in columns}
-    restored = gateway.jvm.java.util.ArrayList()
-    for add, text in zip(adds, texts, strict=True):
+    restored = gateway.new_list()
+    for add, text in zip(gateway.items(adds), texts, strict=True):
         restored.add(_restored(gateway, add, json.loads(text), known))
     return restored
 

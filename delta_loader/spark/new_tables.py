@@ -21,12 +21,12 @@ def clustering_actions(gateway: Gateway, transaction: Java, columns: tuple[str, 
 
     Raises what Spark raises, including for columns without statistics, which OPTIMIZE could not use.
     """
-    actions = gateway.jvm.java.util.ArrayList()
+    actions = gateway.new_list()
     if not columns:
         return actions, gateway.none
     clustering = gateway.delta.skipping.clustering
     spec = clustering.temp.ClusterBySpec.fromProperty(json.dumps([column.split(".") for column in columns]))
-    names = gateway.jvm.java.util.ArrayList()
+    names = gateway.new_list()
     for column in columns:
         names.add(column)
     found = clustering.ClusteredTableUtils.getDomainMetadataFromTransaction(gateway.some(spec), transaction)

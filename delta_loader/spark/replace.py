@@ -92,7 +92,7 @@ class SparkReplacer:
             given = given.updated(name, value)
         delta_options = gateway.delta.DeltaOptions(given, gateway.session.sessionState().conf())
         mode, nothing = gateway.jvm.org.apache.spark.sql.SaveMode.Overwrite, gateway.none
-        no_columns = gateway.scala(gateway.jvm.java.util.ArrayList())
+        no_columns = gateway.scala(gateway.new_list())
         no_properties = gateway.jvm.scala.Predef.Map().empty()
         data = rows._jdf  # noqa: SLF001 - what Delta's command takes
         command = gateway.delta.commands.WriteIntoDelta(
@@ -108,7 +108,7 @@ class SparkReplacer:
         )
         transaction, active = log.startTransaction(), gateway.singleton("OptimisticTransaction")
         by = gateway.texts(transaction.metadata().partitionColumns())
-        properties = dict(gateway.java(transaction.metadata().configuration()))
+        properties = gateway.properties(transaction.metadata())
         if any(needs_other_folders(frame, by, properties) for frame in (rows, old)):
             avoid_value_folders(gateway, transaction)
         active.setActive(transaction)

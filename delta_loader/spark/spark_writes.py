@@ -103,17 +103,17 @@ def write_within(
         frame = DataFrame(rows, spark)
         digested = _digestible(gateway, transaction, frame, work.partition_by)
         others = [name for name in work.partition_by if name not in digested]
-        if needs_other_folders(frame, others, dict(gateway.java(transaction.metadata().configuration()))):
+        if needs_other_folders(frame, others, gateway.properties(transaction.metadata())):
             avoid_value_folders(gateway, transaction)
         written = with_digests(frame, digested)._jdf  # noqa: SLF001 - as below
         adds = with_values(gateway, gateway.java(transaction.writeFiles(written)), frame, digested)
-    return adds, sum((_brought(str(add.json())) for add in adds), start=LoadedTotals())
+    return adds, sum((_brought(str(add.json())) for add in gateway.items(adds)), start=LoadedTotals())
 
 
 def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
     """The partition columns whose long values are replaced by a digest (long_values.py)."""
     metadata = transaction.metadata()
-    properties = dict(gateway.java(metadata.configuration()))
+    properties = gateway.properties(metadata)
     features = set(gateway.texts(transaction.protocol().readerAndWriterFeatureNames()))
     return digestible(rows, partition_by, properties, features, str(metadata.schemaString()))
 

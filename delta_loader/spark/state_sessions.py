@@ -50,7 +50,7 @@ class StateSessions:
         if checksum.isDefined():
             return int(checksum.get().numFiles())
         commits = self._gateway.java(snapshot.logSegment().deltas())
-        in_commits = sum(int(commit.getLen()) for commit in commits) // _BYTES_OF_A_LINE
+        in_commits = sum(int(commit.getLen()) for commit in self._gateway.items(commits)) // _BYTES_OF_A_LINE
         in_checkpoint = int(snapshot.checkpointProvider().effectiveCheckpointSizeInBytes()) // _BYTES_OF_A_FILE
         return in_checkpoint + in_commits
 

@@ -14,7 +14,6 @@ Rules:
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def versions_within(
     if found is None:
         with sessions.fit(transaction.snapshot()):
             return {app_id: int(transaction.txnVersion(app_id)) for app_id in wanted}
-    noted = gateway.jvm.java.util.ArrayList()
+    noted = gateway.new_list()
     for app_id in wanted:
         noted.add(app_id)
     transaction.readTxn().addAll(gateway.scala(noted))
@@ -57,10 +56,8 @@ def _of_checksum(gateway: Gateway, snapshot: Java) -> dict[str, int] | None:
     known = checksum.get().setTransactions() if checksum.isDefined() else gateway.none
     if not known.isDefined():
         return None
-    text = str(gateway.delta.util.JsonUtils.mapper().writeValueAsString(known.get()))
-    return {str(one["appId"]): int(one["version"]) for one in json.loads(text)}
+    return {str(one["appId"]): int(one["version"]) for one in gateway.plain(known.get())}
 
 
 def _read(gateway: Gateway, transactions: Java) -> dict[str, int]:
-    text = str(gateway.delta.util.JsonUtils.mapper().writeValueAsString(transactions))
-    return {str(app_id): int(version) for app_id, version in json.loads(text).items()}
+    return {str(app_id): int(version) for app_id, version in gateway.plain(transactions).items()}

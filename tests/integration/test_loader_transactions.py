@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.errors.exceptions import captured
 
 from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
@@ -16,6 +17,8 @@ from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.errors.exceptions.captured import CapturedException
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -63,6 +66,26 @@ def test_a_load_that_adds_starts_no_job_and_a_lost_checksum_costs_only_time(
     assert state is not None
     assert state.transactions == {f"orders-{partition}": 3 for partition in range(PARTITIONS)}
     assert spark.read.format("delta").load(staging.table).distinct().count() == 4 * PARTITIONS
+
+
+def test_no_load_has_java_throw(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an exception is, PySpark asks some sixty times, also where it is only the end of a collection."""
+    staging = Staging.below(tmp_path)
+    staging.flush(0, 0, 2)
+    assert load(staging, spark) == 2
+    thrown: list[str] = []
+    convert = captured.convert_exception
+
+    def converted(error: JavaObject) -> CapturedException:
+        thrown.append(str(error.toString()))
+        return convert(error)
+
+    monkeypatch.setattr(captured, "convert_exception", converted)
+    for offset, check in ((2, "id >= 0"), (4, "id < 1000")):  # Spark writes into a table with a constraint
+        staging.flush(0, offset, offset + 2)
+        assert (load(staging, spark), thrown) == (2, [])
+        spark.sql(f"ALTER TABLE delta.`{staging.table}` ADD CONSTRAINT c{offset} CHECK ({check})")
+        thrown.clear()
 
 
 def test_a_table_of_another_program_is_looked_at_from_a_thread_that_ran_no_query(

@@ -152,7 +152,7 @@ class SparkServices:
         log = self._log(url)
         transaction = log.startTransaction()
         bare = transaction.snapshot().allFiles().where("stats IS NULL AND deletionVector IS NULL")
-        chosen, size_bytes = self._gateway.jvm.java.util.ArrayList(), 0
+        chosen, size_bytes = self._gateway.new_list(), 0
         for file in bare.limit(_STATISTICS_FILES).collectAsList():
             size_bytes += int(file.size())
             if chosen.size() and size_bytes > rules.settings.statistics.max_bytes:
@@ -166,7 +166,7 @@ class SparkServices:
         named = [{**add, "stats": stats, "dataChange": False} for add, stats in known if stats is not None]
         if named:
             actions = self._gateway.scala(self._gateway.parse("AddFile", named))
-            nothing = self._gateway.scala(self._gateway.jvm.java.util.ArrayList())
+            nothing = self._gateway.scala(self._gateway.new_list())
             transaction.commit(actions, self._gateway.delta.DeltaOperations.ComputeStats(nothing))
         return Done()
 

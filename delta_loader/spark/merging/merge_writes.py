@@ -35,7 +35,7 @@ from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.statement import MergeStatement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from delta_loader.spark.gateway import Gateway, Java
     from delta_loader.spark.spark_writes import WriteInputs, WriteSessions
@@ -95,7 +95,7 @@ def event_writes(writes: Sequence[SparkWrite], by: MergeBy) -> list[SparkWrite]:
 def _analysed(gateway: Gateway, statement: str) -> Java:
     """Delta's command for a MERGE statement, analyzed and not run."""
     state = gateway.session.sessionState()
-    not_run = gateway.jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
+    not_run = gateway.class_of("org.apache.spark.sql.execution.CommandExecutionMode").SKIP()
     return state.executePlan(state.sqlParser().parsePlan(statement), not_run).analyzed()
 
 
@@ -106,12 +106,12 @@ def _run(gateway: Gateway, command: Java, transaction: Java) -> tuple[Java, Load
     clauses = command.matchedClauses(), command.notMatchedClauses()
     command.prepareMergeSource(session, command.source(), command.condition(), *clauses, False)  # noqa: FBT003 - Java
     try:
-        actions = gateway.jvm.java.util.ArrayList()
+        actions = gateway.new_list()
         for made in _made(gateway, command, transaction, session):
             actions.addAll(gateway.java(made))
     finally:
         _let_go(command)
-    return actions, _brought(actions, command)
+    return actions, _brought(gateway.items(actions), command)
 
 
 def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> Iterator[Java]:
@@ -127,8 +127,8 @@ def _made(gateway: Gateway, command: Java, transaction: Java, session: Java) -> 
     if by_vectors:
         yield command.writeDVs(session, transaction, touched)
     else:
-        removes = gateway.jvm.java.util.ArrayList()
-        for file in gateway.java(touched):
+        removes = gateway.new_list()
+        for file in gateway.items(gateway.java(touched)):
             removes.add(file.remove())
         yield gateway.scala(removes)
 
@@ -137,14 +137,13 @@ def _avoid_folders_of(gateway: Gateway, transaction: Java, touched: Java) -> Non
     """Rows that are copied from the table may have long values as well (long_values.py, rule 2)."""
     if not gateway.texts(transaction.metadata().partitionColumns()):
         return
-    files = json.loads(str(gateway.delta.util.JsonUtils.mapper().writeValueAsString(touched)))
-    values = {value for file in files for value in file["partitionValues"].values()}
+    values = {value for file in gateway.plain(touched) for value in file["partitionValues"].values()}
     if any(value is not None and shortened(value) != value for value in values):
         avoid_value_folders(gateway, transaction)
 
 
 def _properties(gateway: Gateway, transaction: Java) -> dict[str, str]:
-    return dict(gateway.java(transaction.metadata().configuration()))
+    return gateway.properties(transaction.metadata())
 
 
 def _let_go(command: Java) -> None:
@@ -154,7 +153,7 @@ def _let_go(command: Java) -> None:
         source.df().queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003 - Java knows no keywords
 
 
-def _brought(actions: Java, command: Java) -> LoadedTotals:
+def _brought(actions: Iterable[Java], command: Java) -> LoadedTotals:
     adds = [found for action in actions if (found := json.loads(str(action.json())).get("add")) is not None]
     metrics = command.metrics()
     changed = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")

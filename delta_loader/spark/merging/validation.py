@@ -110,7 +110,7 @@ class MergeValidator:
     def _expressions(self) -> Iterator[str]:
         metadata = self._gateway.log(self._target.url).update(False, self._gateway.none, self._gateway.none).metadata()  # noqa: FBT003 - Java
         every = self._gateway.delta.constraints.Constraints.getAll(metadata, self._gateway.session)
-        for constraint in self._gateway.java(every):
+        for constraint in self._gateway.items(self._gateway.java(every)):
             if constraint.getClass().getSimpleName() != "NotNull":
                 yield str(constraint.expression().sql())
         for field in schema_from_json(self._target.shape.schema):
