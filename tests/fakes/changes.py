@@ -22,7 +22,6 @@ from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
@@ -30,6 +29,7 @@ from stage_writer.parquet.buffer import Buffer
 from stage_writer.ports import Sealed
 from stage_writer.stage.staging import ObjectStage
 from tests.fakes.events import Event, Forbids, Row, Table, replay
+from tests.reading import place_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -177,30 +177,28 @@ class ChangeStream:
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)
 
-    def letters(self, spark: SparkSession) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
+    def letters(self) -> dict[tuple[str, int, int], tuple[bytes | None, bytes | None, str]]:
         """The dead letters' keys, values and problems, by where the events were."""
-        found = spark.read.format("delta").load(spark_url(self.settings.streams[0].dead_letters))
-        names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "key", "value", "error")
-        rows = [tuple(row) for row in found.where("error_class = 'refused_by_table'").select(*names).collect()]
-        letters = {row[:3]: (_bytes(row[3]), _bytes(row[4]), row[5]) for row in rows}
+        url = self.settings.streams[0].dead_letters
+        rows = rows_of(url, self.storage_options, "error_class = 'refused_by_table'")
+        letters = {place_of(row): (row["key"], row["value"], row["error"]) for row in rows}
         assert len(letters) == len(rows), "each once"
         for (topic, partition, offset), (key, value, _) in letters.items():
             sent = self.sent[TopicPartition(Topic(topic), Partition(partition)), Offset(offset)]
             assert (key, value) == (sent.key, sent.value), "with its bytes"
         return letters
 
-    def rows(self, spark: SparkSession, table: str | None = None) -> Table:
+    def rows(self, table: str | None = None) -> Table:
         """What the table is, or another one of the stream's."""
-        found = spark.read.format("delta").load(spark_url(table or self.table))
-        offset = "_kafka_offset" if "_kafka_offset" in found.columns else "0 AS _kafka_offset"
-        names = ["id", f"`{self.label}`", "value", "at", "gone" if self.soft else "id", offset]
-        rows = [tuple(row) for row in found.selectExpr(*names).collect()]
-        by_key = {
-            row[:2]: Row(row[2], row[3] if self.sequenced else None, self.soft and row[4], row[5]) for row in rows
+        rows = rows_of(table or self.table, self.storage_options)
+        by_key: Table = {
+            (row["id"], row[self.label]): Row(
+                row["value"],
+                row["at"] if self.sequenced else None,
+                self.soft and row["gone"],
+                row.get("_kafka_offset", 0),
+            )
+            for row in rows
         }
         assert len(by_key) == len(rows), "one row for each key"
         return by_key
-
-
-def _bytes(value: bytearray | None) -> bytes | None:
-    return None if value is None else bytes(value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tests.integration.topologies import NEGATIVE, is_dead
+from tests.reading import place_of, rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,12 @@ def batch_of(kafka: KafkaCluster, topic: str, records: int) -> tuple[list[Row], 
     finally:
         consumer.close()
     return sorted(rows), dead
+
+
+def counted_rows(folder: Path) -> list[Row]:
+    """What the pipeline's table has."""
+    rows = rows_of(f"{folder}/counts")
+    return sorted((*place_of(row)[1:], row["key"], row["count"], row["total"]) for row in rows)
 
 
 def settings(kafka: KafkaCluster, folder: Path, topic: str, **more: object) -> dict[str, object]:

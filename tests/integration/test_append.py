@@ -15,6 +15,7 @@ from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import JoinedStaging, Staging
 from tests.integration.mortal import Death, Mortal
+from tests.reading import rows_of
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_generated_identity_and_default_columns_are_made_and_the_partitioning_is
     staging.flush(0, 20, 30, days=["2026-02-01", None])
     assert not load(staging, spark).held
 
-    rows = spark_reader(spark)(staging.table)
+    rows = rows_of(staging.table)
     assert offsets(rows) == sorted([*((0, offset) for offset in range(30)), *((1, offset) for offset in range(10))])
     numbers = [int(str(row["number"])) for row in rows]
     assert len(set(numbers)) == 40
@@ -141,10 +142,10 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
     assert {str(source): held.reason for source, held in report.held.items()} == {"orders/1": "refused_record"}
     assert "the record at 0 of orders/1" in str(report.held)
     refused = [0, 4, 7, 8, 10, 11, 12, 13, 14]
-    rows = spark_reader(spark)(staging.table)
+    rows = rows_of(staging.table)
     expected = [(0, offset) for offset in range(15) if offset not in (*refused, 3)]
     assert offsets(rows) == [*expected, (2, 1), (2, 2), (2, 3)]
-    letters = {row["_kafka_offset"]: row for row in spark_reader(spark)(staging.dead_letters)}
+    letters = {row["_kafka_offset"]: row for row in rows_of(staging.dead_letters)}
     assert set(letters) == {3, *refused}
     assert {letters[offset]["error_class"] for offset in refused} == {"refused_by_table"}
     assert letters[4]["value"] == b"sent 4"
@@ -154,10 +155,10 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
     # Once the constraint is gone what was held is loaded, and nothing comes twice.
     spark.sql(f"ALTER TABLE delta.`{staging.table}` DROP CONSTRAINT odd")
     assert not load(staging, spark).held
-    assert offsets(spark_reader(spark)(staging.table)) == sorted(
+    assert offsets(rows_of(staging.table)) == sorted(
         [*expected, *((1, offset) for offset in range(8)), (2, 1), (2, 2), (2, 3)]
     )
-    assert len(spark_reader(spark)(staging.dead_letters)) == 10
+    assert len(rows_of(staging.dead_letters)) == 10
 
 
 def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuses_them(
@@ -176,11 +177,9 @@ def test_records_of_two_topics_in_one_chain_are_told_apart_when_the_table_refuse
     spark.sql(f"ALTER TABLE delta.`{staging.table}` DROP CONSTRAINT some")
     assert not load(staging, spark, sent).held
 
-    letters = [
-        (row["_kafka_topic"], row["_kafka_offset"], row["value"]) for row in spark_reader(spark)(staging.dead_letters)
-    ]
+    letters = [(row["_kafka_topic"], row["_kafka_offset"], row["value"]) for row in rows_of(staging.dead_letters)]
     assert sorted(letters) == [("orders", 1, b"sent 1"), ("payments", 1, b"sent 1"), ("payments", 5, b"sent 5")]
-    rows = [(row["_kafka_topic"], row["_kafka_offset"]) for row in spark_reader(spark)(staging.table)]
+    rows = [(row["_kafka_topic"], row["_kafka_offset"]) for row in rows_of(staging.table)]
     assert len(rows) == 9
     assert set(rows) == {(topic, one) for topic in ("orders", "payments") for one in range(6)} - {
         (topic, offset) for topic, offset, _ in letters
@@ -200,7 +199,7 @@ def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: 
     create(spark, staging, f"{ORDERS}, {made}", f"TBLPROPERTIES ({checks}, 'delta.constraints.small' = 'share < 500')")
     staging.flush(0, 0, 7, days=["1", "2", "3", "4", "5", "x", "7"])  # ids are ten times the offsets
     assert not load(staging, spark, dict.fromkeys(range(7), b"sent")).held
-    rows = spark_reader(spark)(staging.table)
+    rows = rows_of(staging.table)
     assert offsets(rows) == [(0, 0), (0, 2), (0, 4), (0, 6)]
     assert {row["id"]: (row["share"], row["part"]) for row in rows} == {
         0: (-10, 0),
@@ -208,7 +207,7 @@ def test_a_row_of_which_something_cannot_be_computed_is_a_dead_letter(tmp_path: 
         40: (3, 80),
         60: (2, 120),
     }
-    letters = {row["_kafka_offset"]: str(row["error"]) for row in spark_reader(spark)(staging.dead_letters)}
+    letters = {row["_kafka_offset"]: str(row["error"]) for row in rows_of(staging.dead_letters)}
     assert {offset: "cannot be computed" in error for offset, error in letters.items()} == dict.fromkeys(
         (1, 3, 5), True
     )
@@ -223,5 +222,5 @@ def test_small_files_become_one(tmp_path: Path, spark: SparkSession) -> None:
     for start in range(0, 40, 4):
         staging.flush(0, start, start + 4, days=["2026-01-01", "2026-01-02"])
     assert not load(staging, spark).held
-    assert len(offsets(spark_reader(spark)(staging.table))) == 40
+    assert len(offsets(rows_of(staging.table))) == 40
     assert len(DeltaTable(staging.table).file_uris()) == 1

@@ -10,6 +10,7 @@ from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
+from tests.reading import rows_of
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def test_properties_and_clustering(tmp_path: Path, spark: SparkSession) -> None:
     (detail,) = spark.sql(f"DESCRIBE DETAIL delta.`{staging.table}`").collect()
     assert detail["clusteringColumns"] == ["name", "id"]
     spark.sql(f"OPTIMIZE delta.`{staging.table}`")
-    assert len(spark_reader(spark)(staging.table)) == 9
+    assert len(rows_of(staging.table)) == 9
     letters = SparkDeltaTables(spark, SystemClock()).state(staging.dead_letters)
     assert letters is not None
     assert not properties.items() <= letters.properties.items()

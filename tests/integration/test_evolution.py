@@ -17,6 +17,7 @@ from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.casting import Cast
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import ORDERS, Staging
+from tests.reading import rows_of
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def test_columns_are_added_and_types_are_widened_and_two_writers_converge(tmp_pa
     staging.flush(1, 300_000_000, 300_000_003)
     report = load(staging, spark, "add")
     assert (report.failure, report.held) == (None, {})
-    letters = spark_reader(spark)(staging.dead_letters)
+    letters = rows_of(staging.dead_letters)
     assert [row["value"] for row in letters] == [b"sent 300000000", b"sent 300000001", b"sent 300000002"]
     assert "staged as BIGINT, is none of the column's type INT" in str(letters[0]["error"])
 

@@ -11,6 +11,7 @@ from common.tables.delta_log import read_table_state
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
+from tests.reading import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,11 +71,6 @@ def load(staging: Staging, tables: SparkDeltaTables, **loader: object) -> Stream
     return report
 
 
-def offsets(spark: SparkSession, staging: Staging) -> list[int]:
-    frame = spark.read.format("delta").load(staging.table)
-    return sorted(row["_kafka_offset"] for row in frame.select("_kafka_offset").collect())
-
-
 def test_a_table_is_made_by_a_commit_of_its_own(staging: Staging, spark: SparkSession) -> None:
     """So that a MERGE or an OPTIMIZE that runs meanwhile never meets a load that changes the schema."""
     staging.flush(0, 0, 10)
@@ -114,7 +110,7 @@ def test_a_load_beside_a_foreign_commit(
 
     assert (report.failure, report.held) == (None, {})
     assert interrupted.outcomes == DEEDS[deed]
-    assert offsets(spark, staging) == list(range(5 if deed.startswith("DELETE") else 0, 20))
+    assert offsets_of(staging.table) == list(range(5 if deed.startswith("DELETE") else 0, 20))
     newest = spark.sql(f"DESCRIBE HISTORY {table}").collect()[0]
     assert (newest["operation"], newest["isBlindAppend"]) == ("STREAMING UPDATE", True)
     state = read_table_state(staging.store(staging.table))
@@ -143,4 +139,4 @@ def test_a_constraint_that_is_made_while_a_pass_goes_on_is_obeyed(staging: Stagi
 
     (held,) = report.held.values()
     assert "CHECK constraint low" in held.problem
-    assert offsets(spark, staging) == list(range(10))
+    assert offsets_of(staging.table) == list(range(10))

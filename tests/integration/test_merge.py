@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
 
 import pytest
+from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.settings import Stream
@@ -17,6 +18,7 @@ from stage_writer.convert import StreamConverter
 from tests.conftest import FRESH
 from tests.fakes.changes import COLUMNS, NULL, ChangeStream
 from tests.fakes.events import Row
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,14 +89,13 @@ def test_histories_with_rows_that_move_between_partitions_and_their_change_feed(
     for turn in range(2):
         for partition in (0, 1, 0):
             stream.flush(partition, some_events(chance, sequenced=False))
-        before = stream.rows(spark)
+        before = stream.rows()
         stream.load(tables)
-        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {turn}"
         _, outcome = tables.commits[-1]
         assert changed(spark, stream, before, outcome) == stream.expected, "what the change feed says"
     assert len(tables.commits) == 2, "one commit for each load"
-    days = spark.read.format("delta").load(stream.table).where("day != coalesce(value, 'none')")
-    assert days.count() == 0
+    assert rows_of(stream.table, sql="day != coalesce(value, 'none')") == []
 
 
 def test_a_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(
@@ -113,7 +114,7 @@ def test_a_null_leaves_the_row_s_value_also_where_the_table_has_more_columns(
                 events = [(key, NULL if value == "c" else value, at) for key, value, at in drawn]
                 stream.flush(partition, [*events, (9, NULL, turn)])
             stream.load(tables)
-            assert stream.rows(spark) == stream.expected, f"after load {turn}"
+            assert stream.rows() == stream.expected, f"after load {turn}"
         kept = spark.read.format("delta").load(stream.table).where("id = 9").select("value", "op", "mine", "parts")
         assert kept.collect() == [("old", "u", "x", {"a": [1]})]
 
@@ -127,9 +128,9 @@ def test_each_of_several_tables_of_an_event_merges_its_own_copy(tmp_path: Path, 
         for partition in (0, 1, 0):
             stream.flush(partition, [(2, "a", 1), (3, "b", 1), *some_events(chance, sequenced=False)])
         stream.load(tables)
-        assert stream.rows(spark) == stream.expected, f"after load {turn}"
-        assert stream.rows(spark, copy) == stream.expected, f"the copy after load {turn}"
-        assert stream.rows(spark, even) == {key: row for key, row in stream.expected.items() if key[0] in {0, 2, 4}}
+        assert stream.rows() == stream.expected, f"after load {turn}"
+        assert stream.rows(copy) == stream.expected, f"the copy after load {turn}"
+        assert stream.rows(even) == {key: row for key, row in stream.expected.items() if key[0] in {0, 2, 4}}
 
 
 def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Path, spark: SparkSession) -> None:
@@ -143,13 +144,12 @@ def test_a_value_that_is_too_long_for_a_folder_is_merged_and_copied(tmp_path: Pa
         [(1, "b", 1)],
         [(2, long + "/", 1), (4, long, 1), (3, None, 1)],
     ):
-        before = stream.rows(spark)
+        before = stream.rows()
         stream.flush(0, events)
         stream.load(tables)
-        assert stream.rows(spark) == stream.expected
+        assert stream.rows() == stream.expected
         assert changed(spark, stream, before, tables.commits[-1][1]) == stream.expected, "what the change feed says"
-    days = spark.read.format("delta").load(stream.table).where("day != coalesce(value, 'none')")
-    assert days.count() == 0
+    assert rows_of(stream.table, sql="day != coalesce(value, 'none')") == []
     after = tables.state(stream.table)
     assert state is not None
     assert after is not None
@@ -191,20 +191,20 @@ def test_histories_of_late_events_and_soft_deletes_in_a_table_with_deletion_vect
         for partition in (0, 1):
             stream.flush(partition, some_events(chance, sequenced=True))
         stream.load(tables)
-        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {turn}"
         spark.sql(f"UPDATE delta.`{stream.table}` SET mine = 'kept' WHERE mine IS NULL")  # noqa: S608 - our own path
     # A loader that died after its commit, and one that had planned the same: nothing changes.
-    (commit, _), held = tables.commits[-1], stream.rows(spark)
+    (commit, _), held = tables.commits[-1], stream.rows()
     assert isinstance(tables.commit(commit), AlreadyLoaded)
     (report,) = stream.loader(tables).run_pass()
     assert (report.commits, report.failure) == (0, None)
-    assert stream.rows(spark) == held
-    found = spark.read.format("delta").load(stream.table)
-    assert found.where("generated != id + 1 OR generated IS NULL").count() == 0
+    assert stream.rows() == held
+    assert rows_of(stream.table, sql="generated != id + 1 OR generated IS NULL") == []
     stream.flush(0, [(0, "z", 99), (1, "z", 99)])
     stream.load(tables)
-    assert stream.rows(spark) == stream.expected
-    assert found.where("mine = 'kept' AND value = 'z'").count() == len({0, 1} & {key[0] for key in held})
+    assert stream.rows() == stream.expected
+    kept = rows_of(stream.table, sql="mine = 'kept' AND value = 'z'")
+    assert len(kept) == len({0, 1} & {key[0] for key in held})
 
 
 def test_an_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_letters(
@@ -230,7 +230,7 @@ def test_an_older_file_keeps_no_newer_value_in_a_row_and_lossy_numbers_are_dead_
         (1, "b", 2, None, (None, 2), "kept"),
         (3, "c", 7, None, (None, 7), None),
     ]
-    (problem,) = (error for _, _, error in stream.letters(spark).values())
+    (problem,) = (error for _, _, error in stream.letters().values())
     assert "a value of at, staged as BIGINT, is none of the column's type INT" in problem
 
 
@@ -247,13 +247,13 @@ def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(
     tables.meanwhile.append(lambda: spark.sql(delete))
     stream.load(tables)
     assert [type(outcome).__name__ for _, outcome in tables.commits[-2:]] == ["Conflicted", "Committed"]
-    assert stream.rows(spark) == stream.expected, "the update came after the DELETE, and so made the row again"
+    assert stream.rows() == stream.expected, "the update came after the DELETE, and so made the row again"
     # Another loader is faster: the same events are not merged a second time.
     stream.flush(1, [(3, None, None)])
     other = tables_of(stream, spark)
     tables.meanwhile.append(lambda: stream.loader(other).run_pass())
     stream.load(tables)
-    assert stream.rows(spark) == stream.expected
+    assert stream.rows() == stream.expected
     assert [type(outcome).__name__ for _, outcome in other.commits] == ["Committed"]
 
 
@@ -262,14 +262,13 @@ def test_files_without_a_key_of_the_load_are_not_read(tmp_path: Path, spark: Spa
     tables = tables_of(stream, spark)
     stream.flush(0, [(key, "a", 1) for key in range(10)])
     stream.load(tables)
-    (first,) = spark.read.format("delta").load(stream.table).inputFiles()
+    (first,) = DeltaTable(stream.table).file_uris()
     stream.flush(0, [(key, "a", 1) for key in range(100, 110)])
     stream.load(tables)
     Path(unquote(urlparse(first).path)).unlink()
     stream.flush(0, [(105, "b", 1), (104, None, None)])
     stream.load(tables)
-    rows = spark.read.format("delta").load(stream.table).where("id >= 100")
-    assert {row["id"]: row["value"] for row in rows.collect()} == {
+    assert {row["id"]: row["value"] for row in rows_of(stream.table, sql="id >= 100")} == {
         key: "b" if key == 105 else "a" for key in range(100, 110) if key != 104
     }
 
@@ -283,5 +282,5 @@ def test_what_is_staged_twice_after_a_loss_is_merged_from_the_position_on(tmp_pa
     store.delete([found.path for found in store.list("")])
     stream.flush(0, [(1, "old", 1), (2, "old", 1), (3, "new", 1)])
     stream.load(tables)
-    rows = {key[0]: row.value for key, row in stream.rows(spark).items()}
+    rows = {key[0]: row.value for key, row in stream.rows().items()}
     assert rows == {1: "b", 3: "new"}, "events below the table's position are not merged again"

@@ -37,7 +37,7 @@ def test_a_table_on_s3_without_kafkas_columns(lake: Lake, spark: SparkSession) -
     stream.flush(0, [(2, None, None), (1, "c", 1), (5, "a", 1)])
     stream.flush(1, [(3, "old", 1), (3, "new", 1)])
     stream.load(tables)
-    rows = stream.rows(spark)
+    rows = stream.rows()
     assert {key[0]: row.value for key, row in rows.items()} == {1: "c", 3: "new", 5: "a"}
     assert rows.keys() == stream.expected.keys()
     state = tables.state(stream.table)
@@ -62,12 +62,12 @@ def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_pat
     stream.flush(0, [(1, "a", 1), (1, None, 1)])
     stream.flush(1, [(2, None, 1), (3, "a", 1)])
     stream.load(tables, spark)
-    assert stream.rows(spark) == stream.expected
-    assert stream.letters(spark).keys() == stream.refused == {("orders", 1, 0)}
-    (_, _, problem) = stream.letters(spark)["orders", 1, 0]
+    assert stream.rows() == stream.expected
+    assert stream.letters().keys() == stream.refused == {("orders", 1, 0)}
+    (_, _, problem) = stream.letters()["orders", 1, 0]
     assert problem == "value is null, and the column is NOT NULL"
     # Its row is there by now, and a delete of it is no longer one of the key alone.
     stream.flush(1, [(2, "b", 1), (2, None, 1), (3, None, 1), (4, None, None), (4, "c", 1)])
     stream.load(tables, spark)
-    assert stream.rows(spark) == stream.expected
-    assert stream.letters(spark).keys() == stream.refused
+    assert stream.rows() == stream.expected
+    assert stream.letters().keys() == stream.refused

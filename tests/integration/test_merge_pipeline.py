@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from delta_loader.inspect.verify.findings import Verdict
 from tests.integration import in_process
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ def test_a_table_follows_a_database(
         database.put(customer, "Bonn")
     database.producer.produce(topic, None, b"no key", partition=0)
     load(programs, config, database, spark)
-    assert read(spark, tmp_path) == database.rows
+    assert read(tmp_path) == database.rows
     spark.sql(f"ALTER TABLE delta.`{tmp_path}/customers` ADD CONSTRAINT known CHECK (city <> 'Nowhere')")
     database.put(0, "Nowhere", refused=True)
     for customer in range(0, CUSTOMERS, 3):
@@ -105,9 +106,9 @@ def test_a_table_follows_a_database(
         database.lose(customer)
     database.put(CUSTOMERS, "Ulm")
     load(programs, config, database, spark)
-    assert read(spark, tmp_path) == database.rows
-    letters = spark.read.format("delta").load(f"{tmp_path}/customers_dead_letters").collect()
-    assert sorted((row["error_class"], b"Nowhere" in bytes(row["value"] or b"")) for row in letters) == [
+    assert read(tmp_path) == database.rows
+    letters = rows_of(f"{tmp_path}/customers_dead_letters")
+    assert sorted((row["error_class"], b"Nowhere" in (row["value"] or b"")) for row in letters) == [
         ("refused_by_table", True),
         ("unreadable_key", False),
     ]
@@ -125,8 +126,8 @@ def load(programs: Programs, config: Path, database: Database, spark: SparkSessi
     assert (report.failure, report.held) == (None, {})
 
 
-def read(spark: SparkSession, folder: Path) -> dict[int, str]:
-    rows = spark.read.format("delta").load(f"{folder}/customers").collect()
+def read(folder: Path) -> dict[int, str]:
+    rows = rows_of(f"{folder}/customers")
     assert len({row["id"] for row in rows}) == len(rows)
     return {row["id"]: row["city"] for row in rows}
 
@@ -172,7 +173,7 @@ def test_a_table_follows_a_source_that_gains_a_column(
     rows = {row["id"]: (row["city"], row["t"]) for row in found.selectExpr("id", "city", f"{tier} AS t").collect()}
     assert rows == {0: ("Jena", 2), 2: ("Jena", None), 3: ("Ulm", 1), 4: ("Bonn", None), 5: ("Bonn", None)}
     assert found.where("id = 0 AND tier = 2").count() == 1
-    assert read(spark, tmp_path) == database.rows
+    assert read(tmp_path) == database.rows
 
 
 def canal(kind: str, *rows: dict[str, str], old: object = None, sql: str = "", is_ddl: bool = False) -> str:
@@ -211,7 +212,7 @@ def test_a_table_follows_canal_s_messages_of_several_rows(
         load(programs, config, database, spark)
 
     send(canal("INSERT", *({"id": str(number), "city": "Bonn"} for number in range(1, 6))))
-    assert read(spark, tmp_path) == dict.fromkeys(range(1, 6), "Bonn")
+    assert read(tmp_path) == dict.fromkeys(range(1, 6), "Bonn")
     spark.sql(f"ALTER TABLE delta.`{table}` ADD CONSTRAINT known CHECK (city <> 'Nowhere')")
     send(
         canal("ALTER", is_ddl=True, sql="ALTER TABLE customers ADD note TEXT"),
@@ -219,14 +220,14 @@ def test_a_table_follows_canal_s_messages_of_several_rows(
         canal("UPDATE", {"id": "1", "city": "Kiel"}, {"id": "2", "city": "Nowhere"}, old=[{"city": "Bonn"}] * 2),
         canal("DELETE", {"id": "3", "city": "Bonn"}),
     )
-    assert read(spark, tmp_path) == {1: "Bonn", 2: "Bonn", 5: "Jena", 6: "Ulm"}
-    letters = spark.read.format("delta").load(f"{table}_dead_letters").select("_kafka_offset", "error_class").collect()
-    assert sorted(map(tuple, letters)) == [(3, "refused_by_table")]
+    assert read(tmp_path) == {1: "Bonn", 2: "Bonn", 5: "Jena", 6: "Ulm"}
+    letters = rows_of(f"{table}_dead_letters")
+    assert [(row["_kafka_offset"], row["error_class"]) for row in letters] == [(3, "refused_by_table")]
     send(
         canal("INSERT", {"id": "7", "city": "Bonn"}),
         canal("TRUNCATE", is_ddl=True, sql="TRUNCATE TABLE customers"),
         canal("INSERT", {"id": "1", "city": "Trier"}, {"id": "8", "city": "Mainz"}),
     )
-    assert read(spark, tmp_path) == {1: "Trier", 8: "Mainz"}
+    assert read(tmp_path) == {1: "Trier", 8: "Mainz"}
     report = in_process.verify(config, spark)
     assert (report.failure, report.is_clean) == (None, True)

@@ -63,9 +63,9 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
                 stream.loader(tables, spark).run_pass()
             tables.dies = False
         stream.load(tables, spark)
-        assert stream.rows(spark) == stream.expected, f"after load {turn}"
+        assert stream.rows() == stream.expected, f"after load {turn}"
         last = max(offset for source, offset in stream.sent if source.partition == 0)
-        assert stream.letters(spark).keys() == stream.refused | ({("orders", 0, last)} if turn else set())
+        assert stream.letters().keys() == stream.refused | ({("orders", 0, last)} if turn else set())
     assert len(stream.refused) > 3 or seed == FRESH_SEED
     # A check of the flag and other columns: what it says of a delete depends on the row, so it holds, with the remedy.
     table = f"delta.`{stream.table}`"
@@ -77,7 +77,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
     spark.sql(f"ALTER TABLE {table} DROP CONSTRAINT kept")
     spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT kept CHECK (gone OR value <> 'none')")
     stream.load(tables, spark)
-    assert stream.rows(spark) == stream.expected
+    assert stream.rows() == stream.expected
 
 
 def test_checks_of_columns_that_the_stream_has_not_in_a_table_without_kafkas_columns(
@@ -95,8 +95,8 @@ def test_checks_of_columns_that_the_stream_has_not_in_a_table_without_kafkas_col
     spark.sql(f"UPDATE delta.`{stream.table}` SET mine = 'b' WHERE id = 1")  # noqa: S608 - our own path
     stream.flush(1, [(1, "d", 1), (1, "b", 1), (2, "b", 1), (2, "d", 1), (4, "d", 1), (4, "c", 1), (3, None, None)])
     stream.load(tables, spark)
-    assert stream.letters(spark).keys() == {("orders", 0, 2), ("orders", 0, 4), *(("orders", 1, n) for n in (1, 3, 4))}
-    rows = {key[0]: row.value for key, row in stream.rows(spark).items()}
+    assert stream.letters().keys() == {("orders", 0, 2), ("orders", 0, 4), *(("orders", 1, n) for n in (1, 3, 4))}
+    rows = {key[0]: row.value for key, row in stream.rows().items()}
     assert rows == {1: "d", 2: "b", 4: "c"}
     (report,) = stream.loader(tables, spark).run_pass()
     assert (report.commits, report.held) == (0, {})

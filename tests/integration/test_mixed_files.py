@@ -11,9 +11,12 @@ from common.clock import SystemClock
 from common.settings.loading import LoadSetting
 from common.stage.data_files import folder
 from common.storage.store import FsspecStore
+from delta_loader.maintenance.live_files import live_files
+from delta_loader.ports import in_turn
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
+from tests.reading import offsets_of, rows_of
 from tests.verifier import delta_rs_reader, spark_reader
 
 if TYPE_CHECKING:
@@ -44,20 +47,18 @@ def test_mixed_files_are_parted_and_arrive_once_beside_files_that_are_added(lake
     report = load(staging, spark)
 
     assert (report.held, report.commits) == ({}, 2), "rows and dead letters, a commit each"
-    for read in (spark_reader(spark), delta_rs_reader(lake.server)):
-        rows = read(staging.table)
-        assert len(rows) == 100 + 99 + 10
-        assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == {
-            *((partition, offset) for partition in (0, 1) for offset in range(100) if (partition, offset) != (1, 7)),
-            *((2, offset) for offset in range(10)),
-        }
-        for row in rows:
-            offset = int(str(row["_kafka_offset"]))
-            day = "2026-01-01" if row["_kafka_partition"] == 2 else [*DAYS, None][offset % 41]
-            assert (row["id"], row["day"]) == (offset * 10, day)
+    rows = rows_of(staging.table, staging.storage_options)
+    assert len(rows) == 100 + 99 + 10
+    assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == {
+        *((partition, offset) for partition in (0, 1) for offset in range(100) if (partition, offset) != (1, 7)),
+        *((2, offset) for offset in range(10)),
+    }
+    for row in rows:
+        offset = row["_kafka_offset"]
+        day = "2026-01-01" if row["_kafka_partition"] == 2 else [*DAYS, None][offset % 41]
+        assert (row["id"], row["day"]) == (offset * 10, day)
     # One file for each value, though both Kafka partitions had it; and the small partition's own.
-    files = spark.read.format("delta").load(staging.table.replace("s3://", "s3a://")).inputFiles()
-    assert len(files) <= 41 + 1
+    assert len(list(live_files(staging.store(staging.table), in_turn))) <= 41 + 1
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
@@ -70,8 +71,7 @@ def test_a_mixed_file_that_straddles_brings_what_lies_beyond(lake: Lake, spark: 
     staging.previous.clear()
     staging.flush(0, 5, 20, days=DAYS, mixed=True)
     assert load(staging, spark).rows == 10
-    offsets = sorted(int(str(row["_kafka_offset"])) for row in spark_reader(spark)(staging.table))
-    assert offsets == list(range(20))
+    assert offsets_of(staging.table) == list(range(20))
 
 
 @pytest.mark.parametrize("lake", ["file"], indirect=True)
@@ -83,7 +83,7 @@ def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: S
     staging.store(staging.stage_url).write(damaged.tables[0].files[0].path, b"no Parquet")
     report = load(staging, spark)
     assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "not_written"}
-    loaded = {row["_kafka_partition"] for row in spark_reader(spark)(staging.table)}
+    loaded = {row["_kafka_partition"] for row in rows_of(staging.table)}
     assert loaded == {1, 2}
 
 

@@ -14,7 +14,7 @@ from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
 from tests.integration import in_process
 from tests.integration.mortal import Death, Mortal
-from tests.verifier import spark_reader
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,13 +80,13 @@ def test_each_record_is_a_row_or_a_dead_letter_with_its_bytes(
 
     refused = {place for place in sent if place[1] % 50 == 7 or place[1] % 60 == 9}
     not_json = {place for place in sent if place[1] % 70 == 11}
-    letters = spark_reader(spark)(f"{table}_dead_letters")
+    letters = rows_of(f"{table}_dead_letters")
     found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
     assert len(letters) == len(found)
     assert found.keys() == refused | not_json
     for place in refused:
         assert found[place] == ("refused_by_table", sent[place])
-    rows = spark_reader(spark)(table)
+    rows = rows_of(table)
     assert {(row["_kafka_partition"], row["_kafka_offset"]) for row in rows} == sent.keys() - refused - not_json
     assert len({row["number"] for row in rows}) == len(rows)
     assert all(row["bucket"] == int(str(row["id"])) % 3 for row in rows)
@@ -136,7 +136,7 @@ def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_s
     report = in_process.load(beside, spark)
     held = report.held[TopicPartition(Topic(topic), Partition(0))]
     assert (held.reason, "write load: append and stage its records again" in held.remedy) == ("not_written", True)
-    assert spark_reader(spark)(table) == []
+    assert rows_of(table) == []
 
     apart = config("append")
     for again in ("0", "1"):
@@ -148,11 +148,11 @@ def test_a_table_without_kafkas_columns_refuses_records_that_are_known_all_the_s
     report = in_process.load(apart, spark)
     assert (report.failure, report.held) == (None, {})
 
-    letters = spark_reader(spark)(f"{table}_dead_letters")
+    letters = rows_of(f"{table}_dead_letters")
     found = {(row["_kafka_partition"], row["_kafka_offset"]): (row["error_class"], row["value"]) for row in letters}
     refused = {place: ("refused_by_table", value) for place, value in sent.items() if place[1] % 5 == 2}
     assert (len(letters), found) == (len(refused), refused)
-    rows = spark_reader(spark)(table)
+    rows = rows_of(table)
     wanted = [10 * number + partition for partition, number in sent.keys() - refused.keys() for _ in "ab"]
     assert sorted(int(str(row["id"])) for row in rows) == sorted(wanted)
     assert set(rows[0]) == {"id", "item", "square"}

@@ -19,6 +19,7 @@ from delta_loader.load.replace_steps import RequestStep
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.spark.replace import SparkReplacer
 from tests.integration import in_process
+from tests.reading import place_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,10 +99,10 @@ class Pipeline:
         return report
 
     def rows(self, table: str = "orders") -> dict[tuple[int, int], tuple[object, ...]]:
-        frame = self.spark.read.format("delta").load(f"{self.folder}/{table}")
-        found = [(row["_kafka_partition"], row["_kafka_offset"], tuple(row)) for row in frame.collect()]
-        assert len({place[:2] for place in found}) == len(found)
-        return {(partition, offset): values for partition, offset, values in found}
+        rows = rows_of(f"{self.folder}/{table}")
+        found = {place_of(row)[1:]: tuple(row.values()) for row in rows}
+        assert len(found) == len(rows)
+        return found
 
     def version(self, table: str = "orders") -> int:
         state = SparkDeltaTables(self.spark, SystemClock()).state(f"{self.folder}/{table}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +14,7 @@ from common.errors import TableError
 from delta_loader.inspect.verify.findings import Verdict
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.integration import in_process
+from tests.reading import place_of, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,15 +113,10 @@ class World:
     def where(self) -> dict[Place, list[str]]:
         """By record, the tables that have it, as often as they do."""
         names = ("events", "clicks", "views", "sales", "events_dead_letters")
-        frames = [
-            self.spark.read.format("delta")
-            .load(f"{self.folder}/{name}")
-            .selectExpr("_kafka_partition", "_kafka_offset", f"'{name}' AS name")
-            for name in names
-        ]
         found: dict[Place, list[str]] = {}
-        for partition, offset, name in reduce(lambda one, other: one.unionByName(other), frames).collect():
-            found.setdefault((partition, offset), []).append(name)
+        for name in names:
+            for row in rows_of(f"{self.folder}/{name}"):
+                found.setdefault(place_of(row)[1:], []).append(name)
         return found
 
     def expected(self) -> dict[Place, list[str]]:

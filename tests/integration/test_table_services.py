@@ -28,6 +28,7 @@ from delta_loader.spark.session_conf import spark_url
 from delta_loader.stage.reading import Stage
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +94,7 @@ class World:
         return found
 
     def rows(self) -> Counter[tuple[object, ...]]:
-        table = self.spark.read.format("delta").load(spark_url(self.staging.table))
-        return Counter(map(tuple, table.collect()))
+        return Counter(tuple(row.values()) for row in rows_of(self.staging.table, self.staging.storage_options))
 
     def files(self) -> dict[str | None, set[str]]:
         found: dict[str | None, set[str]] = {}

@@ -9,7 +9,8 @@ import pytest
 
 from common.storage.store import FsspecStore
 from tests.integration import in_process
-from tests.integration.counted import PARTITIONS, Sender, batch_of, flushes, settings
+from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
+from tests.reading import rows_of
 from tests.staged import manifests
 from tests.waiting import until
 
@@ -54,16 +55,11 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
     report = in_process.load(config, spark)
     assert report.failure is None
     assert not report.held
-    found = (
-        spark.read.format("delta")
-        .load(f"{tmp_path}/counts")
-        .select("_kafka_partition", "_kafka_offset", "key", "count", "total")
-    )
     rows, dead = batch_of(kafka, topic, sender.sent)
-    assert sorted(map(tuple, found.collect())) == rows
-    letters = spark.read.format("delta").load(f"{tmp_path}/counts_dead_letters")
-    assert letters.count() == dead
-    assert {row[0] for row in letters.select("error_class").distinct().collect()} == {"topology", "invalid_json"}
+    assert counted_rows(tmp_path) == rows
+    letters = rows_of(f"{tmp_path}/counts_dead_letters")
+    assert len(letters) == dead
+    assert {row["error_class"] for row in letters} == {"topology", "invalid_json"}
     verified = in_process.verify(config, spark)
     assert (verified.failure, verified.faults) == (None, ())
     assert [one.proved for one in verified.partitions] == [True] * PARTITIONS

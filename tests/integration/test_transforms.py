@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from tests.integration import in_process
 from tests.integration.test_replay import STARTED_MS, Pipeline
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,12 +73,12 @@ def expected(offset: int, kinds: tuple[str, ...]) -> Iterator[Values]:
             )
 
 
-def rows_of(pipeline: Pipeline) -> dict[tuple[int, int], list[Values]]:
-    frame = pipeline.spark.read.format("delta").load(f"{pipeline.folder}/orders").orderBy("items.sku")
+def loaded_rows(pipeline: Pipeline) -> dict[tuple[int, int], list[Values]]:
+    rows = rows_of(f"{pipeline.folder}/orders")
     names = {"order_key", "city", "meta", "items", "day", "number"}
-    assert {name for name in frame.columns if not name.startswith("_kafka_")} == names
+    assert {name for name in rows[0] if not name.startswith("_kafka_")} == names
     found: dict[tuple[int, int], list[Values]] = {}
-    for row in frame.collect():
+    for row in sorted(rows, key=lambda row: str(row["items"] and row["items"]["sku"])):
         item = row["items"] and (row["items"]["sku"], row["items"]["price_cents"])
         values = (row["order_key"], row["city"], row["meta"]["kafka"]["offset"], item, row["day"], row["number"])
         found.setdefault((row["_kafka_partition"], row["_kafka_offset"]), []).append(values)
@@ -108,7 +109,7 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     pipeline.programs.succeed("stage-writer", "run", config, "--until-caught-up")
     pipeline.load(config)
     orders, offers = meant("order"), meant("offer")
-    assert rows_of(pipeline) == orders
+    assert loaded_rows(pipeline) == orders
     found = in_process.verify(config, pipeline.spark)
     assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
     assert {one.kind for one in found.findings} == {"all_in_tables"}
@@ -121,7 +122,7 @@ def test_all_transforms_together_are_accounted_for_record_by_record(pipeline: Pi
     shown = pipeline.programs.succeed("stage-writer", *ask)
     assert f"{sum(kind_of(offset) == 'order' for offset in range(COUNT))} filtered" in shown
     assert pipeline.load(other).held == {}
-    assert rows_of(pipeline) == {place: rows for place, rows in orders.items() if place[0]} | {
+    assert loaded_rows(pipeline) == {place: rows for place, rows in orders.items() if place[0]} | {
         place: rows for place, rows in offers.items() if not place[0]
     }
     found = in_process.verify(other, pipeline.spark)

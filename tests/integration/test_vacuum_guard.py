@@ -14,6 +14,7 @@ from common.clock import SystemClock
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for
 from tests.fakes.staging import Staging
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,4 +65,4 @@ def test_no_committed_file_is_missing_after_a_vacuum(tmp_path: Path, spark: Spar
         Path(path.removeprefix("file:")).unlink(missing_ok=True)
     store = staging.store(staging.table)
     assert all(store.stat(file.path) is None for table in old.tables for file in table.files)
-    assert spark.read.format("delta").load(staging.table).count() == 20
+    assert len(rows_of(staging.table)) == 20

@@ -21,6 +21,7 @@ from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import Conflicted
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
+from tests.reading import offsets_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,11 +56,6 @@ def loader(staging: Staging, tables: SparkDeltaTables) -> LoaderService:
     return service
 
 
-def offsets(spark: SparkSession, url: str) -> list[int]:
-    frame = spark.read.format("delta").load(url)
-    return sorted(row["_kafka_offset"] for row in frame.select("_kafka_offset").collect())
-
-
 def reason_of(staging: Staging, report: StreamReport) -> str:
     assert (report.failure, report.commits, report.settled) == (None, 0, 0)
     assert list(report.held) == [staging.source(0)]
@@ -90,7 +86,7 @@ def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
         history = spark.sql(f"DESCRIBE HISTORY delta.`{staging.table}`").where("version = 1").collect()
         spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO TIMESTAMP AS OF '{history[0]['timestamp']}'")
     # What went is out of sight: the txn actions say nothing of it.
-    assert (offsets(spark, staging.table), position(staging)) == (list(range(10)), 19)
+    assert (offsets_of(staging.table), position(staging)) == (list(range(10)), 19)
     staging.flush(0, 20, 30)
     for _ in range(2):
         (report,) = loader.run_pass()
@@ -100,17 +96,17 @@ def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
     assert "to version 1" in held.problem
     assert "orders/0 up to 10" in held.problem
     assert "bootstrap accept ⟨config⟩ --stream orders" in held.remedy
-    assert offsets(spark, staging.table) == list(range(10))
+    assert offsets_of(staging.table) == list(range(10))
     # The marker of [10, 20) is still there, because nothing was settled.
     give_answer(staging, Decision.REPLAY, 3, 10)
     (report,) = loader.run_pass()
     assert (report.failure, report.held, report.commits) == (None, {}, 2)
-    assert (offsets(spark, staging.table), position(staging)) == (list(range(30)), 29)
+    assert (offsets_of(staging.table), position(staging)) == (list(range(30)), 29)
     # It is answered for good, also for a loader that knows nothing, and without the object.
     staging.store(staging.stage_url).delete([found.path for found in staging.store(staging.stage_url).list("accept")])
     staging.flush(0, 30, 40)
     (report,) = loader_for(staging, SparkDeltaTables(spark, SystemClock())).run_pass()
-    assert (report.held, offsets(spark, staging.table)) == ({}, list(range(40)))
+    assert (report.held, offsets_of(staging.table)) == ({}, list(range(40)))
 
 
 def test_going_on_leaves_what_is_lost_and_loads_what_comes(
@@ -121,7 +117,7 @@ def test_going_on_leaves_what_is_lost_and_loads_what_comes(
     give_answer(staging, Decision.GO_ON, 3, 20)
     (report,) = loader.run_pass()
     assert (report.failure, report.held) == (None, {})
-    assert offsets(spark, staging.table) == [*range(10), *range(20, 30)]
+    assert offsets_of(staging.table) == [*range(10), *range(20, 30)]
     # A second RESTORE wants an answer of its own.
     spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO VERSION AS OF 1")
     (report,) = loader.run_pass()
@@ -137,7 +133,7 @@ def test_a_restore_that_takes_nothing_of_ours_back_is_nobodys_business(
     spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO VERSION AS OF 2")
     staging.flush(0, 20, 30)
     (report,) = loader.run_pass()
-    assert (report.held, offsets(spark, staging.table)) == ({}, list(range(30)))
+    assert (report.held, offsets_of(staging.table)) == ({}, list(range(30)))
 
 
 def test_dml_is_the_owners_right(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
@@ -151,20 +147,20 @@ def test_dml_is_the_owners_right(staging: Staging, loader: LoaderService, spark:
     staging.flush(0, 20, 30)
     (report,) = loader.run_pass()
     assert (report.held, report.commits) == ({}, 1)
-    assert offsets(spark, staging.table) == [*range(10), *range(20, 30)]
+    assert offsets_of(staging.table) == [*range(10), *range(20, 30)]
 
 
 def test_a_replaced_table_stops_the_stream(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
     frame = spark.read.format("delta").load(staging.table).limit(0)
     frame.writeTo(f"delta.`{staging.table}`").using("delta").partitionedBy(frame["day"]).createOrReplace()
-    assert (offsets(spark, staging.table), position(staging)) == ([], 19)
+    assert (offsets_of(staging.table), position(staging)) == ([], 19)
     staging.flush(0, 20, 30)
     (report,) = loader.run_pass()
     assert reason_of(staging, report) == "table_replaced"
     assert "from orders/0 up to 0" in report.held[staging.source(0)].problem
     give_answer(staging, Decision.REPLAY, 3, 10)
     (report,) = loader.run_pass()
-    assert (report.held, offsets(spark, staging.table)) == ({}, list(range(10, 30)))
+    assert (report.held, offsets_of(staging.table)) == ({}, list(range(10, 30)))
 
 
 def test_a_table_made_anew_is_told_from_one_that_forgot(
@@ -184,7 +180,7 @@ def test_a_table_made_anew_is_told_from_one_that_forgot(
     spark.sql(f"ALTER TABLE delta.`{staging.table}` UNSET TBLPROPERTIES ('delta.setTransactionRetentionDuration')")
     give_answer(staging, Decision.GO_ON, 2, 20)
     (report,) = loader.run_pass()
-    assert (report.held, offsets(spark, staging.table)) == ({}, list(range(30)))
+    assert (report.held, offsets_of(staging.table)) == ({}, list(range(30)))
 
     staging.flush(0, 30, 40)
     shutil.rmtree(f"{staging.table}/_delta_log")
@@ -211,7 +207,7 @@ def test_a_restore_while_the_loader_has_its_plan_is_a_conflict(
     (report,) = loader_for(staging, Restoring(spark, SystemClock())).run_pass()
     assert [type(outcome) for outcome in outcomes] == [Conflicted]
     assert reason_of(staging, report) == "table_restored"
-    assert offsets(spark, staging.table) == list(range(10))
+    assert offsets_of(staging.table) == list(range(10))
 
 
 def test_a_restore_while_the_commit_is_made_is_seen_right_after(
@@ -237,7 +233,7 @@ def test_a_restore_while_the_commit_is_made_is_seen_right_after(
     # Nor does a loader that starts again take the late commit for an all-clear.
     (report,) = loader_for(staging, tables).run_pass()
     assert reason_of(staging, report) == "table_restored"
-    assert offsets(spark, staging.table) == [*range(10), *range(20, 30)]
+    assert offsets_of(staging.table) == [*range(10), *range(20, 30)]
 
 
 def test_without_spark_the_log_tells_the_same(staging: Staging, loader: LoaderService, spark: SparkSession) -> None:
