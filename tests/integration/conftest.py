@@ -36,7 +36,7 @@ class Programs:
         return path
 
     def start(self, program: str, *arguments: str | Path) -> processes.Child:
-        """Start ``stage-writer``, ``delta-loader`` or ``bootstrap`` and let it run."""
+        """Start ``stage-writer``, ``delta-loader``, ``bootstrap`` or a module and let it run."""
         _prepare(program)
         log = self.folder / f"{program}-{len(self.started) + 1}.log"
         command = [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]

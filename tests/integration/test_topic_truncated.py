@@ -6,6 +6,7 @@ Other records get the lost ones' offsets before any writer asks again, so no off
 from __future__ import annotations
 
 import shutil
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -112,9 +113,10 @@ def test_a_writer_that_runs_on_stages_none_of_the_other_records(tmp_path: Path, 
     """Its client has seen a higher epoch, believes the restored cluster nothing, and has to be started again."""
     with copied_kafka(tmp_path / "kafka", stopped=True) as kafka:
         config = programs.config(settings(kafka, tmp_path, TOPIC))
-        writer = programs.start("stage-writer", "run", config)
+        writer = programs.start("tests.integration.hasty_writer", "run", config)
         writer.wait_until(lambda: ends(tmp_path, TOPIC) == {0: 100}, "all is staged")
         restore(kafka, tmp_path / "kafka")
+        writer.signal(signal.SIGUSR1)
         writer.process.wait(300)
         assert writer.process.returncode == 1
         assert "Kafka does not send the record at 99 of orders/0" in writer.log.read_text("utf-8")
