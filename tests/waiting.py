@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from confluent_kafka import KafkaError, KafkaException
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from devservices.kafka import KafkaCluster
 
 
 def until(condition: Callable[[], object], what: str = "it", within_s: float = 180.0) -> None:
@@ -15,3 +19,21 @@ def until(condition: Callable[[], object], what: str = "it", within_s: float = 1
     while not condition():
         assert time.monotonic() < deadline_s, f"{what} did not happen"
         time.sleep(0.02)
+
+
+def until_left(kafka: KafkaCluster, group: str) -> None:
+    """Wait until a group has no members: one that was killed keeps its partitions for the length of a session.
+
+    Without this, a writer that catches up next to it ends once its own partitions are staged.
+    """
+    admin = kafka.admin  # held, because the answer is lost when the client is collected
+
+    def has_no_members() -> bool:
+        try:
+            return not admin.describe_consumer_groups([group])[group].result(60).members
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                raise
+            return True  # an empty one that committed nothing is forgotten
+
+    until(has_no_members, f"the end of {group}")

@@ -39,7 +39,7 @@ from tests.integration import in_process
 from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
 from tests.reading import rows_of
 from tests.staged import manifests
-from tests.waiting import until
+from tests.waiting import until, until_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,6 +279,7 @@ def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_giv
         until(lambda: flushes(store) >= before + 2 * PARTITIONS)
         other.kill()
     programs.started.pop().kill()
+    until_left(kafka, topic)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     report = in_process.load(config, spark)

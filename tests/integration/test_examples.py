@@ -19,7 +19,7 @@ from tests.integration import in_process
 from tests.integration.counted import flushes
 from tests.reading import rows_of
 from tests.unit.test_examples import CONFIG
-from tests.waiting import until
+from tests.waiting import until, until_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,6 +127,7 @@ def test_tables_of_the_examples_are_those_of_batches_though_writers_are_killed(
     for writer in writers:
         writer.kill()
     load(config, spark)  # the rest goes on from the positions that the tables have then, of joined topics too
+    until_left(kafka, "examples")
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     load(config, spark)
     verified = in_process.verify(config, spark, "orders")

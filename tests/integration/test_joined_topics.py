@@ -19,6 +19,7 @@ from common.stage.markers import Marker, MarkerName, marker_from_bytes
 from common.stage.merged import chain_topic, inputs_at
 from common.storage.store import FsspecStore
 from tests.fakes import joining
+from tests.waiting import until_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,6 +154,7 @@ def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
         child.signal(signal.SIGKILL)
         child.process.wait(180)
     shop.phase(PHASES - 1)
+    until_left(kafka, orders)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     for partition in range(2):
         chain = chain_of(store, topic, partition)

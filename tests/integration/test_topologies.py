@@ -12,7 +12,7 @@ from tests.integration import in_process
 from tests.integration.counted import PARTITIONS, Sender, batch_of, counted_rows, flushes, settings
 from tests.reading import rows_of
 from tests.staged import manifests
-from tests.waiting import until
+from tests.waiting import until, until_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,7 @@ def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa
     sending.join()
     writers.pop().kill()
     assert writers.pop().stop() == 0
+    until_left(kafka, topic)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
 
     report = in_process.load(config, spark)

@@ -20,7 +20,7 @@ from common.storage.store import FsspecStore
 from devservices.ports import free_ports
 from devservices.proxy import Pass, Refuse, Request, Verdict, running_proxy
 from tests.staged import markers
-from tests.waiting import until
+from tests.waiting import until, until_left
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,6 +121,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
     assert re.search(r"worker \d/2 ended with -9, and the others were stopped", crew.log.read_text("utf-8"))
     until(lambda: not exists(other))
     produce(kafka, topic, 4)
+    until_left(kafka, topic)
     programs.succeed("stage-writer", "run", config, "--until-caught-up")
     assert staged(store) == dict.fromkeys(range(4), 200)
 
