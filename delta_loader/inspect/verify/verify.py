@@ -181,7 +181,7 @@ class Verifier:
         other_topics = self._other_topics(tables)
         findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
         if stream.merge is not None:
-            partitions, more = self._merged(tables, rows.version, stream.merge.keys)
+            partitions, more = self._merged(tables, stream.merge.keys)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
@@ -235,20 +235,21 @@ class Verifier:
         found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
         return {source: one for source, one in found.items() if one is not None}
 
-    def _merged(
-        self, tables: Tables, version: int, keys: Sequence[str]
-    ) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
-        """The report on a table whose rows are the last of many events (rule 5)."""
+    def _merged(self, tables: Tables, keys: Sequence[str]) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+        """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
             "rows cannot be counted against them"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
-        twice = self.contents.keys_twice(tables.url, version, keys)
-        if twice:
+        for ledger in tables.row_ledgers:
+            version = ledger.version
+            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, keys)
+            if not twice:
+                continue
             named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
             text = f"several rows have the same key, which no merge leaves: another program wrote some of them: {named}"
-            findings.append(Finding(Verdict.FAULT, "keys_twice", text, tables.url, version=version))
+            findings.append(Finding(Verdict.FAULT, "keys_twice", text, ledger.url, version=version))
         return _by_the_log(tables), findings
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:

@@ -165,9 +165,8 @@ class Twice(Rows):
         return ['{"id":7}'] if (version, tuple(keys)) == (1, ("id",)) else []
 
 
-def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counted() -> None:
-    table = f"memory://{uuid.uuid4().hex}"
-    stream = stream_of(columns="id INT", table=table, load="merge", merge={"keys": ["id"]})
+def written_log(table: str) -> FsspecStore:
+    """A table into which two loads of events were merged."""
     store = FsspecStore(table)
     for version, (start, end) in enumerate(((0, 10), (10, 30))):
         span = Span(Position(start), Position(end))
@@ -181,6 +180,13 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
         )
         store.write(f"_delta_log/{version:020d}.json", "\n".join(map(json.dumps, actions)).encode())
         store.write(f"{version}.parquet", b"rows")
+    return store
+
+
+def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counted() -> None:
+    table = f"memory://{uuid.uuid4().hex}"
+    stream = stream_of(columns="id INT", table=table, load="merge", merge={"keys": ["id"]})
+    store = written_log(table)
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
     assert (report.failure, report.is_clean) == (None, True)
     assert [(one.kind, one.verdict) for one in report.findings] == [("merged", Verdict.UNPROVED)]
@@ -190,3 +196,18 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
     store.write(f"_delta_log/{1:020d}.json", store.read(f"_delta_log/{0:020d}.json") or b"")
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
     assert "overlap" in [one.kind for one in report.faults]
+
+
+def test_a_verification_looks_for_keys_in_each_table_of_the_events() -> None:
+    class InTheCopy(Rows):
+        def keys_twice(self, url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+            return ['{"id":7}'] if url.endswith("copy") else []
+
+    table = f"memory://{uuid.uuid4().hex}"
+    tables = {"table": f"{table}/own", "tables": [f"{table}/copy"]}
+    stream = stream_of(columns="id INT", load="merge", merge={"keys": ["id"]}, **tables)
+    for url in stream.row_tables:
+        written_log(url)
+    report = Verifier(FsspecStore, in_turn, InTheCopy(), None).verify(stream)
+    assert [(one.kind, one.table) for one in report.faults] == [("keys_twice", f"{table}/copy")]
+    assert Verifier(FsspecStore, in_turn, Rows(), None).verify(stream).faults == ()
