@@ -41,7 +41,7 @@ class PausedStreams:
         """``metric`` is 1 for each paused stream."""
         self._store = store
         self._part = part
-        self._app_ids = tuple(app_ids)
+        self.app_ids = tuple(app_ids)
         self._clock = clock
         self._log = log
         self._metrics = metrics
@@ -49,11 +49,6 @@ class PausedStreams:
         self._lock = Lock()
         self._pauses: Mapping[str, Pause] | None = None
         self._resumed: set[str] = set()
-
-    @property
-    def app_ids(self) -> tuple[str, ...]:
-        """The streams that can be paused."""
-        return self._app_ids
 
     @property
     def pauses(self) -> Mapping[str, Pause]:
@@ -71,7 +66,7 @@ class PausedStreams:
             known = self._pauses or {}
             listed = {found.path for found in self._store.list(f"{FOLDER}/{self._part}/")}
             found: dict[str, Pause] = {}
-            for app_id in self._app_ids:
+            for app_id in self.app_ids:
                 if pause_path(self._part, app_id) in listed:
                     one = known.get(app_id) or pause_of(self._store, self._part, app_id)
                     found |= {} if one is None else {app_id: one}
@@ -118,5 +113,5 @@ class PausedStreams:
         for app_id in ended:
             self._log.warning("stream resumed", app_id=app_id, part=self._part.value)
         if before is None or found.keys() != before.keys():
-            for app_id in self._app_ids:
+            for app_id in self.app_ids:
                 self._metrics.set(self._metric, int(app_id in found), app_id=app_id)

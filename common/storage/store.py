@@ -62,7 +62,7 @@ class FsspecStore:
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         """Raises ConfigError when fsspec does not support the store, or an option is not one of its own."""
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         try:
             self._fs, root = fsspec.url_to_fs(
                 normalised(url),
@@ -78,11 +78,6 @@ class FsspecStore:
         self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()
         # s3fs slices its input into parts; other clients need bytes, and split them themselves.
         self._takes_parts = "s3" in self._fs.protocol
-
-    @property
-    def url(self) -> str:
-        """The root, as configured."""
-        return self._url
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """Every object below the folder ``prefix``."""
@@ -242,11 +237,11 @@ class FsspecStore:
         try:
             yield
         except PermissionError as error:
-            msg = f"may not {verb} {self._url}/{path}: {error}"
+            msg = f"may not {verb} {self.url}/{path}: {error}"
             raise StoreRefusedError(msg, _CREDENTIALS) from error
         except Exception as error:
             # fsspec's back ends raise any error of their SDK; all of them are the store's.
-            msg = f"cannot {verb} {self._url}/{path}: {type(error).__name__}: {error}"
+            msg = f"cannot {verb} {self.url}/{path}: {type(error).__name__}: {error}"
             kind = StoreRefusedError if _is_a_no(error) else StoreError
             raise kind(msg, _remedy(error)) from error
 

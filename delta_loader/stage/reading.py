@@ -49,13 +49,9 @@ class Stage:
 
     def __init__(self, store: ObjectStore, parallel: ParallelMap) -> None:
         """Over the stage's root; ``parallel`` reads markers."""
-        self._store = store
+        self.store = store
+        """It also contains mixed files."""
         self._parallel = parallel
-
-    @property
-    def store(self) -> ObjectStore:
-        """The stage's store, which also contains mixed files."""
-        return self._store
 
     def listing(self, stream: Stream) -> Listing:
         """All markers of a stream's topics. Raises StoreError."""
@@ -63,7 +59,7 @@ class Stage:
 
     def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
         folders = _folders(DONE, stream)
-        for found in (item for folder in folders for item in self._store.list(folder)):
+        for found in (item for folder in folders for item in self.store.list(folder)):
             name = MarkerName.parse(found.path)
             if name is not None and stream.takes(name.topic_partition.topic):
                 yield name, found
@@ -73,7 +69,7 @@ class Stage:
 
         Chains whose newest marker has no content, or cannot be read, are left out. Raises StoreError.
         """
-        found = ((MarkerName.parse(item.path), item) for item in self._store.list(f"{DONE}/"))
+        found = ((MarkerName.parse(item.path), item) for item in self.store.list(f"{DONE}/"))
         others = [
             (name, item)
             for name, item in found
@@ -81,7 +77,7 @@ class Stage:
         ]
         chains = list(listing_of(others).values())
         newest = [(listed.names[-1], listed.paths(listed.names[-1])[0]) for listed in chains]
-        contents = self._parallel(lambda item: self._store.read(item[1]), newest)
+        contents = self._parallel(lambda item: self.store.read(item[1]), newest)
         for listed, (name, _), data in zip(chains, newest, contents, strict=True):
             with suppress(MarkerError):
                 manifest = None if data is None else marker_from_bytes(name, data).manifest
@@ -98,12 +94,12 @@ class Stage:
         Objects that are a day older than the newest one are deleted, so ages are the store's. Each fact describes its
         own time, and stays true.
         """
-        found = list(self._store.list(f"{IDLE}/"))
+        found = list(self.store.list(f"{IDLE}/"))
         newest_ms = max((item.modified_ms for item in found), default=0)
         recent = [item for item in found if item.modified_ms > newest_ms - _IDLE_MS]
         if len(recent) < len(found):
-            self._store.delete([item.path for item in found if item not in recent])
-        contents = self._parallel(lambda item: self._store.read(item.path), recent)
+            self.store.delete([item.path for item in found if item not in recent])
+        contents = self._parallel(lambda item: self.store.read(item.path), recent)
         facts: list[IdleFact] = []
         streams: list[StreamFact] = []
         for item, data in zip(recent, contents, strict=True):
@@ -116,8 +112,8 @@ class Stage:
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:
         """The origin of each chain that has one (chain_origins.py). Raises StoreError, MarkerError."""
         folders = _folders(BEGIN, stream)
-        begun = [item for folder in folders for item in self._store.list(folder)]
-        contents = self._parallel(lambda item: self._store.read(item.path), begun)
+        begun = [item for folder in folders for item in self.store.list(folder)]
+        contents = self._parallel(lambda item: self.store.read(item.path), begun)
         found: dict[TopicPartition, ChainOrigin] = {}
         for item, data in zip(begun, contents, strict=True):
             source = source_of(item.path)
@@ -137,7 +133,7 @@ class Stage:
         Raises StoreError.
         """
         objects = [(name, path) for name in names for path in listing[name.topic_partition].paths(name)]
-        contents = self._parallel(lambda item: self._store.read(item[1]), objects)
+        contents = self._parallel(lambda item: self.store.read(item[1]), objects)
         found: dict[MarkerName, tuple[Found, ...]] = {}
         for (name, _), data in zip(objects, contents, strict=True):
             if data is not None:
@@ -152,7 +148,7 @@ class Stage:
         Raises StoreError.
         """
         wanted = [(source, file) for source, of_source in files.items() for file in of_source]
-        there = self._parallel(lambda item: (self._store if item[1].is_mixed else table).stat(item[1].path), wanted)
+        there = self._parallel(lambda item: (self.store if item[1].is_mixed else table).stat(item[1].path), wanted)
         gone: dict[TopicPartition, str] = {}
         for (source, file), found in zip(wanted, there, strict=True):
             if found is None:
@@ -161,11 +157,11 @@ class Stage:
 
     def evolved(self, app_id: str) -> Evolved | None:
         """The columns that a stream has gained, as published last. Raises StoreError, MarkerError."""
-        return latest(self._store, app_id)
+        return latest(self.store, app_id)
 
     def agreed(self, app_id: str) -> AgreedColumns | None:
         """The columns that the writers of a stream agreed on, if it declares none. Raises StoreError, MarkerError."""
-        return agreed_columns(self._store, app_id)
+        return agreed_columns(self.store, app_id)
 
     def appeared(self, stream: Stream) -> Stream:
         """The stream with the tables that have appeared by its `route_table`. Raises StoreError, MarkerError."""
@@ -173,19 +169,19 @@ class Stage:
 
     def routes(self, stream: Stream) -> tuple[str, ...]:
         """The routes that have appeared by its `route_table`, in that order. Raises StoreError, MarkerError."""
-        return () if stream.route_table is None else appeared(self._store, stream.app_id).routes
+        return () if stream.route_table is None else appeared(self.store, stream.app_id).routes
 
     def settings_now(self, settings: Settings) -> Settings:
         """The settings with these tables. Raises StoreError, MarkerError."""
-        return with_appeared(settings, self._store)
+        return with_appeared(settings, self.store)
 
     def publish(self, evolved: Evolved) -> bool:
         """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""
-        return isinstance(self._store.create(evolved.path, evolved.to_bytes()), Created)
+        return isinstance(self.store.create(evolved.path, evolved.to_bytes()), Created)
 
     def object(self, path: str) -> bytes | None:
         """Another object of the stage: an operator's resolution. Raises StoreError."""
-        return self._store.read(path)
+        return self.store.read(path)
 
     def delete(
         self,
@@ -205,10 +201,10 @@ class Stage:
             gone: list[MarkerName] = []
             for name in sorted(finished[source]):
                 for path in listing[source].paths(name):
-                    data = self._store.read(path)
+                    data = self.store.read(path)
                     if data is not None and _parse(name, data, tables) not in judged[name]:
                         return gone
-                    self._store.delete([path])
+                    self.store.delete([path])
                 gone.append(name)
             return gone
 
@@ -222,7 +218,7 @@ class Stage:
         staged = (
             file for marker in markers if isinstance(marker, Marker) for table in marker.tables for file in table.files
         )
-        self._parallel(lambda path: self._store.delete([path]), [file.path for file in staged if file.is_mixed])
+        self._parallel(lambda path: self.store.delete([path]), [file.path for file in staged if file.is_mixed])
 
     def put_aside(self, listing: Listing, names: Sequence[MarkerName]) -> Listing:
         """Copy late claims below ``stray/``, then delete them, in the order given; returns the listing without them.
@@ -231,17 +227,17 @@ class Stage:
         """
         for name in names:
             for path in listing[name.topic_partition].paths(name):
-                data = self._store.read(path)
+                data = self.store.read(path)
                 if data is not None:
-                    self._store.create(late_path(path, data), data)
-                    self._store.delete([path])
+                    self.store.create(late_path(path, data), data)
+                    self.store.delete([path])
         return without(listing, names)
 
     def aside(self, stream: Stream) -> tuple[int, int]:
         """How many markers of a stream's topics were moved aside: late claims, and by rewinds. Raises StoreError."""
         folders = _folders(f"{STRAY}/{DONE}", stream)
         late = rewound = 0
-        for found in (item for prefix in folders for item in self._store.list(prefix)):
+        for found in (item for prefix in folders for item in self.store.list(prefix)):
             if stream.takes(found.path.split("/")[2]):
                 late += is_late_path(found.path)
                 rewound += not is_late_path(found.path)

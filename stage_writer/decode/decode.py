@@ -104,13 +104,9 @@ class Decoder:
         self._rescuer = None if rescue_column is None else Rescuer(rescue_column, columns)
         read = columns if self._rescuer is None else columns.with_fields((self._rescuer.field,))
         self._schema = to_arrow_schema(read)
-        self._columns = nullable_columns(read)
-        self._nullable = to_arrow_schema(self._columns)
-
-    @property
-    def columns(self) -> StructType:
+        self.columns = nullable_columns(read)
         """The columns of the rows, all nullable (rule 4)."""
-        return self._columns
+        self._nullable = to_arrow_schema(self.columns)
 
     def decode(self, values: pa.BinaryArray | pa.LargeBinaryArray | Sequence[bytes | None]) -> Decoded:
         """The result for the messages with these values; None is a tombstone."""

@@ -244,7 +244,7 @@ class TableRows:
         ``budget`` is shared by all tables of the flush.
         """
         self._budget = FileBudget() if budget is None else budget
-        self._table = table
+        self.table = table
         self._filing = filing
         self._guess = guess
         names = [name for name in table.arrow_schema.names if name not in table.partition_by]
@@ -255,11 +255,6 @@ class TableRows:
         self._mixed: _OpenFile | None = None
         self._encoded_bytes = 0
         self._encoded_from_bytes = 0
-
-    @property
-    def table(self) -> TableFormat:
-        """The table that the rows are for."""
-        return self._table
 
     @property
     def arrow_bytes(self) -> int:
@@ -281,13 +276,11 @@ class TableRows:
 
     def add(self, rows: pa.Table) -> None:
         """Add rows. Raises ValueError when their schema is not the table's: a file would be incomplete (rule 6)."""
-        if not rows.schema.equals(self._table.arrow_schema):
+        if not rows.schema.equals(self.table.arrow_schema):
             given, wanted = (
-                {f"{one.name}: {one.type}" for one in found} for found in (rows.schema, self._table.arrow_schema)
+                {f"{one.name}: {one.type}" for one in found} for found in (rows.schema, self.table.arrow_schema)
             )
-            msg = (
-                f"rows for {self._table.url} have other columns than their buffer: {', '.join(sorted(given ^ wanted))}"
-            )
+            msg = f"rows for {self.table.url} have other columns than their buffer: {', '.join(sorted(given ^ wanted))}"
             raise ValueError(msg)
         if rows.num_rows:
             self._waiting.add(rows)
@@ -301,10 +294,10 @@ class TableRows:
         if rows is None:
             return
         self._encoded_from_bytes += waiting_bytes
-        is_mixed = self._table.waits or self._mixed is not None
-        groups = None if is_mixed else Groups.of(rows, self._table.partition_by)
+        is_mixed = self.table.waits or self._mixed is not None
+        groups = None if is_mixed else Groups.of(rows, self.table.partition_by)
         if groups is None or not self._may_open(groups.values):
-            self._mixed = self._mixed or _OpenFile(self._table.arrow_schema, rows, self._filing.codec)
+            self._mixed = self._mixed or _OpenFile(self.table.arrow_schema, rows, self._filing.codec)
             self._mixed.write(rows)
         else:
             for values, group in groups.split(rows):

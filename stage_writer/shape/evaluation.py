@@ -84,15 +84,10 @@ class Evaluator:
         self._kafka_parts = tuple(_KAFKA_PARTS) if "*" in wanted else tuple(sorted(wanted & set(_KAFKA_PARTS)))
         kafka = [] if own else [pa.field(KAFKA, _kafka_type(tuple(_KAFKA_PARTS)))]
         example = pa.schema([*to_arrow_schema(columns), *kafka]).empty_table()
-        self._types = tuple(self._bind(expression, example) for expression in self._expressions)
-        self._arrow_types = [to_arrow_type(data_type) for data_type in self._types]
+        self.types = tuple(self._bind(expression, example) for expression in self._expressions)
+        self._arrow_types = [to_arrow_type(data_type) for data_type in self.types]
         selected = enumerate(self._expressions)
         self._projection = ", ".join(f'(\n{expression.text}\n) AS "value {place}"' for place, expression in selected)
-
-    @property
-    def types(self) -> tuple[DataType, ...]:
-        """The types of the values, in the order of the expressions."""
-        return self._types
 
     @property
     def needs_headers(self) -> bool:

@@ -27,7 +27,7 @@ from stage_writer.shape.outcome import Outcome, Part, staged_of, together
 from stage_writer.shape.places import Places
 from stage_writer.shape.rows import Rows
 from stage_writer.tasks.decoders import decoders_of
-from stage_writer.tasks.tables import formats_of, row_format
+from stage_writer.tasks.tables import OfTopology, formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
@@ -58,13 +57,13 @@ class _Arrived:
     rows: Rows
 
 
-class ColumnsConverter:
+class ColumnsConverter(OfTopology):
     """A `stage_writer.ports.Converter`. ``topology.is_columns_only`` holds. Raises SchemaError."""
 
     def __init__(self, stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> None:
-        self._stream = stream
+        self.stream = stream
         self.topology = topology
-        self._formats = formats_of(stream)
+        self.formats = formats_of(stream)
         self._row_formats = tuple(row_format(stream, url) for url in stream.row_tables)
         self._ways = tuple(_WayIn(stream.at(one.url), one) for one in self._row_formats)
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
@@ -73,26 +72,9 @@ class ColumnsConverter:
         self._decoders = decoders_of(stream, topology, first_pass)
 
     @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
-        return self._stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's main table, and the one for dead letters."""
-        return self._formats
-
-    @property
     def needs_headers(self) -> bool:
         """Whether Kafka's headers must be read."""
         return self.topology.needs_headers
-
-    def waits(self, batch: MessageBatch) -> None:
-        """There is nothing to wait for."""
-
-    def at(self, gained: StructType) -> ColumnsConverter:  # noqa: ARG002 - the port's
-        """A table that a topology fills gains no columns."""
-        return self
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
@@ -105,7 +87,7 @@ class ColumnsConverter:
         for topic, of_topic in by_topic.items():
             messages = Messages.of(of_topic)
             outcome = self._outcome(topic, messages)
-            staged = staged_of(messages, outcome, self._row_formats, self._formats[1])
+            staged = staged_of(messages, outcome, self._row_formats, self.formats[1])
             yield list(zip(of_topic, staged, strict=True))
 
     def _outcome(self, topic: str, messages: Messages) -> Outcome:

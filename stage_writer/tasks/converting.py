@@ -24,6 +24,7 @@ from stage_writer.outbox.records import outgoing_table
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.kafka_columns import made_of
 from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
+from stage_writer.tasks.tables import OfTopology
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Index = NDArray[np.int64]
 
 
-class TaskConverter:
+class TaskConverter(OfTopology):
     """Converts the messages of one Kafka partition."""
 
     def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
@@ -66,13 +66,6 @@ class TaskConverter:
     def formats(self) -> tuple[TableFormat, TableFormat]:
         """The stream's main table, and the one for dead letters."""
         return self.parent.formats
-
-    def waits(self, batch: MessageBatch) -> None:
-        """There is nothing to wait for."""
-
-    def at(self, gained: StructType) -> TaskConverter:  # noqa: ARG002 - the port's
-        """A table that a topology fills gains no columns."""
-        return self
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
         """A new task: this one's partition is read again."""

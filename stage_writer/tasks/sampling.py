@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from common.schema import to_arrow_schema
 from common.spans import Topic
 from stage_writer.tasks.converting import TaskConverter
-from stage_writer.tasks.tables import declared_of
+from stage_writer.tasks.tables import OfTopology, declared_of
 from stage_writer.tasks.together import Together
 from stage_writer.topologies.stores import MemoryBackend, Stores
 from stage_writer.topologies.task.task import Task, TaskId
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores import StoreBuilder
 
 
-class SampledTasks:
+class SampledTasks(OfTopology):
     """Converts batches of single partitions, each with a task of its group."""
 
     def __init__(self, parent: TopologyConverter) -> None:
@@ -46,9 +46,6 @@ class SampledTasks:
     def needs_headers(self) -> bool:
         """Whether Kafka's headers must be read."""
         return self._parent.needs_headers
-
-    def waits(self, batch: MessageBatch) -> None:
-        """There is nothing to wait for."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""

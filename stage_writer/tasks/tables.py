@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from common.schema import nullable_columns
 from common.stage.row_places import place_fields
@@ -12,7 +12,19 @@ from stage_writer.convert import dead_letters_format, require_can_partition, row
 if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import TableFormat
+
+
+class OfTopology:
+    """What the converters of a stream with a topology have in common."""
+
+    def waits(self, batch: MessageBatch) -> None:
+        """There is nothing to wait for."""
+
+    def at(self, gained: StructType) -> Self:  # noqa: ARG002 - the port's
+        """A table that a topology fills gains no columns."""
+        return self
 
 
 def declared_of(stream: Stream) -> dict[str, StructType]:

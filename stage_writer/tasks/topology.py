@@ -15,7 +15,7 @@ from common.schema import to_arrow_schema
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.tasks.kept import KeptTask
 from stage_writer.tasks.shared import StreamTasks, builders_of
-from stage_writer.tasks.tables import declared_of
+from stage_writer.tasks.tables import OfTopology, declared_of
 from stage_writer.topologies.stores import Stores
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_file
 from stage_writer.topologies.task.task import Task
@@ -23,7 +23,6 @@ from stage_writer.topologies.task.task import Task
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores import Changes
 
 
-class TopologyConverter(StreamTasks):
+class TopologyConverter(OfTopology, StreamTasks):
     """A `stage_writer.ports.Converter` whose partitions have tasks. Raises SchemaError."""
 
     def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
@@ -45,13 +44,6 @@ class TopologyConverter(StreamTasks):
     def needs_headers(self) -> bool:
         """Whether Kafka's headers must be read."""
         return self.topology.needs_headers
-
-    def waits(self, batch: MessageBatch) -> None:
-        """There is nothing to wait for."""
-
-    def at(self, gained: StructType) -> TopologyConverter:  # noqa: ARG002 - the port's
-        """A table that a topology fills gains no columns."""
-        return self
 
     def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
         """Only tasks convert (rule 1)."""

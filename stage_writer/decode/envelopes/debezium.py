@@ -97,12 +97,7 @@ class EventDecoder:
         self._inner = inner
         self._first = first_pass(_MESSAGE, Reading(forms_of(_MESSAGE, _MESSAGE_FORMS)))
         self._about = Decoder(_ABOUT, Reading(forms_of(_ABOUT, _ABOUT_FORMS)))
-        self._columns = inner.columns.with_fields((CDC_FIELD,))
-
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._columns
+        self.columns = inner.columns.with_fields((CDC_FIELD,))
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages."""

@@ -141,14 +141,9 @@ class EvolvingDecoder:
         self._make = make
         self._decoders: dict[Way, ColumnDecoder] = {}
         self._ways: list[Way] = []
-        self._columns = self._decoder(gained).columns
-        self._schema = to_arrow_schema(self._columns)
+        self.columns = self._decoder(gained).columns
+        self._schema = to_arrow_schema(self.columns)
         self._may_round = tuple(one for one in gained if Primitive.DOUBLE in _parts(one.type))
-
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._columns
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """The result for messages with these values; null is a tombstone."""

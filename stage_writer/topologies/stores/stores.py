@@ -96,7 +96,7 @@ class Stores:
         self._layers: dict[Space, Layers] = {}
         self._indexes: dict[Space, Index] = {}
         self._stores: dict[str, StoredStore] = {}
-        self._kinds: dict[str, StoreKind] = {}
+        self.kinds: dict[str, StoreKind] = {}
         self._snapshots: list[Snapshot] = []
         self._marks: list[str] = []
         for builder in (*builders, Stores.key_value(TASK_STORE)):
@@ -104,7 +104,7 @@ class Stores:
                 msg = f"two state stores are called {builder.name}"
                 raise ConfigError(msg, "give each store of the topology a name of its own")
             self._add(builder)
-        self._shape = ",".join(f"{name}={kind}" for name, kind in sorted(self._kinds.items()))
+        self._shape = ",".join(f"{name}={kind}" for name, kind in sorted(self.kinds.items()))
 
     def _marked(self, mark: str) -> str:
         return f"{mark}{_SHAPE}{self._shape}"
@@ -114,7 +114,7 @@ class Stores:
         layers = self._layers[builder.name] = Layers(builder.name, self._backend, self._journal, index)
         if index is not None:
             self._indexes[builder.name] = index
-        self._kinds[builder.name] = builder.kind
+        self.kinds[builder.name] = builder.kind
         self._stores[builder.name] = builder.build(layers)
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds, which who asks for it knows
@@ -124,11 +124,6 @@ class Stores:
             msg = f"there is no state store {name!r}"
             raise ConfigError(msg, f"add it to the topology; there are: {', '.join(sorted(self._stores))}")
         return found
-
-    @property
-    def kinds(self) -> Mapping[str, StoreKind]:
-        """The kind of each store, for the head of a file."""
-        return self._kinds
 
     @property
     def mark(self) -> str | None:
@@ -173,7 +168,7 @@ class Stores:
         for store in self._stores.values():
             store.before_seal()
         sealed = {space: layers.seal() for space, layers in self._layers.items()}
-        return Changes({space: changed for space, changed in sealed.items() if changed}, self._kinds)
+        return Changes({space: changed for space, changed in sealed.items() if changed}, self.kinds)
 
     def sealed(self, mark: str) -> None:
         """The marker of the oldest seal exists (rule 1)."""
@@ -190,7 +185,7 @@ class Stores:
 
     def snapshot(self) -> Snapshot:
         """The state at the last seal, to be called right after it (rule 2)."""
-        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores}, self._kinds)
+        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores}, self.kinds)
         self._snapshots.append(found)
         return found
 
@@ -216,7 +211,7 @@ class Stores:
 
     def _require_kinds(self, kinds: Mapping[Space, str]) -> None:
         for name, kind in kinds.items():
-            own = self._kinds.get(name)
+            own = self.kinds.get(name)
             if own is not None and own != kind:
                 msg = f"the state store {name} is a {own} store of the topology, and a {kind} store in the state"
                 raise StateError(msg, "give the new store a name of its own; the old one is forgotten then")

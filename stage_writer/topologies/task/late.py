@@ -51,14 +51,9 @@ class RowMaker:
         self._topology = topology
         self._writers = writers
         self._steps = [node for node in group.nodes if isinstance(node, StepNode) and node.name in topology.late]
-        self._columns = {
+        self.columns = {
             node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
         }
-
-    @property
-    def columns(self) -> Mapping[str, RowWriter]:
-        """The objects that make the rows of steps after processors, by name."""
-        return self._columns
 
     @property
     def tables(self) -> Mapping[str, RowWriter]:
@@ -76,7 +71,7 @@ class RowMaker:
         for node in self._steps:
             here = outbox.late.get(node.name)
             if here is not None and here.values:
-                part = _written(self._columns[node.name], here, f"the step {node.name!r}", made.rejects)
+                part = _written(self.columns[node.name], here, f"the step {node.name!r}", made.rejects)
                 given.setdefault(node.name, []).append(part)
             if node.name in given:
                 self._pass_on(node, self._applied(node, joined(given[node.name]), outbox, made.rejects), given, made)

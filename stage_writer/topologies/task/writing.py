@@ -33,7 +33,7 @@ class RowWriter:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._names = frozenset(schema.names)
+        self.names = frozenset(schema.names)
 
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
         """Rows with the table's columns (`check_tables`), but nullable: those that are compatible, as above."""
@@ -55,12 +55,7 @@ class RowWriter:
 
     def unknown(self, row: Row) -> set[str]:
         """The fields of a row that are not columns of the table."""
-        return set(row) - self._names
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The table's columns."""
-        return self._names
+        return set(row) - self.names
 
     def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
         """The rows of the compatible dicts, and why the others are not."""
@@ -78,7 +73,7 @@ class RowWriter:
 
     def _together(self, values: Sequence[Row]) -> pa.Table | str:
         shapes = set(map(tuple, values))
-        unknown = {name for shape in shapes for name in shape} - self._names
+        unknown = {name for shape in shapes for name in shape} - self.names
         if unknown:
             return f"it has no column {min(map(repr, unknown))}"
         everywhere = frozenset[Any].intersection(*map(frozenset, shapes))
