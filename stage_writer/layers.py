@@ -49,12 +49,8 @@ class PlainRecords:
     """Decodes messages that are plain records."""
 
     def __init__(self, decoder: Decoder | EvolvingDecoder) -> None:
+        self.columns = decoder.columns
         self._decoder = decoder
-
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._decoder.columns
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages."""

@@ -63,6 +63,7 @@ class ColumnsConverter(OfTopology):
     def __init__(self, stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> None:
         self.stream = stream
         self.topology = topology
+        self.needs_headers = topology.needs_headers
         self.formats = formats_of(stream)
         self._row_formats = tuple(row_format(stream, url) for url in stream.row_tables)
         self._ways = tuple(_WayIn(stream.at(one.url), one) for one in self._row_formats)
@@ -70,11 +71,6 @@ class ColumnsConverter(OfTopology):
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]
         self._decoders = decoders_of(stream, topology, first_pass)
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether Kafka's headers must be read."""
-        return self.topology.needs_headers
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""

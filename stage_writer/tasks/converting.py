@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch, Messages
@@ -52,20 +51,11 @@ class TaskConverter(OfTopology):
     def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
         """``gate`` is held while the task uses its stores: lookups come from other threads."""
         self.parent = parent
+        self.stream, self.formats = parent.stream, parent.formats
         self.task = task
         self.gate = gate
         self.is_closed = False
         self.wants_flush = False
-
-    @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
-        return self.parent.stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's main table, and the one for dead letters."""
-        return self.parent.formats
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
         """A new task: this one's partition is read again."""

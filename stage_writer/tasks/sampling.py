@@ -16,10 +16,9 @@ from stage_writer.topologies.task.task import Task, TaskId
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from common.settings import Stream
     from common.spans import TopicPartition
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.parquet.buffer import StagedRows
     from stage_writer.tasks.topology import TopologyConverter
     from stage_writer.topologies.stores import StoreBuilder
 
@@ -29,23 +28,9 @@ class SampledTasks(OfTopology):
 
     def __init__(self, parent: TopologyConverter) -> None:
         self._parent = parent
+        self.stream, self.formats, self.needs_headers = parent.stream, parent.formats, parent.needs_headers
         self._schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(parent.stream).items()}
         self._tasks: dict[TaskId, TaskConverter] = {}
-
-    @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
-        return self._parent.stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, TableFormat]:
-        """The stream's main table, and the one for dead letters."""
-        return self._parent.formats
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether Kafka's headers must be read."""
-        return self._parent.needs_headers
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""

@@ -80,6 +80,8 @@ class StreamTasks(ABC):
         self.topology = topology
         self.wall_ms = around.wall_ms
         self.around = around
+        self.look_ups = around.look_ups
+        self.unfit_topics = around.unfit_topics
         self.keeping = Keeping(stream.app_id, around.metrics, around.state_folder)
         for group in topology.groups:
             self.keeping.require_place(builders_of(group))
@@ -90,16 +92,6 @@ class StreamTasks(ABC):
             name: row_format(stream, url) for name, url in stream.routes.items()
         }
         self._decoders = decoders_of(stream, topology, around.first_pass)
-
-    @property
-    def look_ups(self) -> LookUps | None:
-        """The tasks for lookups."""
-        return self.around.look_ups
-
-    @property
-    def unfit_topics(self) -> Collection[str]:
-        """Changelog topics that are currently unreliable."""
-        return self.around.unfit_topics
 
     @abstractmethod
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask]:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows
@@ -55,13 +54,9 @@ class Together:
 
     def __init__(self, parent: StreamTasks, tasks: Sequence[TaskConverter]) -> None:
         """``tasks`` are those of the batches to convert, one for each (rule 1)."""
+        self.stream = parent.stream
         self._parent = parent
         self._tasks = tasks
-
-    @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
-        return self._parent.stream
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches in portions, with their rows."""

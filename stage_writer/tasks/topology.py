@@ -38,12 +38,8 @@ class TopologyConverter(OfTopology, StreamTasks):
 
     def __init__(self, stream: Stream, topology: BuiltTopology, around: Surroundings) -> None:
         super().__init__(stream, topology, around)
+        self.needs_headers = topology.needs_headers
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
-
-    @property
-    def needs_headers(self) -> bool:
-        """Whether Kafka's headers must be read."""
-        return self.topology.needs_headers
 
     def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
         """Only tasks convert (rule 1)."""

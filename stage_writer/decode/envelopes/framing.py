@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from common.errors import RegistryError
-    from common.schema import StructType
     from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
@@ -115,12 +114,8 @@ class OpeningDecoder:
     """Passes on what is in the messages to a decoder of JSON."""
 
     def __init__(self, inner: Decodes) -> None:
+        self.columns = inner.columns
         self._inner = inner
-
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._inner.columns
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages."""

@@ -69,15 +69,11 @@ class JmesPathDecoder:
         for assignment in self._assignments:
             _require_own_form(assignment, reading)
         self._decoder = Decoder(columns, reading, rescue_column=rescue_column, first_pass=first_pass)
+        self.columns = self._decoder.columns
         sourced = rescue_column is not None or reading.holds_json
         self._rewriter = MessageRewriter(self._assignments, sourced=sourced)
         is_plain = in_bulk and rescue_column is None and reading == STRICT
         self._filler = _filler_of(columns, self._assignments, first_pass) if is_plain else None
-
-    @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
-        return self._decoder.columns
 
     @property
     def is_bulk(self) -> bool:
