@@ -1,7 +1,7 @@
 """Messages of a topic as records: wrappers are recognized, and messages that are not records are counted. Pure.
 
 Rule: a message is read as the writer would: one JSON object in UTF-8, with or without a frame of Confluent's
-serializers, a change event of Debezium or not.
+serializers, a change event of Debezium, Maxwell, Canal or AWS DMS, or none.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _FRAME = 5
 _MAGIC = 0
 _EVENT = {"op", "source"}
+_SCHEMA_CHANGES = ("table-", "database-")
+_BORDERS = ("bootstrap-start", "bootstrap-complete")
 
 
 @dataclass(slots=True)
@@ -32,7 +34,8 @@ class TopicSample:
     messages: int = 0
     tombstones: int = 0
     framed: int = 0
-    events: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    """Change events by their envelope."""
     unreadable: int = 0
     keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """The names of the fields of message keys that are JSON objects."""
@@ -45,7 +48,7 @@ class TopicSample:
     @property
     def envelope(self) -> str:
         """The stream's ``envelope``."""
-        return "debezium" if self.is_all_events else "plain"
+        return next(iter(self.events)) if self.is_all_events else "plain"
 
     @property
     def key_fields(self) -> tuple[str, ...]:
@@ -55,8 +58,9 @@ class TopicSample:
 
     @property
     def is_all_events(self) -> bool:
-        """Whether each record was a change event."""
-        return self.events > 0 and self.events + self.tombstones + self.unreadable == self.messages
+        """Whether each record was a change event, all of one envelope."""
+        events = self.events.total()
+        return len(self.events) == 1 and events + self.tombstones + self.unreadable == self.messages
 
 
 def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, bytes | None]]) -> TopicSample:
@@ -77,8 +81,9 @@ def sampled(topic: str, partitions: int, messages: Iterable[tuple[bytes | None, 
         plain.records.add(document)
         event = _event(document)
         if event is not None:
-            plain.events += 1
-            for image in event:
+            envelope, rows = event
+            plain.events[envelope] += 1
+            for image in rows:
                 images.add(image)
     if plain.is_all_events and images.seen:
         plain.records = images
@@ -102,10 +107,20 @@ def _document(text: bytes) -> dict[str, object] | None:
     return found if isinstance(found, dict) else None
 
 
-def _event(document: dict[str, object]) -> list[object] | None:
-    """The image of the row of a change event; None for any other record."""
+def _event(document: dict[str, object]) -> tuple[str, list[object]] | None:
+    """The envelope of a change event and the images of its rows; None for any other record."""
+    metadata, data, kind = document.get("metadata"), document.get("data"), document.get("type")
+    if isinstance(metadata, dict) and "record-type" in metadata:
+        return "dms", _images(data)
+    if isinstance(kind, str) and {"database", "table", "isDdl"} <= document.keys():
+        return "canal", [image for row in (data if isinstance(data, list) else []) for image in _images(row)]
+    if isinstance(kind, str) and "database" in document and ("data" in document or kind.startswith(_SCHEMA_CHANGES)):
+        return "maxwell", [] if kind in _BORDERS else _images(data)
     payload = document.get("payload", document)
     if not isinstance(payload, dict) or not payload.keys() >= _EVENT or not payload.keys() & {"before", "after"}:
         return None
-    image = payload.get("before") if payload.get("op") == "d" else payload.get("after")
+    return "debezium", _images(payload.get("before") if payload.get("op") == "d" else payload.get("after"))
+
+
+def _images(image: object) -> list[object]:
     return [image] if isinstance(image, dict) else []

@@ -157,6 +157,52 @@ def test_a_table_is_partitioned_by_a_day_that_each_record_has(
     assert (stream.derive, stream.partition_by) == (derive, partition_by)
 
 
+MAXWELL: dict[str, object] = {"database": "shop", "table": "orders", "ts": 1449786341, "xid": 1}
+CANAL: dict[str, object] = {"database": "shop", "table": "orders", "ts": 1589373560798, "isDdl": False, "old": None}
+
+
+@pytest.mark.parametrize(
+    ("envelope", "columns", "messages"),
+    [
+        (
+            "maxwell",
+            "id BIGINT, city STRING",
+            [
+                {**MAXWELL, "type": "bootstrap-start", "data": {}},
+                {**MAXWELL, "type": "insert", "data": {"id": 1, "city": "Ulm"}},
+                {"database": "shop", "table": "orders", "type": "table-alter", "def": {}, "ts": 1449786341000},
+            ],
+        ),
+        (
+            "canal",
+            "id STRING, city STRING",
+            [
+                {**CANAL, "type": "INSERT", "data": [{"id": "1", "city": "Ulm"}, {"id": "2", "city": "Bonn"}]},
+                {**CANAL, "type": "ALTER", "isDdl": True, "data": None},
+            ],
+        ),
+        (
+            "dms",
+            "id BIGINT, city STRING",
+            [
+                {"metadata": {"record-type": "control", "operation": "create-table"}},
+                {"metadata": {"record-type": "data", "operation": "load"}, "data": {"id": 1, "city": "Ulm"}},
+            ],
+        ),
+        ("plain", None, [{**MAXWELL, "type": "insert", "data": {}}, {"metadata": {"record-type": "data"}, "data": {}}]),
+        ("plain", None, [{"type": "click", "data": {"id": 1}}]),
+    ],
+)
+def test_the_envelope_of_change_events_is_recognized(
+    envelope: str, columns: str | None, messages: list[dict[str, object]]
+) -> None:
+    found = draft(ANSWERS, [sampled("orders", 1, [(json.dumps(one).encode(), None) for one in messages])])
+    stream = parse_settings(found.text, {}, "draft").streams[0]
+    assert stream.envelope == envelope
+    if columns is not None:
+        assert to_ddl(stream.schema_of_columns) == columns
+
+
 def test_frames_and_change_events_are_recognised() -> None:
     event = {"op": "u", "source": {}, "before": {"id": 1}, "after": {"id": 1, "city": "Köln"}}
     frame, key = b"\x00\x00\x00\x00\x07", json.dumps({"payload": {"id": 1}, "schema": {}}).encode()
