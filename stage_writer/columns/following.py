@@ -187,7 +187,7 @@ class ColumnsWait:
     def error(self) -> KafkaDeltaExpressError:
         """What is missing."""
         app_id = self.columns.finder.stream.app_id
-        msg = f"the columns of {app_id} are being inferred from its first records"
+        msg = f"the columns of {app_id} are being looked up"
         if self.ids:
             msg = f"the columns of {app_id} for the schema {', '.join(sorted(map(str, self.ids)))} are being looked up"
         return self.columns.problem or KafkaDeltaExpressError(msg, "see whether Kafka and the stage's store answer")

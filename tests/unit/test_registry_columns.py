@@ -232,6 +232,20 @@ def test_fields_outside_of_a_json_schema_are_rescued(tmp_path: Path, registry: R
     assert world.counted() == (1, 0)
 
 
+def test_a_source_that_gains_a_column_is_followed_by_its_events_schema(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, envelope="debezium", load="merge", merge={"keys": ["id"]})
+    rows = [avro(("id", "int"), *more, name="Row") for more in ((), (("tier", "string"),))]
+    images = [("before", ["null", json.loads(row)]) for row in rows]
+    one, two = (world.registered(avro(image, ("after", ["null", "Row"]), ("op", "string"))) for image in images)
+    writer = world.follower()
+    writer.produce(world.order(one, before=None, after={"id": 1}, op="c"))
+    arrive(world, 1, writer)
+    writer.produce(world.order(two, before=None, after={"id": 1, "tier": "gold"}, op="u"))
+    arrive(world, 2, writer)
+    assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
+    assert world.counted() == (2, 0)
+
+
 def test_types_are_the_table_s_unless_it_is_widened(tmp_path: Path, registry: Registry) -> None:
     for evolution, expected in (("add", "id INT, a STRING"), ("widen", "id BIGINT, a STRING")):
         world = world_of(tmp_path / evolution, registry, evolution=evolution)
