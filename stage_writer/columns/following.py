@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from common.backoff import Backoff
 from common.errors import ConfigError, KafkaDeltaExpressError, RegistryError
 from common.settings.columns_from import ColumnsFrom
+from stage_writer.columns.finding import FoundColumns
 from stage_writer.decode.envelopes.framing import schema_keys
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import TopicPartition
-    from stage_writer.columns.finding import FindsColumns, FoundColumns
+    from stage_writer.columns.finding import FindsColumns
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.envelopes.framing import SchemaKey
     from stage_writer.parquet.buffer import StagedRows, TableFormat
@@ -76,6 +77,7 @@ class FollowedColumns:
     covered: frozenset[SchemaKey] = frozenset()
     """The schemas of a registry whose fields are among the columns."""
     _wanted_ids: frozenset[SchemaKey] = frozenset()
+    _checked_ids: frozenset[SchemaKey] = frozenset()
     _attempt: _Attempt | None = None
     _look_at_s: float = 0.0
     _backoff: Backoff = field(default_factory=Backoff)
@@ -97,9 +99,10 @@ class FollowedColumns:
         self._attempt = None
         return self._ended(attempt)
 
-    def want(self, ids: Collection[SchemaKey] = ()) -> None:
-        """Find the columns, with those of these schemas."""
+    def want(self, ids: Collection[SchemaKey] = (), *, are_checked: bool = False) -> None:
+        """Find the columns, with those of these schemas; ``are_checked``: the registry has them in the right format."""
         self.wanted = True
+        self._checked_ids |= frozenset(ids if are_checked else ())
         new = frozenset(ids) - self.covered
         if not self._wanted_ids.issuperset(new):
             self._wanted_ids |= new
@@ -119,44 +122,45 @@ class FollowedColumns:
             attempt.outcome = KafkaDeltaExpressError(f"columns not found: {type(error).__name__}: {error}")
 
     def _ended(self, attempt: _Attempt) -> Converter | None:
-        now_s, app_id, outcome = self.clock.monotonic_s(), self.finder.stream.app_id, attempt.outcome
-        if outcome is None:
-            return None
-        if not isinstance(outcome, KafkaDeltaExpressError):
+        outcome, new = attempt.outcome, None
+        if isinstance(outcome, FoundColumns):
             try:
-                new = self._taken(outcome, attempt, now_s)
+                new = self._taken(outcome)
             except ConfigError as error:  # rule 4
                 outcome = error
             else:
-                if self.problem is None:
-                    return new
-                outcome = self.problem
-        pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if self.found is not None else 0.0)
-        self.problem, self._look_at_s = outcome, now_s + pause_s
+                outcome = self._lacking(attempt)
+        now_s, follows = self.clock.monotonic_s(), self.finder.stream.columns_from is ColumnsFrom.TABLE
+        self.problem = outcome
+        if outcome is None:
+            self._backoff.reset()
+            self._wanted_ids -= attempt.ids
+            self._look_at_s = now_s if self._wanted_ids else now_s + LOOK_AT_TABLES_S
+            return new
+        pause_s = max(self._backoff.next_s(), LOOK_AT_TABLES_S if follows and self.found is not None else 0.0)
+        self._look_at_s = now_s + pause_s
+        app_id = self.finder.stream.app_id
         self.log.warning("columns not found, trying again", app_id=app_id, problem=outcome.problem, retry_in_s=pause_s)
-        return None
-
-    def _taken(self, found: FoundColumns, attempt: _Attempt, now_s: float) -> Converter | None:
-        """The conversion for what was found. Sets `problem` if that lacks a schema which records wait for."""
-        self._look_at_s = now_s + LOOK_AT_TABLES_S
-        new, before, stream = None, self.found, found.stream
-        self.covered |= found.ids
-        if stream != before:
-            registered = self.finder.stream.columns_from is ColumnsFrom.REGISTRY
-            new = self.make(stream, CoveredSchemas(self, stream.columns, self.covered) if registered else None)
-            self.found = stream
-            source = self.finder.stream.columns
-            self.log.info("columns found", app_id=stream.app_id, columns=stream.columns, source=source)
-        lacking = (attempt.ids & self._wanted_ids) - self.covered
-        self.problem = None
-        if lacking and before is not None:
-            msg = f"the registry has no schema {', '.join(sorted(map(str, lacking)))} for {stream.app_id}"
-            self.problem = RegistryError(msg, "register it again, as the producers have it")
-            return None
-        self._wanted_ids -= attempt.ids
-        self._look_at_s = now_s if self._wanted_ids else self._look_at_s
-        self._backoff.reset()
         return new
+
+    def _taken(self, found: FoundColumns) -> Converter | None:
+        """The conversion for what was found; None if it is the same. Raises ConfigError, and then nothing changes."""
+        new, stream, ids = None, found.stream, self.covered | found.ids
+        if stream != self.found:
+            source = self.finder.stream.columns_from
+            covers = CoveredSchemas(self, stream.columns, ids) if source is ColumnsFrom.REGISTRY else None
+            new = self.make(stream, covers)
+            self.log.info("columns found", app_id=stream.app_id, columns=stream.columns, source=source)
+        self.found, self.covered = stream, ids
+        return new
+
+    def _lacking(self, attempt: _Attempt) -> RegistryError | None:
+        """The problem where the registry lacks a schema, of which records of the stream were decoded by its type."""
+        lacking = attempt.ids & self._checked_ids - self.covered
+        if not lacking:
+            return None
+        msg = f"the registry has no schema {', '.join(sorted(map(str, lacking)))} for {self.finder.stream.app_id}"
+        return RegistryError(msg, "register it again, as the producers have it")
 
 
 class StreamColumns:
@@ -215,7 +219,7 @@ class CoveredSchemas:
             new -= self._ids
         if not new:
             return None
-        self._columns.want(new)
+        self._columns.want(new, are_checked=True)
         return ColumnsWait(self._columns, new)
 
 

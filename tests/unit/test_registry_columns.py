@@ -56,6 +56,8 @@ class RegistryWorld(World):
     """One whose records have schemas in a registry."""
 
     registry: Registry = field(kw_only=True)
+    unusable: str = "nothing"
+    """Columns with this in them cannot be converted into."""
 
     def open_registry(self) -> SchemaRegistry:
         return SchemaRegistry(
@@ -70,6 +72,9 @@ class RegistryWorld(World):
         schemas = self.open_registry()
 
         def make(stream: Stream, covers: CoveredSchemas | None) -> Converter:
+            if self.unusable in stream.columns:
+                msg = "it cannot be used"
+                raise ConfigError(msg, "")
             return converter_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf, covers=covers))
 
         return self.started(self.registry_finder(), make, None, source, Sample([]))
@@ -244,6 +249,28 @@ def test_a_source_that_gains_a_column_is_followed_by_its_events_schema(tmp_path:
     arrive(world, 2, writer)
     assert [columns.partition(", _cdc")[0] for columns in world.staged()] == ["id INT", "id INT, tier STRING"]
     assert world.counted() == (2, 0)
+
+
+def test_records_wait_while_the_new_columns_cannot_be_used(tmp_path: Path, registry: Registry) -> None:
+    world = world_of(tmp_path, registry, derive={"price": "1.5"})
+    one, two = (world.registered(avro(("id", "int"), *more)) for more in ((), (("price", "double"),)))
+    three = world.registered(avro(("id", "int"), ("name", "string")))
+    writer = world.follower()
+    writer.produce(world.order(one, id=1))
+    arrive(world, 1, writer)
+    other = world.follower(SECOND)
+    other.produce(world.order(two, id=3, price=2.5))
+    report(other, "derive makes the column 'price', which is among columns too")
+    world.unusable = "name"
+    writer.produce(world.order(three, id=2, name="x"))
+    report(writer, "cannot be used")
+    world.clock.now_s += 600
+    report(writer, "cannot be used")
+    assert world.counted() == (1, 0)
+    world.unusable = "nothing"
+    world.clock.now_s += 600
+    arrive(world, 2, writer)
+    assert world.staged()[-1] == "id INT, name STRING, price DECIMAL(2,1)"
 
 
 def test_types_are_the_table_s_unless_it_is_widened(tmp_path: Path, registry: Registry) -> None:
