@@ -147,7 +147,7 @@ class WriterSettings(Section):
         default=Native.AUTO,
         description="The native reader in C, which fetches messages from librdkafka and decodes ordinary ones: "
         "`auto` uses it if it is built, `on` refuses to start without it, `off` is for comparison. "
-        "Results are the same with and without it.",
+        "Without it results are the same, at many times the CPU per message; `check` says whether it is there.",
     )
     report_positions: bool = Field(
         default=False,
