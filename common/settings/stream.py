@@ -149,9 +149,9 @@ class Stream(Section):
     )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
-        description="Handling of undeclared fields, at any depth: `ignore` leaves them out (the writer counts "
-        "them in a sample of records, and warns unless this key is given); `rescue` keeps them, as "
-        "they were sent, in the rescue column; `evolve` also adds columns for them.",
+        description="Handling of undeclared fields, at any depth: `ignore` leaves them out (the writer counts them in "
+        "a sample of records, and warns unless this key is given); `rescue` keeps them, as they were sent, in the "
+        "rescue column; `evolve` also adds columns for them, which is the default with `columns: from_records`.",
     )
     rescue_column: str = Field(
         default="_rescued",
@@ -348,9 +348,9 @@ class Stream(Section):
     evolution: Evolution = Field(
         default=Evolution.STRICT,
         description="Handling of differences between staged data and a table: `strict` holds the stream until an "
-        "operator fixes them; `add` adds missing columns to the table; `widen` also widens types, as "
-        "Delta's type widening does. With both, staged numbers of another type are cast where no "
-        "value is lost, and become dead letters elsewhere.",
+        "operator fixes them; `add` adds missing columns to the table, and is the default with `columns: "
+        "from_registry`; `widen` also widens types, as Delta's type widening does. With both, staged numbers of "
+        "another type are cast where no value is lost, and become dead letters elsewhere.",
     )
 
     compression: str | None = Field(
