@@ -59,6 +59,7 @@ def newest(spark: SparkSession, url: str) -> Row:
     return spark.sql(f"DESCRIBE HISTORY delta.`{spark_url(url)}`").collect()[0]
 
 
+@pytest.mark.parametrize("lake", ["file", pytest.param("moto", marks=pytest.mark.nightly), "versitygw"], indirect=True)
 def test_what_is_staged_anew_arrives_once(
     staging: Staging, tables: SparkDeltaTables, spark: SparkSession, lake: Lake
 ) -> None:
