@@ -151,6 +151,9 @@ def test_values_that_are_skipped_alike_are_told_apart() -> None:
             [same, same, same[:-2] + b'w"}', same + b"}", same, same[:-1] + b',"a":1}', same.replace(b"v", b"\n", 1)]
         )
     ]
-    decoded = decode([*events, events[0][:-2]])
+    unclosed = (
+        b'{"schema":' + same[:-2] + b'v","payload":{"op":"c","after":{"id":8}}}'
+    )  # as long as `same`, up to its quote
+    decoded = decode([*events, events[0][:-2], unclosed])
     assert decoded.rows["id"].to_pylist() == [0, 1, 2, 4, 5]
-    assert [reject.index for reject in decoded.rejects] == [3, 6, 7]
+    assert [reject.index for reject in decoded.rejects] == [3, 6, 7, 8]
