@@ -11,6 +11,7 @@ import socket
 import uuid
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
@@ -19,7 +20,7 @@ from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
 from bootstrap.apply.live_loaders import require_no_loader
 from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
-from bootstrap.apply.partition_state import partition_state, table_position
+from bootstrap.apply.partition_state import partition_state, require_even, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain
 from bootstrap.plans.plan import StreamPlan, check_known, plan_partition
@@ -199,6 +200,9 @@ class Work:
                 return read_stream_history(one, tables[url], self._open(url))
 
             require_whole(stream, tables, history, sorted(others))
+            table = tables.pop(stream.table, None)
+            for state in states:
+                require_even(state, stream, table, tables, partial(self._identity_under, stream, table))
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:
@@ -304,19 +308,20 @@ class Work:
     def _identity(self, stream: Stream, table: TableState | None) -> TableIdentity:
         return NO_IDENTITY if table is None else self._identities[stream.app_id, table.table_id]
 
+    def _identity_under(self, stream: Stream, table: TableState | None, app_id: str) -> TableIdentity:
+        """What the positions of the stream's main table belong to under any app_id."""
+        if table is not None and (app_id, table.table_id) not in self._identities:
+            other = stream.model_copy(update={"app_id": app_id})
+            self._identities[app_id, table.table_id] = read_identity(other, table, self._open(stream.table))
+        return NO_IDENTITY if table is None else self._identities[app_id, table.table_id]
+
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
         self._turns.look(source)  # before the chain is read: this is how a stale plan is detected
-
-        def identity_of(app_id: str) -> TableIdentity:
-            if table is not None and (app_id, table.table_id) not in self._identities:
-                other = stream.model_copy(update={"app_id": app_id})
-                self._identities[app_id, table.table_id] = read_identity(other, table, self._open(stream.table))
-            return NO_IDENTITY if table is None else self._identities[app_id, table.table_id]
-
+        known_of = partial(self._identity_under, stream, table)
         return partition_state(
-            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=identity_of
+            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
         )
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from bootstrap.apply.stage import beginning_of, staged_markers
 from bootstrap.plans.state import PartitionState
+from common.errors import UsageError
+from common.remedies import quoted
 from common.tables.deferred_ranges import deferred_of
 from common.tables.identity import NO_IDENTITY, overlap
 from common.tables.transactions import TxnIds
@@ -76,6 +78,37 @@ def partition_state(
             (known.generation for other, known in identity.chains.items() if overlap(other, source)), default=0
         ),
     )
+
+
+def require_even(
+    state: PartitionState,
+    stream: Stream,
+    table: TableState | None,
+    others: Mapping[str, TableState],
+    identity_of: Callable[[str], TableIdentity],
+) -> None:
+    """Raise UsageError where another table has more than the main one under an app_id that the chain was staged for.
+
+    A load was interrupted between two commits, and only a loader of that app_id completes it. ``others`` are the
+    stream's secondary tables, by URL.
+    """
+    source, begun = state.source, 0 if state.beginning is None else state.beginning.generation
+    for app_id in _others(state, stream):
+        ids = TxnIds(app_id, stream.several_topics, {source: begun}, identity_of(app_id).plain_topic)
+        loaded = None if table is None else ids.position(table.transactions, source)
+        for url, other in others.items():
+            position = ids.position(other.transactions, source)
+            if position is None or (loaded is not None and position <= loaded):
+                continue
+            msg = (
+                f"under the app_id {app_id}, {url} has {source} up to {position}, and {stream.table} up to "
+                f"{loaded or 'its beginning'}: a load was interrupted between the two"
+            )
+            raise UsageError(
+                msg,
+                f"put the app_id {quoted(app_id)} back until its loader has completed that; with --give-up, {url} gets "
+                "some of its records a second time",
+            )
 
 
 def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from bootstrap.accepting import require_whole
 from bootstrap.apply import stage as staging
-from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.partition_state import partition_state, require_even
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.restart import Restart, plan_restart
 from bootstrap.plans.state import Author, Ends
@@ -525,6 +525,8 @@ class EditedHistory:
         state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of)
         urls = [url for url in stream.tables if url in self.log.tables]
         require_whole(stream, urls, self._history, [one for one in state.staged_for if one != stream.app_id])
+        others = {url: other for url in urls if url != stream.table and (other := self.log.state(url)) is not None}
+        require_even(state, stream, table, others, known_of)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
             self._begun.add(source)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootstrap.apply import stage as operator
+from bootstrap.apply.partition_state import require_even
 from bootstrap.plans.restart import Left, Restart, plan_restart
 from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
@@ -22,6 +23,7 @@ from common.stage.resolutions import Resolution
 from common.stage.state_files import EMPTY_STATE, StateFileName, StateFiles, StateKind
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import Decision
+from common.tables.identity import NO_IDENTITY
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 from delta_loader.plan.held import staged_from, topic_recreated
@@ -205,6 +207,27 @@ def test_the_old_topic_s_position_in_the_table_is_none_for_the_new_one_s_chain()
     other = replace(ORDERS, partition=Partition(1))
     assert from_table(table, stream, [ORDERS, other], {}).positions == {ORDERS: 20, other: 6}
     assert from_table(table, stream, [ORDERS, other], {ORDERS: 1}).positions == {other: 6}
+
+
+def test_a_load_that_reached_one_table_alone_is_completed_under_its_app_id() -> None:
+    stream = settings_for(Staging("memory://lake")).streams[0].model_copy(update={"app_id": "orders2"})
+
+    def table(**transactions: int) -> TableState:
+        named = {name.replace("_", "-"): last for name, last in transactions.items()}
+        return TableState(1, "id", "", (), {}, 1, 2, frozenset(), named)
+
+    def check(main: TableState | None, letters: TableState, app_id: str = "orders2") -> None:
+        named = stream.model_copy(update={"app_id": app_id})
+        require_even(state(*OLD), named, main, {stream.dead_letters: letters}, lambda _app_id: NO_IDENTITY)
+
+    for position, main in ((10, table(orders_0=9)), ("its beginning", None), ("its beginning", table(orders2_0=50))):
+        with pytest.raises(UsageError, match=f"has orders/0 up to 16, and .*/tables/orders up to {position}") as error:
+            check(main, table(orders_0=15))
+        assert "put the app_id orders back" in error.value.remedy
+    check(table(orders_0=15), table(orders_0=15))
+    check(table(orders_0=19), table(orders_0=15))
+    check(table(orders_0=9), table(orders2_0=15, orders_1=30))
+    check(table(orders_0=9), table(orders_0=15), app_id="orders")  # its own loader completes it
 
 
 def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
