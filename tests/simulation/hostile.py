@@ -127,15 +127,17 @@ class Hostile(Kind):
         events = {
             "clean-up": (0.01, self._clean_up),
             "vacuum": (0.01, self._vacuum),
-            "optimize": (0.006, self._optimize),
-            "rollback": (0.004, self._put_back),
+            "optimize": (0.01, self._optimize),
+            "rollback": (0.008, self._put_back),
             "retention": (0.015, self._retention),
             "partitions": (0.005, self._add_partition),
             "away": (0.006, self._go_away),
             "torn": (0.02, self._tear),
             "transactions": (0.01, self._transact),
         }
-        drawn = world.chances.surroundings or rng.sample([*sorted(events), *_TRAITS], _DRAWN)
+        names = (*sorted(events), *_TRAITS)
+        first = names[world.seed % len(names)]  # each in as many histories as there are
+        drawn = world.chances.surroundings or (first, *rng.sample([one for one in names if one != first], _DRAWN - 1))
         self._events = ((0.01, self._hours), *(events[name] for name in drawn if name not in _TRAITS))
         self._is_skewed, self._is_mixed = ("clocks" in drawn), ("releases" in drawn)
         self._kept_s = rng.choice([0, 60, 600])
