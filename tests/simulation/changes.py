@@ -100,7 +100,7 @@ class Changes(Kind):
         merge |= {"soft_delete": "gone"} if self.soft else {}
         merge |= {"sequence": "at"} if self.sequenced else {}
         self.settings = settings_of(columns="id INT, v STRING, at BIGINT", load="merge", merge=merge)
-        self._check = rng.choice([None, *_CHECKS])
+        self._check = rng.choice([None, *_CHECKS, *_CHECKS])
         self._always = self._check is not None and rng.random() < 0.5
         log = CheckedLog(around.bucket, STAGE)
         log.check, log.checks_at_once = self._check or "", self._always

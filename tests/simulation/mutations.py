@@ -64,15 +64,18 @@ from tests.simulation.run import run
 from tests.simulation.store import SimulatedStore
 from tests.simulation.world import (
     BROKEN_TABLES,
-    FRAGILE,
+    CONTESTED,
     LATE_CLAIMS,
     LATE_COMMITS,
+    LATE_LOADS,
+    MACHINES_STOP,
     MANY_REPAIRS,
     OPERATED,
     OPERATED_EARLY,
     RECREATED,
     REGISTRY_AWAY,
     SIGNS_LOST,
+    UNDELIVERED,
     UNSTEADY,
     Chances,
 )
@@ -604,6 +607,10 @@ def _outboxes_of_the_marker_before_are_forgotten() -> AbstractContextManager[obj
     return patch.object(KafkaOutlet, "pending", lambda _self: ())
 
 
+def _outboxes_of_settled_markers_are_forgotten() -> AbstractContextManager[object]:
+    return patch.object(TaskStates, "outboxes", lambda _self, _position: ())
+
+
 def _a_rewind_does_not_look_at_loads() -> AbstractContextManager[object]:
     return patch.object(operators, "require_not_loading", lambda *_asked: None)
 
@@ -651,7 +658,9 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("rows and state are of one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),
     Mutation("a repair keeps the state of its place", _a_repair_begins_with_nothing, OPERATED, worlds=Worlds.TASKS),
     Mutation("a disk has the state of the chain's end", _a_disk_is_believed_whatever_it_has, worlds=Worlds.DISKS),
-    Mutation("who stopped may have lost something", _a_machine_that_stopped_is_believed, worlds=Worlds.DISKS),
+    Mutation(
+        "who stopped may have lost something", _a_machine_that_stopped_is_believed, MACHINES_STOP, worlds=Worlds.DISKS
+    ),
     Mutation("what markers name of a topic is read", _a_topic_is_read_to_its_end, worlds=Worlds.TOPIC),
     Mutation("markers name what the topic has", _nobody_waits_for_the_topic, worlds=Worlds.TOPIC),
     Mutation("a state has a file in the stage", _what_stands_in_a_topic_alone, OPERATED, worlds=Worlds.TOPIC),
@@ -661,7 +670,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a side table gets what it lacks", _what_a_side_table_has_is_not_looked_at, worlds=Worlds.FILLING),
     Mutation("events are merged once", _txn_versions_are_not_compared, worlds=Worlds.CHANGES),
     Mutation("the last event of a key wins", _the_first_event_of_a_key_wins, worlds=Worlds.CHANGES),
-    Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, FRAGILE, worlds=Worlds.CHANGES),
+    Mutation("a refused event is a dead letter once", _what_was_refused_is_forgotten, CONTESTED, worlds=Worlds.CHANGES),
     Mutation(
         "a soft delete of a row is not refused",
         _a_soft_delete_is_judged_without_what_came_before_it,
@@ -670,9 +679,10 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "a rewind of several topics yields to loads",
         _a_rewind_does_not_look_at_loads,
-        OPERATED,
+        LATE_LOADS,
         worlds=Worlds.JOINED,
     ),
+    Mutation("an origin names what waits", _outboxes_of_settled_markers_are_forgotten, UNDELIVERED, Worlds.JOINED),
     Mutation("what is delivered is left out", _all_of_an_outbox_is_delivered, MANY_REPAIRS, worlds=Worlds.JOINED),
     Mutation("a marker names what waits", _outboxes_of_the_marker_before_are_forgotten, worlds=Worlds.JOINED),
     Mutation(

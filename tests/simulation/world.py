@@ -197,8 +197,17 @@ OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.0
 MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05, undelivered=0.02)
 """Operators who repair all the time, and so at once."""
 
-FRAGILE = Chances(crash=0.03, lost_answer=0.05, altered=0.03, foreign=0.3)
-"""Processes that die between two steps, and requests that fail."""
+MACHINES_STOP = Chances(crash=0.02, late=0.2, rival=0.1)
+"""Processes that die and begin again where they were, often because their machine stopped."""
+
+CONTESTED = Chances(foreign=0.7, altered=0.03, crash=0.001, pause=0.001)
+"""Tables that others write to all the time, so that what a load commits first is there when it plans again."""
+
+LATE_LOADS = Chances(operator=0.02, commit_stall=0.3, claim_stall=0.1, shuffle=0.005, foreign=0.2)
+"""Operators who repair while a loader's commit is on its way."""
+
+UNDELIVERED = Chances(operator=0.02, undelivered=0.02, claim_stall=0.1, shuffle=0.005, foreign=0.2)
+"""Operators who repair chains with records for topics that wait."""
 
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
 LATE_COMMITS = Chances(commit_stall=0.4)
