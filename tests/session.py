@@ -20,7 +20,6 @@ _SMALL = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
     STATE_PARTITIONS: "1",
-    "spark.sql.adaptive.enabled": "false",
 }
 
 
