@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.settings.columns_from import ColumnsFrom
+
 if TYPE_CHECKING:
     from common.settings.stream import Stream
 
@@ -14,6 +16,15 @@ UPDATE = {"maxwell": "update", "canal": "UPDATE", "dms": "update"}
 
 TRUNCATES = ("debezium", "canal", "dms")
 """The envelopes with events that say that the source table was truncated."""
+
+
+DEBEZIUM = "debezium"
+
+
+def is_envelope_open(stream: Stream) -> bool:
+    """Whether the first records decide the `envelope`: they are merged, and the settings say nothing of their form."""
+    is_inferred = stream.columns_from is ColumnsFrom.RECORDS and "envelope" not in stream.model_fields_set
+    return is_inferred and stream.merge is not None and stream.merge.operation is None and not stream.jmespath
 
 
 def is_lenient(stream: Stream) -> bool:

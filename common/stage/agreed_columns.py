@@ -47,6 +47,8 @@ class AgreedColumns:
     """The forms of values that the columns' types leave open, by path, as `formats` of a stream."""
     schema_ids: tuple[int | str, ...] = ()
     """The schemas of a registry whose fields are among the columns: ids, or GUIDs."""
+    envelope: str | None = None
+    """The `envelope` of the records, where the settings leave it to them."""
 
     @property
     def path(self) -> str:
@@ -63,6 +65,7 @@ class AgreedColumns:
             source=self.source,
             created_ms=self.created_ms,
             schema_ids=list(self.schema_ids),
+            envelope=self.envelope,
         )
         return stored.model_dump_json(indent=2).encode()
 
@@ -77,7 +80,8 @@ class AgreedColumns:
             except SchemaError as error:
                 raise ValueError(error.problem) from error
         ids = tuple(stored.schema_ids)
-        return cls(stored.app_id, version, columns, stored.source, stored.created_ms, stored.formats, ids)
+        source, created_ms = stored.source, stored.created_ms
+        return cls(stored.app_id, version, columns, source, created_ms, stored.formats, ids, stored.envelope)
 
 
 def folder_of(app_id: str) -> str:
@@ -105,3 +109,4 @@ class _StoredColumns(Stored):
     source: str
     created_ms: int
     schema_ids: list[int | str] = Field(default_factory=list)
+    envelope: str | None = None

@@ -6,7 +6,8 @@ Rules:
 2. Otherwise the writers have agreed on columns in the stage (common/stage/agreed_columns.py). Where the table has one
    of these, the table's type counts: it is what rows are loaded into. What the table lacks is kept as agreed. With
    `evolution: widen`, the types of a registry count: the table gets them.
-3. A table's partitioning is the stream's, unless the settings have one.
+3. What sampled records are wrapped in is agreed on with their columns (`is_envelope_open`).
+4. A table's partitioning is the stream's, unless the settings have one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from common.schema import to_ddl
 from common.schema.evolution import NO_COLUMNS, additions, restricted, with_additions
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns_from import ColumnsFrom
+from common.settings.envelopes import is_envelope_open
 from common.settings.loading import Evolution
 from common.settings.with_columns import with_columns
 from common.stage.agreed_columns import agreed_columns
@@ -49,7 +51,7 @@ def found_columns(stream: Stream, stage: ObjectStore, open_table: Callable[[str]
 
 
 def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
-    """The stream with the columns of its table (rules 1 and 3). Raises ConfigError."""
+    """The stream with the columns of its table (rules 1 and 4). Raises ConfigError."""
     if state is None:
         msg = f"{stream.app_id}: columns is from_table, and there is no Delta table at {stream.table}"
         remedy = "create the table, or write columns: from_records, with which the loader creates it"
@@ -62,12 +64,18 @@ def columns_of_table(stream: Stream, state: TableState | None) -> Stream:
 
 
 def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState | None) -> Stream:
-    """The stream with the columns that its writers agreed on (rules 2 and 3). Raises ConfigError."""
-    columns = agreed.columns
+    """The stream with the columns that its writers agreed on (rules 2 to 4). Raises ConfigError."""
+    stream, columns = with_envelope(stream, agreed.envelope), agreed.columns
     if stream.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
         columns = extended(table_columns(stream, state), columns, only_wanted=True)
     partition_by = None if state is None else state.partition_by
     return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
+
+
+def with_envelope(stream: Stream, found: str | None) -> Stream:
+    """The stream with the `envelope` that its records have, if its settings leave it to them."""
+    is_new = found is not None and is_envelope_open(stream)
+    return stream.model_copy(update={"envelope": found}) if is_new else stream
 
 
 def before_agreement(stream: Stream, state: TableState | None) -> Stream | None:
@@ -91,6 +99,7 @@ def with_columns_of_files(stream: Stream, schema: str, agreed: Callable[[str], A
     else:
         found = agreed(stream.app_id)
         columns = NO_COLUMNS if found is None else found.columns
+        stream = stream if found is None else with_envelope(stream, found.envelope)
     return stream.model_copy(update={"columns": to_ddl(columns)}) if columns.fields else stream
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import BrokerError, ConfigError
 from common.settings.columns_from import ColumnsFrom
+from common.settings.envelopes import DEBEZIUM, is_envelope_open
 from common.stage.agreed_columns import AgreedColumns, agree_on
-from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns
+from common.tables.stream_columns import columns_as_agreed, found_columns, state_of, table_columns, with_envelope
 from stage_writer.columns.proposing import are_events, proposed
 
 if TYPE_CHECKING:
@@ -91,15 +92,14 @@ class ColumnFinder:
 
     def _proposed(self) -> tuple[AgreedColumns, Stream] | None:
         """The proposal, and the stream with it; None where nothing is known of its records."""
-        stream = self.stream
-        state, records = state_of(stream, self.open_table), self.sample(stream)
+        (stream, records), state = self._sampled(), state_of(self.stream, self.open_table)
         columns, formats = proposed(stream, table_columns(stream, state), records)
         if not columns.fields:
             return None
-        source = (stream.columns_from or ColumnsFrom.RECORDS).value
-        agreed = AgreedColumns(stream.app_id, 1, columns, source, self.clock.wall_ms(), formats)
+        source, envelope = ColumnsFrom.RECORDS.value, stream.envelope if stream is not self.stream else None
+        agreed = AgreedColumns(stream.app_id, 1, columns, source, self.clock.wall_ms(), formats, envelope=envelope)
         try:
-            return agreed, columns_as_agreed(stream, agreed, state)
+            return agreed, columns_as_agreed(self.stream, agreed, state)
         except ConfigError as error:
             if not are_events(records):
                 raise
@@ -107,6 +107,14 @@ class ColumnFinder:
             raise ConfigError(
                 problem, f"write envelope: debezium in {stream.app_id}: its columns are the rows'"
             ) from None
+
+    def _sampled(self) -> tuple[Stream, JsonShape]:
+        """Some records, and the stream with the envelope that they have; of events, the rows' images."""
+        records = self.sample(self.stream)
+        if not (is_envelope_open(self.stream) and are_events(records)):
+            return self.stream, records
+        opened = with_envelope(self.stream, DEBEZIUM)
+        return opened, self.sample(opened)
 
 
 def nothing_to_infer_from(stream: Stream) -> BrokerError:
@@ -130,4 +138,6 @@ def columns_text(stream: Stream, found: Stream | None) -> str:
     source = "" if stream.columns_from is None else stream.columns_from.value
     if found is None:
         return f"ok: {stream.app_id}: {source}: none yet; they are found with the first records"
+    if found.envelope != stream.envelope:
+        source += f", envelope: {found.envelope}"
     return f"ok: {stream.app_id}: {source}: {found.columns}"

@@ -41,9 +41,9 @@ def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[Str
 
 
 def are_events(records: JsonShape) -> bool:
-    """Whether the records look like Debezium's change events that no `envelope` opens."""
+    """Whether each record looks like a change event of Debezium that no `envelope` opens."""
     event = records.fields.get("payload", records).fields
-    return {"before", "after", "op"} <= event.keys()
+    return {"before", "after", "op"} <= event.keys() and event["op"].seen == records.seen
 
 
 def _usable(columns: StructType, formats: Mapping[str, str]) -> dict[str, str]:

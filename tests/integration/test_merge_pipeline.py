@@ -142,7 +142,6 @@ def test_a_table_follows_a_source_that_gains_a_column(
         "topics": [topic],
         "table": table,
         "columns": "from_records",
-        "envelope": "debezium",
         "load": "merge",
         "merge": {"keys": ["id"]},
     }

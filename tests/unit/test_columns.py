@@ -21,7 +21,7 @@ from common.spans import Partition, Topic, TopicPartition
 from common.stage.agreed_columns import AgreedColumns, agree_on, agreed_columns
 from common.stage.evolved import latest
 from common.storage.store import FsspecStore
-from common.tables.stream_columns import found_columns
+from common.tables.stream_columns import found_columns, with_columns_of_files
 from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
@@ -79,14 +79,15 @@ class Sample:
     records: list[object]
     error: BrokerError | None = None
     taken: int = 0
+    images: tuple[object, ...] = ()
+    """What it sees of change events."""
 
-    def __call__(self, stream: object) -> JsonShape:
-        del stream
+    def __call__(self, stream: Stream) -> JsonShape:
         self.taken += 1
         if self.error is not None:
             raise self.error
         shape = JsonShape()
-        for record in self.records:
+        for record in self.images if stream.has_events else self.records:
             shape.add(record)
         return shape
 
@@ -136,7 +137,7 @@ class World:
     def table(self) -> FsspecStore:
         return FsspecStore(f"{self.folder}/table")
 
-    def finder(self, sample: Callable[[object], JsonShape]) -> ColumnFinder:
+    def finder(self, sample: Callable[[Stream], JsonShape]) -> ColumnFinder:
         return ColumnFinder(self.settings.streams[0], self.stage, FsspecStore, sample, self.clock)
 
     def writer(self, source: TopicPartition = FIRST, *sampled: object) -> Writer:
@@ -344,7 +345,7 @@ def test_two_writers_that_infer_differently_end_in_one_schema_and_lose_nothing(t
 def test_a_writer_that_loses_the_race_takes_the_winners_columns(tmp_path: Path) -> None:
     world = from_records(tmp_path)
 
-    def beaten(stream: object) -> JsonShape:
+    def beaten(stream: Stream) -> JsonShape:
         assert agree_on(world.stage, AgreedColumns("orders", 1, parse_ddl("id STRING"), "from_records", 0))
         return Sample([{"id": 1}])(stream)
 
@@ -389,13 +390,49 @@ def test_nothing_is_agreed_on_that_the_settings_cannot_use(tmp_path: Path) -> No
 @pytest.mark.parametrize("framed", [False, True])
 def test_change_events_without_their_envelope_are_named_as_such(tmp_path: Path, *, framed: bool) -> None:
     event = {"op": "c", "before": None, "after": {"id": 1}}
-    world = from_records(tmp_path, load="merge", merge={"keys": ["id"]})
+    world = from_records(tmp_path, load="merge", merge={"keys": ["id"]}, envelope="plain")
     with pytest.raises(ConfigError, match=r"merge\.keys names 'id'.*look like Debezium's change events") as caught:
         world.finder(Sample([{"schema": None, "payload": event} if framed else event])).find()
     assert caught.value.remedy.startswith("write envelope: debezium in orders")
     with pytest.raises(ConfigError, match=r"merge\.keys names 'id'") as caught:
         world.finder(Sample([{"number": 1}])).find()
     assert "the columns are: number BIGINT" in caught.value.remedy
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_merged_change_events_are_opened_for_all_programs(tmp_path: Path, *, framed: bool) -> None:
+    event = {"op": "c", "before": None, "after": {"id": 1}}
+    record = {"schema": None, "payload": event} if framed else event
+    world = from_records(tmp_path, load="merge", merge={"keys": ["id"]})
+    written, stage = world.settings.streams[0], world.stage
+    finder = world.finder(Sample([record], images=({"id": 1},)))
+    assert columns_text(written, finder.preview()) == "ok: orders: from_records, envelope: debezium: id BIGINT"
+    assert world.agreed is None
+    found = finder.find().stream
+    assert (found.envelope, found.columns) == ("debezium", "id BIGINT")
+    assert required(agreed_columns(stage, "orders")).envelope == "debezium"
+    known = required(found_columns(written, stage, FsspecStore))
+    assert (known.envelope, known.columns) == ("debezium", "id BIGINT"), "a restart, and other writers"
+    of_loader = with_columns_of_files(written, "", lambda app_id: agreed_columns(stage, app_id))
+    assert (of_loader.envelope, of_loader.columns) == ("debezium", "id BIGINT")
+    plain = written.model_copy(update={"envelope": "plain"})
+    assert required(found_columns(plain, stage, FsspecStore)).envelope == "plain", "what the settings say counts"
+
+
+@pytest.mark.parametrize(
+    ("more", "others"),
+    [
+        ({}, [{"id": 2}]),
+        ({"load": "append"}, []),
+        ({"merge": {"keys": ["op"], "operation": "op", "deletes": ["d"]}}, []),
+    ],
+    ids=["other records, too", "not merged", "an operation of the records"],
+)
+def test_other_streams_take_records_as_they_are(tmp_path: Path, more: dict[str, object], others: list[object]) -> None:
+    event = {"op": "c", "before": None, "after": {"id": 1}}
+    merged = {"load": "merge", "merge": {"keys": ["op"]}} if more.get("load") != "append" else {}
+    found = from_records(tmp_path, **{**merged, **more}).finder(Sample([event, *others], images=({"id": 1},))).find()
+    assert (found.stream.envelope, "op STRING" in found.stream.columns) == ("plain", True)
 
 
 def test_a_row_s_value_goes_where_an_older_file_lacks_a_column_that_the_table_has(tmp_path: Path) -> None:
@@ -579,7 +616,9 @@ def test_settings_that_cannot_be(stream: dict[str, object], words: str) -> None:
 def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
     store = FsspecStore(f"{tmp_path}/stage")
     assert agreed_columns(store, "a/b") is None
-    agreed = AgreedColumns("a/b", 3, parse_ddl("x STRUCT<y: STRING>"), "from_records", 7, {"x.y": "json"})
+    agreed = AgreedColumns(
+        "a/b", 3, parse_ddl("x STRUCT<y: STRING>"), "from_records", 7, {"x.y": "json"}, (), "debezium"
+    )
     assert agree_on(store, agreed)
     assert not agree_on(store, replace(agreed, created_ms=8))
     assert agreed_columns(store, "a/b") == agreed
@@ -591,6 +630,7 @@ def test_agreed_columns_are_read_as_they_were_written(tmp_path: Path) -> None:
         "columns": schema_to_json(agreed.columns),
         "formats": {"x.y": "json"},
         "source": "from_records",
+        "envelope": "debezium",
         "created_ms": 7,
         "schema_ids": [],
     }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
-from common.settings.envelopes import gives_several_rows
+from common.settings.envelopes import gives_several_rows, is_envelope_open
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
 from common.tables.deferred_ranges import deferred_of
@@ -165,7 +165,7 @@ class Verifier:
             )
             return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         made = stream.topology is not None  # a topology may do both
-        filters = stream.where is not None or stream.has_events
+        filters = stream.where is not None or stream.has_events or is_envelope_open(stream)
         explodes = stream.explode is not None or gives_several_rows(stream)
         shape = Shape(filters=made or filters, explodes=made or explodes)
         tables = Tables(
