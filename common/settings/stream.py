@@ -145,8 +145,8 @@ class Stream(Section):
         default="plain",
         pattern="^(plain|debezium|maxwell|canal|dms)$",
         description="`debezium`, `maxwell`, `canal`, `dms` (AWS DMS): a message is a change event; the row's image is "
-        "the record, and the column `_cdc` describes the change. With `load: merge` and columns from records, Debezium's "
-        "events are recognized where `envelope` is absent. See [envelopes.md](envelopes.md).",
+        "the record, and the column `_cdc` describes the change. Where it is absent, Debezium is recognized in columns "
+        "from records that are merged. See [envelopes.md](envelopes.md).",
     )
     unknown_fields: UnknownFields = Field(
         default=UnknownFields.IGNORE,
