@@ -25,7 +25,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeVar, cast
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from common.storage.pieces import Pieces
+
+T = TypeVar("T")
 
 PROBES = "probe"
 WRITE_PROBE = "write-probe-"
@@ -253,6 +255,10 @@ def stores_of(storage_options: Mapping[str, object]) -> Callable[[str], FsspecSt
 
 def prove_exclusive_create(store: ObjectStore) -> None:
     """Check that the store refuses a second exclusive create, in turn and in a race; raises StoreUnfitError if not."""
+    _tried_twice(lambda: _prove_exclusive_create(store))
+
+
+def _prove_exclusive_create(store: ObjectStore) -> None:
     path = f"{PROBES}/{uuid.uuid4().hex}"
     race = f"{path}-race"
     try:
@@ -292,10 +298,28 @@ def prove_writable(store: ObjectStore) -> None:
 
     A writer without permission to delete leaves an empty object, which the table's VACUUM removes.
     """
-    path = f"{WRITE_PROBE}{uuid.uuid4().hex}"
-    store.create(path, b"")
+    path = _tried_twice(lambda: _probed(store))
     with suppress(StoreRefusedError):
         store.delete([path])
+
+
+def _probed(store: ObjectStore) -> str:
+    path = f"{WRITE_PROBE}{uuid.uuid4().hex}"
+    store.create(path, b"")
+    return path
+
+
+def _tried_twice(probe: Callable[[], T]) -> T:
+    """What the probe returns. Raises StoreError.
+
+    A gateway that keeps objects as files may fail once, while another process deletes the folder's last object.
+    """
+    try:
+        return probe()
+    except StoreError as error:
+        if isinstance(error, StoreRefusedError | StoreUnfitError):
+            raise
+    return probe()
 
 
 def _remedy(error: Exception) -> str:

@@ -1,0 +1,41 @@
+"""What a store must be able to do is proved by probes, of which one may fail."""
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from common.errors import StoreError, StoreRefusedError
+from common.ports import CreateOutcome, ObjectStore
+from common.storage.store import FsspecStore, prove_exclusive_create, prove_writable
+
+
+class Failing(FsspecStore):
+    """Its first creates fail."""
+
+    def __init__(self, times: int, error: type[StoreError] = StoreError) -> None:
+        super().__init__(f"memory://{uuid.uuid4().hex}")
+        self.left, self._error = times, error
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        if self.left:
+            self.left -= 1
+            raise self._error("existing object is a directory")
+        return super().create(path, data)
+
+
+@pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
+def test_a_probe_that_failed_once_is_tried_again(prove: Callable[[ObjectStore], None]) -> None:
+    store = Failing(1)
+    prove(store)
+    assert list(store.list("")) == []
+    with pytest.raises(StoreError, match="is a directory"):
+        prove(Failing(2))
+
+
+@pytest.mark.parametrize("prove", [prove_exclusive_create, prove_writable])
+def test_a_refusal_is_final(prove: Callable[[ObjectStore], None]) -> None:
+    store = Failing(2, StoreRefusedError)
+    with pytest.raises(StoreRefusedError):
+        prove(store)
+    assert store.left == 1
