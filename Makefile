@@ -9,7 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(addprefix stage_writer/native/,json_reader.c avro_reader.c text.h values.h columns.h compiler.py zig.lock)
-LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock delta_loader/java/ConditionalCreateLogStore.java devservices/kafka.lock $(NATIVE)
+LOCKS := requirements.lock pyproject.toml delta_loader/jars.lock $(wildcard delta_loader/java/*.java) devservices/kafka.lock $(NATIVE)
 STORE ?= file
 S3 ?= moto
 TESTS ?= tests
@@ -51,7 +51,7 @@ $(STAMP): $(LOCKS)
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
-	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka"
+	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka, and compiling the loader's Java classes"
 	@$(BIN)/python -m delta_loader.spark.jars
 	@$(BIN)/python -m devservices.kafka
 	@echo "Compiling the writer's reader of JSON"

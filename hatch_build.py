@@ -1,6 +1,8 @@
-"""Puts the compiled reader of JSON into a wheel, where there is a C compiler; without one it is for any platform.
+"""Puts what is compiled into a wheel: the reader of JSON, where there is a C compiler, and the loader's jar.
 
-The compiler's module is loaded from its file: nothing of ours, nor what it needs, is installed while a wheel is built.
+Without a C compiler, the wheel is for any platform. The jar is for each. It is compiled against Spark, so it is taken
+from the cache, where `make setup` has put it. Modules are loaded from this folder, and need nothing but Python: nothing
+of ours is installed while a wheel is built.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ class NativeReaderHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused
         """Compile before the wheel is put together. An editable installation has the library in the cache."""
         if self.target_name != "wheel" or version == "editable":
             return
+        self._include_jar(build_data)
         spec = importlib.util.spec_from_file_location("native_compiler", _COMPILER)
         if spec is None or spec.loader is None:
             return
@@ -38,3 +41,15 @@ class NativeReaderHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused
         build_data["force_include"][str(library)] = f"stage_writer/native/{compiler.NAME}"
         build_data["tag"] = f"py3-none-{platform}"
         build_data["pure_python"] = False
+
+    def _include_jar(self, build_data: dict[str, Any]) -> None:  # type: ignore[explicit-any,unused-ignore]
+        sys.path.insert(0, self.root)
+        try:
+            from delta_loader.spark.bridge_jar import NAME, built_jar  # noqa: PLC0415 - found by the line above
+        finally:
+            sys.path.remove(self.root)
+        jar = built_jar()
+        if jar.exists():
+            build_data["force_include"][str(jar)] = f"delta_loader/java/{NAME}"
+        else:
+            sys.stderr.write(f"The wheel is without the loader's jar: run `make setup` first, which makes {jar}\n")

@@ -1,6 +1,6 @@
 package io.github.kafkadeltaexpress;
 
-import java.util.function.BiFunction;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.delta.DeltaLog;
 import org.apache.spark.sql.delta.OptimisticTransaction;
 import org.apache.spark.sql.delta.Snapshot;
@@ -12,16 +12,13 @@ import scala.Option;
  * <p>Delta would count all of the table's files for the commit's statistics, and then write the checkpoint, before the
  * commit returns. The code that made the transaction calls {@link #checkpointIsDue} after the commit, and has the
  * checkpoint written in the background.
- *
- * <p>Compiled by Spark's own Janino, which does not support generics, when a loader starts
- * (delta_loader/spark/checkpoints.py).
  */
 public final class LoadTransaction extends OptimisticTransaction {
 
   private volatile boolean due = false;
 
   /** Starts at the newest version of a table. */
-  public LoadTransaction(DeltaLog log, Option catalogTable) {
+  public LoadTransaction(DeltaLog log, Option<CatalogTable> catalogTable) {
     super(log, catalogTable, Option.empty());
   }
 
@@ -34,14 +31,5 @@ public final class LoadTransaction extends OptimisticTransaction {
   /** Whether Delta would have written a checkpoint within the commit. */
   public boolean checkpointIsDue() {
     return due;
-  }
-
-  /** Starts transactions: a class that is loaded by name has no constructor that could be called by name. */
-  public static final class Maker implements BiFunction {
-
-    @Override
-    public Object apply(Object log, Object catalogTable) {
-      return new LoadTransaction((DeltaLog) log, (Option) catalogTable);
-    }
   }
 }

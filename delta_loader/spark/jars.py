@@ -26,9 +26,9 @@ def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:
 
 
 if __name__ == "__main__":  # python -m delta_loader.spark.jars: fill the cache, as `make setup` and an image do
-    from delta_loader.spark.log_store import LOCAL_SOURCE, ensure_log_store
+    from delta_loader.spark.bridge_jar import ensure_bridge_jar
     from delta_loader.spark.native_codecs import codec_options
 
     codec_options()
-    ensure_log_store(ensure_jars(["delta", "s3"]))
-    ensure_log_store(ensure_jars(["delta"]), source_file=LOCAL_SOURCE)
+    ensure_jars(["delta", "s3"])
+    ensure_bridge_jar()

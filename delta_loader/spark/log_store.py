@@ -1,4 +1,4 @@
-"""Delta's log stores for S3 and for a local disk: built from source, chosen, and proved before anything is loaded.
+"""Delta's log stores for S3 and for a local disk: chosen, and proved before anything is loaded.
 
 Delta's own log stores for ``s3a`` and ``file`` check whether a commit file exists and then write it without a
 condition, so one of two processes may overwrite the other's acknowledged commit. This product's (`delta_loader/java`)
@@ -6,37 +6,26 @@ create it by a conditional write (which needs no DynamoDB), or by a hard link.
 
 Rules:
 
-1. They are compiled with the JDK's ``javac`` against the session's own jars, once for each source and classpath: both
-   are in the name that a jar has in the cache, where it is written atomically. The same class files make the same jar.
-2. They are the default for their schemes. A log store that ``loader.spark`` names for a scheme is used as it is.
-3. Some stores accept conditions and ignore them, or check first and write then. A second create through this very class
+1. They are the default for their schemes. A log store that ``loader.spark`` names for a scheme is used as it is.
+2. Some stores accept conditions and ignore them, or check first and write then. A second create through this very class
    and S3A must therefore be refused, in sequence, in a race, and as a multipart upload; otherwise the loader does not
    start.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from common.downloads import cache_folder
-from common.errors import BuildError, StoreError, StoreRefusedError, StoreUnfitError
+from common.errors import StoreError, StoreRefusedError, StoreUnfitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -44,17 +33,13 @@ if TYPE_CHECKING:
 
 CLASS = "io.github.kafkadeltaexpress.ConditionalCreateLogStore"
 LOCAL_CLASS = "io.github.kafkadeltaexpress.LinkedLocalLogStore"
-SOURCE = Path(__file__).parent.parent / "java" / "ConditionalCreateLogStore.java"
-LOCAL_SOURCE = SOURCE.parent / "LinkedLocalLogStore.java"
 PROBES = "_probe"  # below a table; readers of tables and VACUUM ignore names with this prefix
 S3_SCHEMES = ("s3", "s3a", "s3n")
 LOCAL_SCHEME = "file"
 
 _ANY_SCHEME = "spark.delta.logStore.class"
-_RELEASE = "17"  # the release that Spark itself requires
 _RACERS = 4
 _NOS = ("AccessDeniedException", "UnknownStoreException")  # S3A's exceptions for rights, credentials, and a bucket
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 # The border to the JVM: objects behind it have no type that Python could know.
 Java = Any  # type: ignore[explicit-any,unused-ignore]
@@ -77,25 +62,6 @@ def log_store_options(given: Mapping[str, str]) -> dict[str, str]:
     if _ANY_SCHEME in given:
         return {}
     return {_key(LOCAL_SCHEME): LOCAL_CLASS, **{_key(scheme): CLASS for scheme in S3_SCHEMES}}
-
-
-def ensure_log_store(jars: Sequence[Path], environ: Mapping[str, str] = os.environ, source_file: Path = SOURCE) -> Path:
-    """A log store's jar, built if it is missing. ``jars`` are those of the session that its source needs.
-
-    These are Delta's, and S3's for the log store for S3. Raises BuildError.
-    """
-    source = source_file.read_bytes()
-    class_path = [*jars, *sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar"))]
-    key = hashlib.sha256(source)
-    for jar in class_path:
-        with jar.open("rb") as file:
-            key.update(hashlib.file_digest(file, "sha256").digest())
-    # Spark identifies the jars of a session by their file names.
-    name = f"kafka-delta-express-{'local-' if source_file == LOCAL_SOURCE else ''}log-store.jar"
-    target = cache_folder(environ) / "built" / key.hexdigest()[:16] / name
-    if not target.exists():
-        _build(target, source_file, class_path, environ)
-    return target
 
 
 def prove_log_stores(spark: SparkSession, urls: Iterable[str], open_store: OpenStore) -> None:
@@ -189,40 +155,3 @@ def _allowed(probes: Probes) -> Iterator[str]:
 def _java_text(error: Exception) -> str:
     java = error.java_exception if isinstance(error, Py4JJavaError) else None
     return str(java.toString() if java is not None else error).strip().partition("\n")[0][:500]
-
-
-def _build(target: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # Built next to its target and moved there, so two processes may do so at once.
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
-        classes = Path(folder) / "classes"
-        _compile(classes, source, class_path, environ)
-        jar = Path(folder) / target.name
-        with zipfile.ZipFile(jar, "w") as archive:
-            for path in sorted(classes.rglob("*.class")):
-                archive.writestr(zipfile.ZipInfo(path.relative_to(classes).as_posix(), _EPOCH), path.read_bytes())
-        jar.replace(target)
-
-
-def _compile(classes: Path, source: Path, class_path: Sequence[Path], environ: Mapping[str, str]) -> None:
-    command = [_javac(environ), "--release", _RELEASE, "-proc:none", "-encoding", "UTF-8", "-d", str(classes)]
-    command += ["-cp", os.pathsep.join(map(str, class_path)), str(source)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - the JDK's compiler
-    if done.returncode != 0:
-        msg = f"Delta's log store {source.stem} does not compile:\n{(done.stderr or done.stdout).strip()}"
-        raise BuildError(msg, f"{command[0]} must be of a JDK {_RELEASE} or later")
-
-
-def _javac(environ: Mapping[str, str]) -> str:
-    """The compiler next to the Java that Spark uses; raises BuildError."""
-    home = environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
-    if found is None:
-        place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
-        msg = f"Delta's log store is not built yet, and there is no javac in {place}"
-        raise BuildError(
-            msg,
-            f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.spark.jars`"
-            f" where there is one and bring {cache_folder(environ) / 'built'} here",
-        )
-    return found

@@ -2,7 +2,8 @@
 
 Rules:
 
-1. Jars come from the lock (`delta_loader.spark.jars`), as files: no resolver runs at start-up.
+1. Jars come from the lock (`delta_loader.spark.jars`) and from our sources (`delta_loader.spark.bridge_jar`), as files:
+   no resolver runs at start-up.
 2. Spark reaches S3 with the same settings as fsspec: ``fs.s3a.*`` is derived from ``stage.storage_options``.
 3. The user's ``loader.spark`` overrides everything here, except ``spark.jars``, which is added to the session's jars.
 4. On S3 and on a local disk, Delta's log is written by the log stores of `delta_loader.spark.log_store`, which are safe
@@ -22,10 +23,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
+from delta_loader.spark.bridge_jar import ensure_bridge_jar
 from delta_loader.spark.jars import JarGroup, ensure_jars
 from delta_loader.spark.java import start_java
 from delta_loader.spark.launch import launch_options
-from delta_loader.spark.log_store import LOCAL_SCHEME, LOCAL_SOURCE, ensure_log_store, is_ours, is_s3, log_store_options
+from delta_loader.spark.log_store import is_s3, log_store_options
 from delta_loader.spark.native_codecs import codec_options
 from delta_loader.spark.session_conf import (
     LOCAL_STATE_PARTITIONS,
@@ -61,11 +63,7 @@ _LOCAL_HEARTBEATS = {"spark.executor.heartbeatInterval": "100s", "spark.storage.
 def build_session(settings: Settings) -> SparkSession:
     """Start Spark. Raises DownloadError, BuildError or TableError."""
     groups = jar_groups(settings)
-    jars = ensure_jars(groups)
-    if "s3" in groups and is_ours(_given(settings)):
-        jars = [*jars, ensure_log_store(jars)]
-    if is_ours(_given(settings), LOCAL_SCHEME):
-        jars = [*jars, ensure_log_store(ensure_jars(["delta"]), source_file=LOCAL_SOURCE)]
+    jars = [*ensure_jars(groups), ensure_bridge_jar()]
     options = session_options(settings, jars, os.environ, codec_options())
     builder = SparkSession.builder
     for key, value in options.items():

@@ -5,7 +5,7 @@ FROM python:3.11-slim-bookworm AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 # Where a build reaches the registries: through a mirror, or trusting an authority of your own (a file that is mounted).
 ARG PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST PIP_CERT SSL_CERT_FILE KDE_MAVEN_URL
-# The compiler is for the log store (delta_loader/java), which is built here once.
+# The compiler is for the Java classes of delta_loader/java, which are built here once.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends openjdk-17-jdk-headless \

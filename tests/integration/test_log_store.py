@@ -23,12 +23,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.clock import SystemClock
+from common.downloads import cache_folder
 from common.errors import BuildError, StoreError, StoreUnfitError
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
+from delta_loader.spark.bridge_jar import NAME, ensure_bridge_jar, sources
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.jars import ensure_jars
-from delta_loader.spark.log_store import SOURCE, Probes, ensure_log_store, prove_log_stores
+from delta_loader.spark.log_store import Probes, prove_log_stores
 from delta_loader.spark.session import s3_options
 from devservices.proxy import LoseAnswer, Pass, Proxy, Refuse, Request, Verdict, running_proxy
 from tests.fakes.loading import loader_for
@@ -318,25 +319,29 @@ def _careless(method: str, request: Request) -> Verdict:
 
 
 def test_the_jar_is_built_once_and_the_same_everywhere(tmp_path: Path) -> None:
-    jars = ensure_jars(["delta", "s3"])
     caches = [{**os.environ, "XDG_CACHE_HOME": str(tmp_path / name)} for name in "ab"]
-    with ThreadPoolExecutor(4) as pool:
-        first, again, other = pool.map(partial(ensure_log_store, jars), [caches[0], *caches])
+    for cache in caches:
+        (tmp_path / cache["XDG_CACHE_HOME"] / cache_folder().name).mkdir(parents=True)
+        (cache_folder(cache) / "jars").symlink_to(cache_folder() / "jars")
+    with ThreadPoolExecutor(3) as pool:
+        first, again, other = pool.map(ensure_bridge_jar, [caches[0], *caches])
     assert first == again != other
     assert first.relative_to(tmp_path / "a") == other.relative_to(tmp_path / "b")
     assert first.read_bytes() == other.read_bytes()
     assert [path.name for path in first.parent.iterdir()] == [first.name]
     # What is built needs no compiler any more; and what is not says so.
-    assert ensure_log_store(jars, {"XDG_CACHE_HOME": str(tmp_path / "a"), "PATH": ""}) == first
+    assert ensure_bridge_jar({"XDG_CACHE_HOME": str(tmp_path / "a"), "PATH": ""}) == first
     with pytest.raises(BuildError, match=r"(?s)no javac in .*install a JDK 17"):
-        ensure_log_store(jars, {"XDG_CACHE_HOME": str(tmp_path / "c"), "JAVA_HOME": "/nowhere"})
+        ensure_bridge_jar({"XDG_CACHE_HOME": str(tmp_path / "c"), "JAVA_HOME": "/nowhere"})
 
 
-def test_the_wheel_brings_the_source(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
+def test_the_wheel_brings_the_jar_and_its_sources(tmp_path: Path) -> None:
+    root, jar = Path(__file__).parents[2], ensure_bridge_jar()
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path], cwd=root, check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    assert SOURCE.relative_to(root).as_posix() in zipfile.ZipFile(wheel).namelist()
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.read(f"delta_loader/java/{NAME}") == jar.read_bytes()
+        assert {source.relative_to(root).as_posix() for source in sources()} <= set(archive.namelist())
 
 
 def run_at_once(programs: Programs, *configs: Path) -> list[str]:

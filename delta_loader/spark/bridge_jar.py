@@ -1,0 +1,107 @@
+"""The jar of this product's Java classes (`delta_loader/java`): the bridge to Delta, and the log stores.
+
+Rules:
+
+1. It is compiled with the JDK's ``javac`` against pyspark's jars and those of `delta_loader/jars.lock`, once for each
+   version of the sources and the lock: both are in the name of its folder in the cache. It appears there whole, and the
+   same class files make the same jar.
+2. A wheel that is built where the jar is in the cache (after `make setup`) includes it, and the loader's image has it
+   in its cache: no compiler is needed there. Otherwise a loader compiles it when it first starts.
+3. Apart from compiling, only Python's standard library is used: a wheel is built before anything is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from common.downloads import cache_folder, ensure_jars, read_lock
+from common.errors import BuildError
+from delta_loader.spark.jars import LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NAME = "kafka-delta-express.jar"
+FOLDER = Path(__file__).parent.parent / "java"
+
+_RELEASE = "17"  # the release that Spark itself requires
+_OPTIONS = ("--release", _RELEASE, "-proc:none", "-nowarn", "-encoding", "UTF-8")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def sources() -> list[Path]:
+    """The Java sources."""
+    return sorted(FOLDER.glob("*.java"))
+
+
+def built_jar(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the jar is, or would be, in the cache."""
+    key = hashlib.sha256(repr(_OPTIONS).encode())
+    for file in (LOCK, *sources()):
+        key.update(file.read_bytes())
+    return cache_folder(environ) / "built" / key.hexdigest()[:16] / NAME
+
+
+def ensure_bridge_jar(environ: Mapping[str, str] = os.environ) -> Path:
+    """The jar, compiled if it is missing. Raises BuildError and DownloadError."""
+    shipped = FOLDER / NAME
+    if shipped.exists():
+        return shipped
+    target = built_jar(environ)
+    if not target.exists():
+        javac = _javac(environ)
+        locked = read_lock(LOCK)
+        jars = ensure_jars([jar for group in locked.values() for jar in group], environ)
+        compile_jar(target, [*jars, *_of_pyspark()], javac)
+    return target
+
+
+def compile_jar(target: Path, class_path: Sequence[Path], javac: str = "javac") -> None:
+    """Compile the sources against these jars to a jar at ``target``. Raises BuildError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Built next to its target and moved there, so two processes may do so at once.
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as folder:
+        classes = Path(folder) / "classes"
+        command = [javac, *_OPTIONS, "-d", str(classes), "-cp", os.pathsep.join(map(str, class_path))]
+        done = subprocess.run(  # noqa: S603 - the JDK's compiler
+            [*command, *map(str, sources())], check=False, capture_output=True, text=True
+        )
+        if done.returncode != 0:
+            msg = f"the loader's Java classes do not compile:\n{(done.stderr or done.stdout).strip()}"
+            raise BuildError(msg, f"{javac} must be of a JDK {_RELEASE} or later")
+        jar = Path(folder) / target.name
+        with zipfile.ZipFile(jar, "w") as archive:
+            for path in sorted(classes.rglob("*.class")):
+                archive.writestr(zipfile.ZipInfo(path.relative_to(classes).as_posix(), _EPOCH), path.read_bytes())
+        jar.replace(target)
+
+
+def _of_pyspark() -> list[Path]:
+    pyspark = find_spec("pyspark")
+    if pyspark is None or pyspark.origin is None:
+        msg = "the loader's Java classes are compiled against pyspark, which is not installed"
+        raise BuildError(msg, "install kafka-delta-express[delta-loader]")
+    return sorted((Path(pyspark.origin).parent / "jars").glob("*.jar"))
+
+
+def _javac(environ: Mapping[str, str]) -> str:
+    """The compiler next to the Java that Spark uses; raises BuildError."""
+    home = environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "javac") if home else "javac", path=environ.get("PATH"))
+    if found is None:
+        place = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
+        msg = f"the loader's Java classes are not built yet, and there is no javac in {place}"
+        raise BuildError(
+            msg,
+            f"install a JDK {_RELEASE} or later (a JRE has no compiler); or run `python -m delta_loader.spark.jars`"
+            f" where there is one and bring {cache_folder(environ) / 'built'} here",
+        )
+    return found
