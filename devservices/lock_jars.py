@@ -20,6 +20,7 @@ from delta_loader.spark.jars import LOCK as LOADER_LOCK
 from devservices.kafka import LOCK as KAFKA_LOCK
 
 STREAMS_LOCK = Path(__file__).parent / "kafka_streams.lock"
+PAIRS_LOCK = Path(__file__).parent / "spark_pairs.lock"
 BENCHMARK_LOCK = Path(__file__).parent.parent / "benchmarks" / "jars.lock"
 
 _AWS = "software.amazon.awssdk"
@@ -85,12 +86,30 @@ STREAMING = Group(
 )
 AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # it was not published with 4.2.0
 
+_COMPILED_AGAINST = ("sql", "sql-api", "catalyst", "core", "common-utils", "common-utils-java", "unsafe")
+
+
+def _pair(spark: str, delta: str) -> Group:
+    """What of an older pair the loader's Java classes are compiled against; the rest is the installed pyspark's."""
+    parts = tuple(f"{_SPARK}:spark-{part}_2.13:{spark}" for part in _COMPILED_AGAINST)
+    line = spark.rpartition(".")[0]
+    roots = (*parts, f"io.delta:delta-spark_{line}_2.13:{delta}", f"io.delta:delta-storage:{delta}")
+    return Group(f"spark-{spark}-delta-{delta}", roots, without=("*:*",), beside_pyspark=False)
+
+
+PAIRS = (_pair("4.1.3", "4.3.1"), _pair("4.1.3", "4.2.0"))
+
 
 def main() -> None:
     """Write the locks."""
     _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
     _write(STREAMS_LOCK, (STREAMS,), "Kafka Streams and its test driver, which topologies are compared with.")
+    _write(
+        PAIRS_LOCK,
+        PAIRS,
+        "The pairs of Spark and Delta before the loader's, which its Java classes also compile against.",
+    )
     _write(BENCHMARK_LOCK, (STREAMING, AVRO), "Spark's Kafka source and its Avro, for the benchmark.")
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions
 
 from common.tables.delta_log import read_table_state
 from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group
-from delta_loader.spark.gateway import table_errors
+from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
 
 if TYPE_CHECKING:

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 
 from common.downloads import cache_folder, ensure_jars, read_lock
 from common.errors import BuildError
-from delta_loader.spark.jars import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NAME = "kafka-delta-express.jar"
 FOLDER = Path(__file__).parent.parent / "java"
+
+_LOCK = FOLDER.parent / "jars.lock"
 
 _RELEASE = "17"  # the release that Spark itself requires
 _OPTIONS = ("--release", _RELEASE, "-proc:none", "-nowarn", "-encoding", "UTF-8")
@@ -45,7 +46,7 @@ def sources() -> list[Path]:
 def built_jar(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the jar is, or would be, in the cache."""
     key = hashlib.sha256(repr(_OPTIONS).encode())
-    for file in (LOCK, *sources()):
+    for file in (_LOCK, *sources()):
         key.update(file.read_bytes())
     return cache_folder(environ) / "built" / key.hexdigest()[:16] / NAME
 
@@ -58,9 +59,9 @@ def ensure_bridge_jar(environ: Mapping[str, str] = os.environ) -> Path:
     target = built_jar(environ)
     if not target.exists():
         javac = _javac(environ)
-        locked = read_lock(LOCK)
+        locked = read_lock(_LOCK)
         jars = ensure_jars([jar for group in locked.values() for jar in group], environ)
-        compile_jar(target, [*jars, *_of_pyspark()], javac)
+        compile_jar(target, [*jars, *pyspark_jars()], javac)
     return target
 
 
@@ -84,7 +85,8 @@ def compile_jar(target: Path, class_path: Sequence[Path], javac: str = "javac") 
         jar.replace(target)
 
 
-def _of_pyspark() -> list[Path]:
+def pyspark_jars() -> list[Path]:
+    """The jars that pyspark ships. Raises BuildError."""
     pyspark = find_spec("pyspark")
     if pyspark is None or pyspark.origin is None:
         msg = "the loader's Java classes are compiled against pyspark, which is not installed"

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from common.errors import ConfigError, TableError
 from common.schema import backticks, quote_text
 from delta_loader.catalog.ports import Entry, UnknownCatalogError
-from delta_loader.spark.gateway import first_line
+from delta_loader.spark.bridge import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

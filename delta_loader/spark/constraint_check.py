@@ -2,7 +2,7 @@
 
 Rules:
 
-1. The checks are described in `delta_loader.spark.checks`; for events to be merged,
+1. The checks are described in `RowChecks.java`; for events to be merged,
    `delta_loader.spark.merging.validation` describes what they apply to.
 2. Rows that cannot be read at all (a damaged file) are left to the write: it fails with the reason, and holds the Kafka
    partition.
@@ -26,14 +26,15 @@ from common.schema import quote_name, quote_text
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Offset, Partition, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
-from delta_loader.spark.checks import PROBLEM, TableChecks
-from delta_loader.spark.gateway import Gateway, table_errors
+from delta_loader.spark.bridge import PROBLEM, Bridge, table_errors
 from delta_loader.spark.merging.merge_writes import event_writes
 from delta_loader.spark.merging.validation import MergeValidator
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import rows_of, staged_rows
+from delta_loader.spark.variants import with_variants
 from delta_loader.tables.load_modes.load_mode import checks_rows
 from delta_loader.tables.load_modes.refused import REFUSED_BY_TABLE, RefusedRecord
+from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.unmatched_deletes import JUDGED_PLACE
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class ConstraintChecker:
         """Mixed files are below ``stage_url``."""
         self._spark = spark
         self._stage_url = stage_url
-        self._gateway = Gateway(spark)
+        self._bridge = Bridge(spark)
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
@@ -83,9 +84,10 @@ class ConstraintChecker:
             return []  # the rows do not identify their records
         frames = [self._lossy(write, place) for write in writes if write.casts]
         if checks_rows(target.way):
-            java = rows_of(self._gateway, writes, self._stage_url, lossless=True, placed=True)
-            checks = TableChecks(self._spark, self._gateway, target)
-            frames += checks.failing(DataFrame(java, self._spark), place)
+            rows = rows_of(self._bridge, writes, self._stage_url, lossless=True, placed=True)
+            rows = with_variants(rows, variants_of(target.shape.schema))
+            refused = self._bridge.violations(target.url, rows, place)
+            frames += [] if refused is None else [refused]
         if not frames:
             return []
         found = _found(reduce(DataFrame.unionByName, frames), place, most)
@@ -109,7 +111,7 @@ class ConstraintChecker:
             lossy = (self._lossy(write, by.place) for write in event_writes(writes, by))
             frames += [frame.toDF(*JUDGED_PLACE, PROBLEM) for frame in lossy]
         if checks_rows(target.way) and by is not None and by.event_columns is None:
-            refused = MergeValidator(self._spark, self._gateway, target, writes, self._stage_url).refused()
+            refused = MergeValidator(self._bridge, target, writes, self._stage_url).refused()
             frames += [] if refused is None else [refused.select(*JUDGED_PLACE, PROBLEM)]
         if not frames:
             return []
@@ -119,7 +121,7 @@ class ConstraintChecker:
         return self._counted(found, event_writes(writes, by), by.place)
 
     def _staged(self, write: SparkWrite) -> DataFrame:
-        return DataFrame(staged_rows(self._gateway, write, self._stage_url, placed=True), self._spark)
+        return staged_rows(self._bridge, write, self._stage_url, placed=True)
 
     def _lossy(self, write: SparkWrite, place: Place) -> DataFrame:
         """The record identities of rows where a cast would lose something, and the reason."""

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-    from delta_loader.spark.gateway import Java
     from delta_loader.tables.commits import DeadLetterRow
 
 _COLUMNS = (
@@ -20,8 +19,8 @@ _COLUMNS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns: Collection[str]) -> Java:
-    """A Java data frame with those columns that the table has: an older table may lack some."""
+def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns: Collection[str]) -> DataFrame:
+    """A data frame with those columns that the table has: an older table may lack some."""
     rows = [
         (
             letter.source.topic,
@@ -36,4 +35,4 @@ def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns
         for letter in letters
     ]
     frame = spark.createDataFrame(rows, _COLUMNS).coalesce(1)
-    return frame.select(*(name for name in frame.columns if name in columns))._jdf  # noqa: SLF001 - what Delta takes
+    return frame.select(*(name for name in frame.columns if name in columns))

@@ -1,4 +1,4 @@
-"""Delta tables through PySpark's gateway: `delta_loader.ports.DeltaTables` over Delta's own `OptimisticTransaction`.
+"""Delta tables through Spark: `delta_loader.ports.DeltaTables` over Delta's own transactions.
 
 Rules:
 
@@ -15,12 +15,15 @@ Rules:
    show the commit and Delta itself has not refused it, the result is unknown: the request may still arrive.
 4. A table that was restored since the plan read it is detected by the commits between its version and the
    transaction's. (A restore during the commit is detected right after: common/tables/rollback.py.)
-5. A checkpoint that is due after a commit is written in the background if that is configured
-   (delta_loader/spark/checkpoints.py), otherwise by Delta within the commit.
+5. A checkpoint that is due after a commit is written in the background if that is configured, otherwise by Delta
+   within the commit. Delta still decides which versions get one (`delta.checkpointInterval`), and writes it as usual,
+   with the cleaning of its log after it. It is the state right after the commit, including what others may have
+   committed by then. The checksum stays in the commit: the next load reads it, and it costs one small file.
 """
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,19 +33,16 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from common.schema import nullable_columns, quote_name, quote_text, schema_from_json, schema_to_json
 from common.schema.types import Primitive, uses
+from common.stage.data_files import ESCAPED, LONGEST_BYTES
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import read_history
 from common.tables.rollback import turning_points
-from common.tables.state import TableState
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark.checkpoints import LoadTransactions
-from delta_loader.spark.gateway import CONFLICTS, Gateway, Java, first_line, table_errors
+from delta_loader.spark.bridge import CONFLICTS, Bridge, add_lines, first_line, metadata_line, table_errors
+from delta_loader.spark.checkpoint_threads import DueCheckpoint
 from delta_loader.spark.merging.merge_writes import merge_within
-from delta_loader.spark.new_tables import clustered_by, clustering_actions, layout_properties
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import WriteInputs, WriteSessions, write_within
-from delta_loader.spark.state_sessions import StateSessions
-from delta_loader.spark.transactions import ABSENT, transactions_of, versions_within
 from delta_loader.tables.commits import (
     AlreadyLoaded,
     CommitOutcome,
@@ -66,12 +66,18 @@ if TYPE_CHECKING:
     from common.schema.evolution import Addition
     from common.schema.types import DataType
     from common.tables.history import LoggedCommit
+    from common.tables.state import TableState
+    from delta_loader.spark.bridge import Line, LoadTransaction
     from delta_loader.spark.checkpoint_threads import Checkpoints
     from delta_loader.tables.commits import TableCommit
     from delta_loader.tables.load_modes.casting import Widening
 
 _TYPE_WIDENING = "delta.enableTypeWidening"
 _TIMESTAMP_NTZ = "timestampNtz"
+_CLUSTERING = "delta.feature.clustering"
+
+ABSENT = -1
+"""Stands for an app id without a txn action."""
 
 _errors = partial(table_errors, remedy="check the table, the store and Spark's rights to it; the log has more")
 
@@ -86,50 +92,25 @@ class SparkDeltaTables:
         self._stage_url = stage_url
         self._spark = spark
         self._clock = clock
-        self._gateway = Gateway(spark)
-        self._sessions = StateSessions(self._gateway)
+        self._bridge = Bridge(spark)
         self._writers = WriteSessions(spark)
-        self._beside = None
-        if checkpoints is not None:
-            self._beside = LoadTransactions(self._gateway, self._sessions, checkpoints)
+        self._checkpoints = checkpoints
 
     def alive(self) -> bool:
         """Whether the JVM still answers. A JVM that is gone does not come back within this process."""
-        try:
-            self._gateway.class_of("java.lang.System").nanoTime()
-        except (Py4JError, OSError):
-            return False
-        return True
+        return self._bridge.is_alive()
 
     def state(self, url: str) -> TableState | None:
         """The newest state of a table; None when it does not exist. Raises TableError."""
         with _errors("read", url):
-            snapshot = self._log(url).update(False, self._gateway.none, self._gateway.none)  # noqa: FBT003 - Java knows no keywords
-            version = int(snapshot.version())
-            if version < 0:
-                return None
-            known = transactions_of(self._gateway, self._sessions, snapshot)
-            return self._state_of(version, snapshot.metadata(), snapshot.protocol(), known)
+            return self._bridge.state(url)
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
         """The table's commits from a version down. Raises TableError."""
-        with _errors("read the history of", url):
-            log = self._log(url)
-            store, configuration = log.store(), log.newDeltaHadoopConf()
-            names = self._gateway.delta.util.FileNames
-
-        def lines(version: int) -> Iterator[str] | None:
-            path = names.unsafeDeltaFile(log.logPath(), version)
-            try:
-                return _texts_of(store.read(path, configuration))
-            except Py4JJavaError as error:
-                if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
-                    return None
-                raise
 
         def commits() -> Iterator[LoggedCommit]:
             with _errors("read the history of", url):
-                yield from read_history(newest, lines)
+                yield from read_history(newest, partial(self._bridge.commit_lines, url))
 
         return commits()
 
@@ -142,19 +123,12 @@ class SparkDeltaTables:
         if nullable:
             columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
             shape = TableShape(columns, shape.partition_by)
+        # CREATE TABLE would refuse the folder: it already contains staged files.
+        properties = {**layout.properties, **({_CLUSTERING: "supported"} if layout.cluster_by else {})}
+        metadata = metadata_line(str(uuid.uuid4()), shape, self._clock.wall_ms(), properties)
         with _errors("create", url):
-            transaction = self._log(url).startTransaction()
-            if int(transaction.readVersion()) >= 0:
-                return
-            # CREATE TABLE would refuse the folder: it already contains staged files.
-            table_id = str(self._gateway.jvm.java.util.UUID.randomUUID())
-            metadata = self._gateway.metadata(table_id, shape, self._clock.wall_ms(), layout_properties(layout))
-            transaction.updateMetadataForNewTable(metadata)
-            actions, cluster_by = clustering_actions(self._gateway, transaction, layout.cluster_by)
-            operations = self._gateway.delta.DeltaOperations
-            operation = operations.CreateTable(transaction.metadata(), False, False, cluster_by)  # noqa: FBT003
             try:
-                transaction.commit(self._gateway.scala(actions), operation)
+                self._bridge.create(url, metadata, layout.cluster_by)
             except (Py4JError, PySparkException):
                 if self.state(url) is None:  # Otherwise another loader was faster.
                     raise
@@ -165,7 +139,7 @@ class SparkDeltaTables:
         if state is None:
             return None
         with _errors("read", url):
-            return Template(state, clustered_by(self._gateway, self._log(url).unsafeVolatileSnapshot()))
+            return Template(state, self._bridge.clustered_by(url))
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         """Add columns to a table, also inside its structs, by one commit. Raises TableError."""
@@ -202,93 +176,80 @@ class SparkDeltaTables:
         url = commit.target.url
         with _errors("commit to", url):
             transaction = self._begin(url)
-            changed = self._changed(transaction, commit)
+            state = transaction.state(commit.expected)
+            changed = self._changed(state, commit)
         if changed is not None:
             return changed
-        adds, written = None, LoadedTotals()
-        if commit.written or commit.letters:
+        replaced: list[Line] = []
+        written = LoadedTotals()
+        if not commit.merges and (commit.written or commit.letters):
             try:
-                adds, written = self._write(transaction, commit)
+                replaced, written = write_within(self._writers, transaction, commit, self._inputs(commit, state))
             except (Py4JError, PySparkException) as error:
-                return self._not_written(transaction, commit, error)
-        with _errors("commit to", url):
-            read_version = int(transaction.readVersion())
-            actions, operation = self._actions(commit, adds), self._operation(commit, read_version)
+                return NotWritten(first_line(error))
+        load = self._load(commit, replaced)
         try:
-            return Committed(self._commit_within(transaction, commit, actions, operation), written)
-        except (Py4JError, PySparkException) as error:
-            return self._resolve(commit, read_version, written, error)
+            if commit.merges:
+                inputs = self._inputs(commit, state)
+                version = merge_within(self._writers, transaction, commit, inputs, load)
+                written = transaction.merged()
+            else:
+                version = transaction.commit(load)
+            self._request_checkpoint(transaction, url)
+            return Committed(version, written)
+        except (Py4JJavaError, PySparkException) as error:
+            with _errors("commit to", url):
+                if commit.merges and not transaction.is_committing():
+                    return self._not_merged(commit, state, error)
+                return self._resolve(commit, state.version, transaction.merged() if commit.merges else written, error)
+        except Py4JError as error:  # Java did not answer, and may still commit.
+            return self._resolve(commit, state.version, written, error)
 
-    def _begin(self, url: str) -> Java:
-        log = self._log(url)
-        return log.startTransaction() if self._beside is None else self._beside.begin(log, self._gateway.none)
+    def _begin(self, url: str) -> LoadTransaction:
+        return self._bridge.begin(url, defers_checkpoint=self._checkpoints is not None)
 
-    def _write(self, transaction: Java, commit: TableCommit) -> tuple[Java, LoadedTotals]:
-        """Write the rows that go through Spark."""
-        url, shape = commit.target.url, commit.target.shape
-        work = WriteInputs(self._stage_url, shape.partition_by, commit.target.way, variants_of(shape.schema))
-        if commit.merges:
-            return merge_within(self._writers, transaction, commit.written, work, url=url)
-        return write_within(self._writers, transaction, commit, work)
+    def _inputs(self, commit: TableCommit, state: TableState) -> WriteInputs:
+        return WriteInputs(self._stage_url, state, commit.target.way, variants_of(commit.target.shape.schema))
 
-    def _not_written(self, transaction: Java, commit: TableCommit, error: Exception) -> CommitOutcome:
+    def _not_merged(self, commit: TableCommit, read: TableState, error: Exception) -> CommitOutcome:
         """A merge reads the table: after another commit, the rows it read may be gone or have other columns."""
-        if commit.merges:
-            state = self.state(commit.target.url)
-            if state is None or state.version != int(transaction.readVersion()):
-                return Conflicted(f"the table was changed meanwhile: {first_line(error)}")
+        state = self.state(commit.target.url)
+        if state is None or state.version != read.version:
+            return Conflicted(f"the table was changed meanwhile: {first_line(error)}")
         return NotWritten(first_line(error))
 
-    def _commit_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
-        version = self._version_within(transaction, commit, actions, operation)
-        if self._beside is not None:
-            self._beside.committed(transaction, commit.target.url)
-        return version
+    def _request_checkpoint(self, transaction: LoadTransaction, url: str) -> None:
+        """Have the checkpoint written that is due after a commit (rule 5)."""
+        version = transaction.due_checkpoint()
+        if self._checkpoints is None or version is None:
+            return
 
-    def _version_within(self, transaction: Java, commit: TableCommit, actions: Java, operation: Java) -> int:
-        if not commit.merges:
-            return int(transaction.commit(actions, operation))
-        # The same values for row tracking as Delta's MERGE, which the steps here preserve.
-        tracking = self._gateway.singleton("RowTracking")
-        none = self._gateway.jvm.scala.Predef.Map().empty()
-        tags = tracking.addPreservedRowTrackingTagIfNotSet(transaction.snapshot(), none)
-        return int(transaction.commit(actions, operation, tags))
+        def write() -> None:
+            with table_errors("write a checkpoint of", url, "check Spark's rights to the table's log, and its memory"):
+                transaction.write_checkpoint()
 
-    def _state_of(self, version: int, metadata: Java, protocol: Java, transactions: dict[str, int]) -> TableState:
-        return TableState(
-            version=version,
-            table_id=str(metadata.id()),
-            schema=str(metadata.schemaString()),
-            partition_by=self._gateway.texts(metadata.partitionColumns()),
-            properties=self._gateway.properties(metadata),
-            reader_version=int(protocol.minReaderVersion()),
-            writer_version=int(protocol.minWriterVersion()),
-            features=frozenset(self._gateway.texts(protocol.readerAndWriterFeatureNames())),
-            transactions=transactions,
-        )
+        self._checkpoints.ask(DueCheckpoint(url, version, write))
 
-    def _changed(self, transaction: Java, commit: TableCommit) -> CommitOutcome | None:
+    def _changed(self, state: TableState, commit: TableCommit) -> CommitOutcome | None:
         """What the transaction sees that the plan did not; None when nothing has changed (rule 1)."""
-        versions = versions_within(self._gateway, self._sessions, transaction, commit.expected)
-        read_version, target = int(transaction.readVersion()), commit.target
-        state = self._state_of(read_version, transaction.metadata(), transaction.protocol(), versions)
+        versions, target = state.transactions, commit.target
         if state.table_id != target.table_id:
             return Conflicted("another table is there now, with another id")
         if TableShape(state.schema, state.partition_by) != target.shape:
             return Conflicted("the table's columns were changed")
-        back = self._went_back(commit, read_version)
+        back = self._went_back(commit, state.version)
         if back is not None:
             return back
         way = choose_load_mode(state)
         may_not = isinstance(way, Refused) or (through_spark(way) and commit.files)
         if may_not and not commit.is_answer:  # A constraint changes neither the id nor the columns.
             return Conflicted(way.reason)
-        if not commit.is_answer and all(versions[app_id] >= last for app_id, last in commit.advances.items()):
-            return AlreadyLoaded(read_version)
+        if not commit.is_answer and _has_all(state, commit):
+            return AlreadyLoaded(state.version)
         moved = [
             app_id
             for app_id, expected in commit.expected.items()
-            if versions[app_id] != (ABSENT if expected is None else expected)
+            if versions.get(app_id, ABSENT) != (ABSENT if expected is None else expected)
         ]
         return Conflicted(f"another loader moved {', '.join(moved)}") if moved else None
 
@@ -311,10 +272,7 @@ class SparkDeltaTables:
         state = self.state(commit.target.url)
         if state is None:
             return Conflicted("the table is gone")
-        if state.table_id == commit.target.table_id and all(
-            commit.is_answer or state.transactions.get(app_id, ABSENT) >= last
-            for app_id, last in commit.advances.items()
-        ):
+        if state.table_id == commit.target.table_id and (commit.is_answer or _has_all(state, commit)):
             version = self._version_of(commit, state.version - read_version)
             if version is None and commit.is_answer:
                 return unresolved
@@ -332,27 +290,26 @@ class SparkDeltaTables:
                 return int(version)
         return None
 
-    def _log(self, url: str) -> Java:
-        return self._gateway.log(url)
-
-    def _actions(self, commit: TableCommit, written: Java | None = None) -> Java:
-        """A Scala list of all actions of the commit; ``written`` is a Java list of what Spark wrote."""
+    def _load(self, commit: TableCommit, replaced: Sequence[Line] = ()) -> dict[str, object]:
+        """What a transaction commits; ``replaced`` are as from `write_within`."""
         now_ms = self._clock.wall_ms()
-        actions = self._gateway.adds(commit.files, now_ms)
-        if written is not None:
-            actions.addAll(written)
-        transactions = [
-            {"appId": app_id, "version": last, "lastUpdated": now_ms} for app_id, last in commit.advances.items()
-        ]
-        actions.addAll(self._gateway.parse("SetTransaction", transactions))
-        return self._gateway.scala(actions)
+        return {
+            "files": add_lines(commit.files, now_ms),
+            "replaced": replaced,
+            "transactions": [
+                {"txn": {"appId": app_id, "version": last, "lastUpdated": now_ms}}
+                for app_id, last in commit.advances.items()
+            ],
+            "merges": commit.merges,
+            "app_id": commit.app_id,
+            "metadata": commit.metadata.to_json(),
+            "escaped": ESCAPED,
+            "longest_bytes": LONGEST_BYTES,
+        }
 
-    def _operation(self, commit: TableCommit, read_version: int) -> Java:
-        metadata = self._gateway.some(commit.metadata.to_json())
-        modes = self._gateway.class_of("org.apache.spark.sql.streaming.OutputMode")
-        mode = modes.Update() if commit.merges else modes.Append()
-        operations = self._gateway.delta.DeltaOperations
-        return operations.StreamingUpdate(mode, commit.app_id, read_version + 1, metadata)
+
+def _has_all(state: TableState, commit: TableCommit) -> bool:
+    return all(state.transactions.get(app_id, ABSENT) >= last for app_id, last in commit.advances.items())
 
 
 def _unresolved(error: Exception) -> Conflicted | Failed | Unknown:
@@ -365,10 +322,3 @@ def _unresolved(error: Exception) -> Conflicted | Failed | Unknown:
     if isinstance(error, CONFLICTS):
         return Conflicted(problem)
     return Failed(problem) if isinstance(error, AnalysisException) else Unknown(problem)
-
-
-def _texts_of(lines: Java) -> Iterator[str]:
-    """The first line by itself, because it is usually the only one used; the others as one text over the gateway."""
-    if lines.nonEmpty():
-        yield str(lines.head())
-        yield from str(lines.tail().mkString("\n")).splitlines()

@@ -10,8 +10,7 @@ Rules:
 1. A column is left as it is where Delta evaluates it or writes it to the file (generated, constraints, materialized),
    and where folders have other names anyway (column mapping).
 2. Where rows cannot have a digest (rule 1), or some are copied from the table (in a merge and a replacement), the whole
-   transaction writes to folders with short random names, as Delta does with the table's property
-   ``delta.randomizeFilePrefixes`` (`avoid_value_folders`). The table does not get this property.
+   transaction writes to folders with short random names (`LoadTransaction.java`, rule 4).
 """
 
 from __future__ import annotations
@@ -28,30 +27,25 @@ from common.stage.data_files import DIGEST, ESCAPED, LONGEST_BYTES, shortened
 from common.tables.table_features import fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from delta_loader.spark.gateway import Gateway, Java
+    from common.tables.state import TableState
+    from delta_loader.spark.bridge import Line
 
 _RANDOM_FOLDERS = "delta.randomizeFilePrefixes"
 _OTHER_FOLDERS = ("delta.columnMapping.mode", "delta.enableIcebergCompat", _RANDOM_FOLDERS)
-_ASKED_ONCE = "org$apache$spark$sql$delta$files$TransactionalWrite$$randomizeFilePrefixes"
 
 
-def digestible(
-    rows: DataFrame,
-    partition_by: Sequence[str],
-    properties: Mapping[str, str],
-    features: Collection[str],
-    schema: str,
-) -> list[str]:
+def digestible(rows: DataFrame, table: TableState) -> list[str]:
     """The partition columns whose long values may be replaced (rule 1)."""
-    if "materializePartitionColumns" in features or _has_other_folders(properties):
+    properties = table.properties
+    if "materializePartitionColumns" in table.features or _has_other_folders(properties):
         return []
     constraints = " ".join(value for key, value in properties.items() if key.lower().startswith("delta.constraints."))
-    evaluated = constraints + " ".join(_expressions(schema))
-    return [name for name in _texts(rows, partition_by) if name not in evaluated]
+    evaluated = constraints + " ".join(_expressions(table.schema))
+    return [name for name in _texts(rows, table.partition_by) if name not in evaluated]
 
 
 def needs_other_folders(rows: DataFrame, partition_by: Sequence[str], properties: Mapping[str, str]) -> bool:
@@ -61,26 +55,6 @@ def needs_other_folders(rows: DataFrame, partition_by: Sequence[str], properties
         return False
     is_long = reduce(or_, (_is_long(functions.col(backticks(name))) for name in columns))
     return bool(rows.where(is_long).select(functions.lit(1)).take(1))
-
-
-def avoid_value_folders(gateway: Gateway, transaction: Java) -> None:
-    """Make a transaction that has written nothing yet write to folders with random names (rule 2).
-
-    Delta reads its metadata once and remembers the result. It is made to read it while the metadata has the property,
-    and the metadata is then restored: none of this is committed.
-    """
-    found, changed = transaction.metadata(), transaction.newMetadata()
-    configuration = found.configuration().updated(_RANDOM_FOLDERS, "true")
-    parts = found.id(), found.name(), found.description(), found.format(), found.schemaString()
-    asked = found.copy(*parts, found.partitionColumns(), configuration, found.createdTime())
-    getattr(transaction, "newMetadata_$eq")(gateway.some(asked))
-    try:
-        random = getattr(transaction, _ASKED_ONCE)()
-    finally:
-        getattr(transaction, "newMetadata_$eq")(changed)
-    if not random:
-        msg = "the transaction has written files already"
-        raise ValueError(msg)
 
 
 def _has_other_folders(properties: Mapping[str, str]) -> bool:
@@ -111,26 +85,21 @@ def with_digests(rows: DataFrame, columns: Sequence[str]) -> DataFrame:
     return rows
 
 
-def with_values(gateway: Gateway, adds: Java, rows: DataFrame, columns: Sequence[str]) -> Java:
-    """A Java list of the file actions with the values restored; ``rows`` are those before `with_digests`."""
-    texts = [str(add.json()) for add in gateway.items(adds)]
-    if not any(f'"{name}":"{DIGEST}' in text for name in columns for text in texts):
-        return adds
-    known = {name: _by_digest(rows, name) for name in columns}
-    restored = gateway.new_list()
-    for add, text in zip(gateway.items(adds), texts, strict=True):
-        restored.add(_restored(gateway, add, json.loads(text), known))
+def with_values(lines: Sequence[Line], rows: DataFrame, columns: Sequence[str]) -> list[Line]:
+    """Those file actions that have digests, with the values; ``rows`` are those before `with_digests`."""
+    adds = [(line, cast("dict[str, str | None]", line["add"]["partitionValues"])) for line in lines if "add" in line]
+    known = {
+        name: _by_digest(rows, name)
+        for name in columns
+        if any((values.get(name) or "").startswith(DIGEST) for _, values in adds)
+    }
+    restored = []
+    for line, values in adds:
+        found = {name: of[value] for name, of in known.items() if (value := values.get(name) or "") in of}
+        if found:
+            values.update(found)
+            restored.append(line)
     return restored
-
-
-def _restored(gateway: Gateway, add: Java, action: dict[str, object], known: Mapping[str, Mapping[str, str]]) -> Java:
-    content = cast("dict[str, dict[str, str | None]]", action.get("add") or {})
-    values = content.get("partitionValues", {})
-    found = {name: of[value] for name, of in known.items() if (value := values.get(name)) is not None and value in of}
-    if not found:
-        return add
-    values.update(found)
-    return gateway.delta.actions.Action.fromJson(json.dumps(action))
 
 
 def _by_digest(rows: DataFrame, name: str) -> dict[str, str]:

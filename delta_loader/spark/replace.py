@@ -7,8 +7,7 @@ Rules:
 2. The commit has a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the same
    time it refuses one.
 3. The staged rows are read with the schema that they were written with, never with one that Spark infers.
-4. Delta's own command runs in a transaction that is started here in the same way as the command would, because only
-   then may it write values that cannot be folder names (delta_loader/spark/long_values.py, rule 2).
+4. Values that cannot be folder names go to folders with random names (delta_loader/spark/long_values.py, rule 2).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructType, VariantType
 
 from delta_loader.load.replace_steps import txn_id
-from delta_loader.spark.gateway import CONFLICTS, Gateway, table_errors
-from delta_loader.spark.long_values import avoid_value_folders, needs_other_folders
+from delta_loader.spark.bridge import CONFLICTS, Bridge, table_errors
+from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.variants import with_variants
 
@@ -45,7 +44,7 @@ class SparkReplacer:
     def __init__(self, spark: SparkSession, stage_url: str) -> None:
         """The requests' files are below ``stage_url``."""
         self._spark = spark
-        self._gateway = Gateway(spark)
+        self._bridge = Bridge(spark)
         self._stage = spark_url(stage_url)
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
@@ -86,46 +85,10 @@ class SparkReplacer:
 
     def _overwrite(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
         """Equivalent to saving ``rows`` in the mode "overwrite" (rule 4); ``old`` are the rows that are deleted."""
-        gateway, log = self._gateway, self._gateway.log(url)
-        given = gateway.jvm.scala.Predef.Map().empty()
-        for name, value in options.items():
-            given = given.updated(name, value)
-        delta_options = gateway.delta.DeltaOptions(given, gateway.session.sessionState().conf())
-        mode, nothing = gateway.jvm.org.apache.spark.sql.SaveMode.Overwrite, gateway.none
-        no_columns = gateway.scala(gateway.new_list())
-        no_properties = gateway.jvm.scala.Predef.Map().empty()
-        data = rows._jdf  # noqa: SLF001 - what Delta's command takes
-        command = gateway.delta.commands.WriteIntoDelta(
-            log,
-            mode,
-            delta_options,
-            no_columns,
-            no_properties,
-            data,
-            nothing,
-            nothing,
-            False,  # noqa: FBT003 - Java
-        )
-        transaction, active = log.startTransaction(), gateway.singleton("OptimisticTransaction")
-        by = gateway.texts(transaction.metadata().partitionColumns())
-        properties = gateway.properties(transaction.metadata())
-        if any(needs_other_folders(frame, by, properties) for frame in (rows, old)):
-            avoid_value_folders(gateway, transaction)
-        active.setActive(transaction)
-        try:
-            if command.hasBeenExecuted(transaction, gateway.session, gateway.some(delta_options)):
-                return
-            written = command.writeAndReturnCommitData(transaction, gateway.session, nothing, False)  # noqa: FBT003
-            operation = gateway.delta.DeltaOperations.Write(
-                mode,
-                gateway.some(no_columns),
-                delta_options.replaceWhere(),
-                delta_options.userMetadata(),
-                *[nothing] * 5,
-            )
-            transaction.commitIfNeeded(written.actions(), operation, written.stringTags())
-        finally:
-            active.clearActive()
+        state = self._bridge.state(url)
+        by, properties = (state.partition_by, state.properties) if state is not None else ((), {})
+        random_folders = any(needs_other_folders(frame, by, properties) for frame in (rows, old))
+        self._bridge.overwrite(url, rows, options, random_folders=random_folders)
 
     def _filtered(self, request: Request) -> DataFrame | None:
         """The records that a condition left out."""

@@ -19,8 +19,8 @@ Rules:
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -28,30 +28,26 @@ from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
 from common.stage.row_places import place_fields
+from delta_loader.spark.bridge import Bridge
 from delta_loader.spark.dead_letters import letters_frame
-from delta_loader.spark.gateway import Gateway
-from delta_loader.spark.long_values import (
-    avoid_value_folders,
-    digestible,
-    needs_other_folders,
-    with_digests,
-    with_values,
-)
+from delta_loader.spark.long_values import digestible, needs_other_folders, with_digests, with_values
 from delta_loader.spark.variants import with_variants
 from delta_loader.tables.commits import LoadedTotals
 from delta_loader.tables.file_split import OFFSET_COLUMN
 from delta_loader.tables.load_modes.load_mode import through_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
 
     from common.stage.row_places import Place
+    from common.tables.state import TableState
     from delta_loader.plan.plan import TableShape
-    from delta_loader.spark.gateway import Java
+    from delta_loader.spark.bridge import Line, LoadTransaction
     from delta_loader.tables.commits import TableCommit
     from delta_loader.tables.file_split import RecordPlace, SparkWrite
+    from delta_loader.tables.load_modes.casting import Cast
     from delta_loader.tables.load_modes.load_mode import LoadMode
 
 
@@ -61,8 +57,8 @@ class WriteInputs:
 
     stage_url: str
     """Where mixed files are stored."""
-    partition_by: tuple[str, ...]
-    """The table's partition columns."""
+    table: TableState
+    """The table, as the transaction sees it."""
     way: LoadMode
     variants: tuple[str, ...] = ()
     """The table's columns that are converted from JSON text."""
@@ -75,94 +71,64 @@ _CODECS = ("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "zstd")
 _OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """A session with the settings for one kind of write."""
-
-    spark: SparkSession
-    gateway: Gateway
-
-
 def write_within(
-    sessions: WriteSessions, transaction: Java, commit: TableCommit, work: WriteInputs
-) -> tuple[Java, LoadedTotals]:
-    """A Java list of the new files' actions, and their counts; the caller commits them in the transaction.
+    sessions: WriteSessions, transaction: LoadTransaction, commit: TableCommit, work: WriteInputs
+) -> tuple[list[Line], LoadedTotals]:
+    """Write what goes through Spark. The actions to commit instead of the files' own, and the new files' counts.
 
-    Raises what Spark raises.
+    The caller commits them in the transaction. Raises what Spark raises.
     """
-    with sessions.writing(optimized=through_spark(work.way), codec=codec_of(transaction)) as writer:
-        spark, gateway = writer.spark, writer.gateway
-        if commit.letters:
-            columns = [str(name) for name in transaction.metadata().schema().fieldNames()]
-            rows = letters_frame(spark, commit.letters, columns)
-        else:
-            rows = rows_of(gateway, commit.written, work.stage_url)
-            rows = with_variants(DataFrame(rows, spark), work.variants)._jdf  # noqa: SLF001 - as below
-        if any(write.root is None for write in commit.written) and not through_spark(work.way):
-            rows = _clustered(spark, rows, work.partition_by)
-        frame = DataFrame(rows, spark)
-        digested = _digestible(gateway, transaction, frame, work.partition_by)
-        others = [name for name in work.partition_by if name not in digested]
-        if needs_other_folders(frame, others, gateway.properties(transaction.metadata())):
-            avoid_value_folders(gateway, transaction)
-        written = with_digests(frame, digested)._jdf  # noqa: SLF001 - as below
-        adds = with_values(gateway, gateway.java(transaction.writeFiles(written)), frame, digested)
-    return adds, sum((_brought(str(add.json())) for add in gateway.items(adds)), start=LoadedTotals())
-
-
-def _digestible(gateway: Gateway, transaction: Java, rows: DataFrame, partition_by: Sequence[str]) -> list[str]:
-    """The partition columns whose long values are replaced by a digest (long_values.py)."""
-    metadata = transaction.metadata()
-    properties = gateway.properties(metadata)
-    features = set(gateway.texts(transaction.protocol().readerAndWriterFeatureNames()))
-    return digestible(rows, partition_by, properties, features, str(metadata.schemaString()))
+    writer, table = sessions.writer(optimized=through_spark(work.way), codec=codec_of(work.table)), work.table
+    if commit.letters:
+        frame = letters_frame(writer.spark, commit.letters, schema_from_json(table.schema).names)
+    else:
+        frame = with_variants(rows_of(writer, commit.written, work.stage_url), work.variants)
+    if any(write.root is None for write in commit.written) and not through_spark(work.way):
+        # Rows of one partition value together (rule 4).
+        frame = frame.repartition(*(functions.col(backticks(name)) for name in table.partition_by))
+    digested = digestible(frame, table)
+    others = [name for name in table.partition_by if name not in digested]
+    if needs_other_folders(frame, others, table.properties):
+        transaction.use_random_folders()
+    lines = transaction.write(with_digests(frame, digested))
+    return with_values(lines, frame, digested), sum(map(_totals, lines), start=LoadedTotals())
 
 
 def rows_of(
-    gateway: Gateway, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False, placed: bool = False
-) -> Java:
-    """All rows of some writes as a Java data frame, with the table's types; missing columns are null.
+    bridge: Bridge, writes: Sequence[SparkWrite], stage_url: str, *, lossless: bool = False, placed: bool = False
+) -> DataFrame:
+    """All rows of some writes, with the table's types; missing columns are null.
 
     A value that its type cannot represent makes the job fail; with ``lossless``, its row is left out. ``placed`` is as
     in `staged_rows`.
     """
-    rows: Java = None
-    for write in writes:
-        more = staged_rows(gateway, write, stage_url, placed=placed)
-        for cast in write.casts if lossless else ():
-            more = more.where(f"NOT {cast.loses}")
-        for cast in write.casts:
-            guarded = f"CASE WHEN {cast.loses} THEN raise_error({quote_text(cast.problem)}) ELSE {cast.value} END"
-            expression = gateway.jvm.org.apache.spark.sql.functions.expr(cast.value if lossless else guarded)
-            more = more.withColumn(cast.column, expression)
-        rows = more if rows is None else rows.unionByName(more, True)  # noqa: FBT003 - Java knows no keywords
+    return reduce(
+        partial(DataFrame.unionByName, allowMissingColumns=True),
+        (_cast(staged_rows(bridge, write, stage_url, placed=placed), write.casts, lossless) for write in writes),
+    )
+
+
+def _cast(rows: DataFrame, casts: Sequence[Cast], lossless: bool) -> DataFrame:  # noqa: FBT001 - private
+    for cast in casts if lossless else ():
+        rows = rows.where(f"NOT {cast.loses}")
+    for cast in casts:
+        guarded = f"CASE WHEN {cast.loses} THEN raise_error({quote_text(cast.problem)}) ELSE {cast.value} END"
+        rows = rows.withColumn(cast.column, functions.expr(cast.value if lossless else guarded))
     return rows
 
 
-def _clustered(spark: SparkSession, rows: Java, partition_by: Sequence[str]) -> Java:
-    """Shuffle the rows so that those of one partition value are together (rule 4)."""
-    columns = [functions.col(backticks(name)) for name in partition_by]
-    return DataFrame(rows, spark).repartition(*columns)._jdf  # noqa: SLF001 - what Delta's transaction takes
-
-
-def staged_rows(gateway: Gateway, write: SparkWrite, stage_url: str, *, placed: bool = False) -> Java:
-    """The rows of one write as a Java data frame, with the columns and types of the staged schema.
+def staged_rows(bridge: Bridge, write: SparkWrite, stage_url: str, *, placed: bool = False) -> DataFrame:
+    """The rows of one write, with the columns and types of the staged schema.
 
     ``placed``: also with the columns of their record identity, if the schema lacks them.
     """
-    log = gateway.log(write.root or stage_url)
     shape, more = _with_place(write) if placed or write.without else (write.shape, ())
-    metadata = gateway.metadata("staged", shape, 0)
-    staged = gateway.delta.DummySnapshot(log.logPath(), log, metadata, gateway.none, gateway.none)
-    files = gateway.scala(gateway.adds(write.files, 0))
-    rows = log.createDataFrame(staged, files, False, gateway.none)  # noqa: FBT003 - Java knows no keywords
+    rows = bridge.rows(write.root or stage_url, shape, write.files)
     if write.start is not None:
         rows = rows.where(f"`{OFFSET_COLUMN}` >= {write.start}")
     if write.without and write.place is not None:
         rows = rows.where(_is_none_of(write.without, write.place))
-    for name in () if placed else more:
-        rows = rows.drop(name)
-    return rows
+    return rows if placed else rows.drop(*more)
 
 
 def _is_none_of(records: Sequence[RecordPlace], place: Place) -> str:
@@ -191,49 +157,36 @@ class WriteSessions:
 
     def __init__(self, spark: SparkSession) -> None:
         """Derived from a session of `delta_loader.spark.session.build_session`, with the same options."""
-        self._gateway = Gateway(spark)
         self._spark = spark
         self._lock = Lock()
-        self._writers: dict[tuple[bool, str | None], Writer] = {
-            (optimized, None): _writer(spark, optimized=optimized, codec=None) for optimized in (False, True)
-        }
+        self._writers: dict[tuple[bool, str | None], Bridge] = {}
 
-    @contextmanager
-    def writing(self, *, optimized: bool, codec: str | None = None) -> Iterator[Writer]:
-        """The writer; its session is this thread's active one until the end of the context, then the loader's again.
+    def writer(self, *, optimized: bool, codec: str | None = None) -> Bridge:
+        """The bridge over the session for a kind of write.
 
         ``codec`` compresses the files; None is the loader's own setting.
         """
         with self._lock:
             writer = self._writers.get((optimized, codec))
             if writer is None:
-                writer = _writer(self._spark, optimized=optimized, codec=codec)
-                self._writers[optimized, codec] = writer
-        writer.gateway.activate(writer.gateway.session)
-        try:
-            yield writer
-        finally:
-            self._gateway.activate(self._gateway.session)
+                session = self._spark.newSession()
+                more = {} if codec is None else {_CODEC: codec}
+                for key, value in {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower(), **more}.items():
+                    session.conf.set(key, value)
+                writer = self._writers[optimized, codec] = Bridge(session)
+        return writer
 
 
-def codec_of(transaction: Java) -> str | None:
+def codec_of(table: TableState) -> str | None:
     """The compression that the table asks for, in a property that Delta's own writer does not know."""
-    found = transaction.metadata().configuration().get(_CODEC_PROPERTY)
-    codec = str(found.get()).lower() if found.isDefined() else None
+    codec = table.properties.get(_CODEC_PROPERTY, "").lower()
     return codec if codec in _CODECS else None
 
 
-def _writer(spark: SparkSession, *, optimized: bool, codec: str | None) -> Writer:
-    session = spark.newSession()
-    more = {} if codec is None else {_CODEC: codec}
-    for key, value in {**_UNFORGIVING, _OPTIMIZED: str(optimized).lower(), **more}.items():
-        session.conf.set(key, value)
-    return Writer(session, Gateway(session))
-
-
-def _brought(action: str) -> LoadedTotals:
+def _totals(line: Line) -> LoadedTotals:
     """The counts of one file action of Delta's writer; change data files are not rows of the table."""
-    add = json.loads(action).get("add")
+    add = line.get("add")
     if add is None:
         return LoadedTotals()
-    return LoadedTotals(1, int(json.loads(add.get("stats") or "{}").get("numRecords", 0)), int(add["size"]))
+    rows = json.loads(str(add.get("stats") or "{}")).get("numRecords", 0)
+    return LoadedTotals(1, int(rows), int(str(add["size"])))

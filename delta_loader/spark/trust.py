@@ -25,7 +25,7 @@ from common.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from delta_loader.spark.gateway import Java
+    from delta_loader.spark.bridge import Java
 
 _STORE = "javax.net.ssl.trustStore"
 _FOLDER = "delta-loader-authorities-"

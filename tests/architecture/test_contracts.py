@@ -48,6 +48,21 @@ def test_a_writer_of_plain_streams_pays_for_no_java_library_topologies_or_worker
     _run("-c", _PLAIN_WRITER)
 
 
+_BORDER = {f"delta_loader/spark/{name}.py" for name in ("bridge", "java", "log_store", "session", "trust")}
+"""Who may know Java's side: the bridge to Delta, and what starts Java and proves its log stores."""
+
+
+def test_java_is_behind_the_bridge() -> None:
+    handles = re.compile(r"\._(jvm|jdf|jsc|jsparkSession|jconf|gateway)\b|org\.apache\.spark\.sql\.delta")
+    files = (
+        file
+        for package in ("common", "stage_writer", "delta_loader", "bootstrap")
+        for file in (ROOT / package).rglob("*.py")
+    )
+    found = {file.relative_to(ROOT).as_posix() for file in files if handles.search(file.read_text("utf-8"))}
+    assert found <= _BORDER
+
+
 @pytest.mark.parametrize("module", ["tests.verifier", "tests.chaos.records", "tests.chaos.history"])
 def test_the_judge_of_real_runs_shares_no_code_with_what_it_judges(module: str) -> None:
     ours = "{'common', 'stage_writer', 'delta_loader', 'bootstrap', 'devservices', 'kafka_delta_express'}"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from delta_loader.spark.gateway import Java
+    from delta_loader.spark.bridge import Java
 
 
 def scanned_files(frame: DataFrame) -> int:

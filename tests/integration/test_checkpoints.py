@@ -18,11 +18,9 @@ from common.metrics import Metrics
 from common.storage.store import FsspecStore
 from common.tables.log_files import LOG, complete_checkpoints, newest_checkpoint
 from delta_loader.plan.plan import TableShape
-from delta_loader.spark import state_sessions
+from delta_loader.spark.bridge import Bridge
 from delta_loader.spark.delta import SparkDeltaTables
-from delta_loader.spark.gateway import Gateway
 from delta_loader.spark.session_conf import LOCAL_STATE_PARTITIONS, STATE_PARTITIONS
-from delta_loader.spark.state_sessions import StateSessions
 from delta_loader.tables.load_modes.layout import Layout
 from delta_loader.wiring import spark_checkpoints
 from tests.fakes.loading import loader_for
@@ -137,7 +135,7 @@ def test_a_loader_s_threads_write_them(tmp_path: Path, spark: SparkSession) -> N
 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, checkpointed: bool
+    tmp_path: Path, spark: SparkSession, *, checkpointed: bool
 ) -> None:
     table, later = Table(tmp_path, spark), Later()
     for _ in range(2):
@@ -148,15 +146,14 @@ def test_files_are_counted_in_commits_and_checkpoints_where_there_is_no_checksum
     sessions = spark, spark.newSession()
     for session in sessions:  # those of tests have another number, which would be left as it is
         session.conf.set(STATE_PARTITIONS, LOCAL_STATE_PARTITIONS)
-    gateway, services = map(Gateway, sessions)
-    snapshot = gateway.log(table.staging.table).unsafeVolatileSnapshot()
-    assert snapshot.checkpointProvider().isEmpty() is not checkpointed
-    monkeypatch.setattr(state_sessions, "_FILES_OF_A_PART", 1)
-    with StateSessions(gateway).fit(snapshot):
-        active = gateway.jvm.org.apache.spark.sql.SparkSession.active()
-        assert int(active.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
-    StateSessions(services).set_for(snapshot)
-    assert int(services.session.conf().get(STATE_PARTITIONS)) > int(LOCAL_STATE_PARTITIONS)
+    loader, services = (Bridge(session, files_of_a_part=1) for session in sessions)
+    for bridge in (loader, services):
+        known = bridge.state(table.staging.table)
+        assert known is not None
+        assert len(known.transactions) == 1
+    services.fit_session(table.staging.table)
+    assert int(services.spark.conf.get(STATE_PARTITIONS) or 0) > int(LOCAL_STATE_PARTITIONS)
+    assert spark.conf.get(STATE_PARTITIONS) == LOCAL_STATE_PARTITIONS
     table.require_whole()
 
 

@@ -8,19 +8,19 @@ import pytest
 
 from common.clock import SystemClock
 from common.tables.delta_log import read_table_state
+from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
 from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 from tests.reading import offsets_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from delta_loader.load.report import StreamReport
-    from delta_loader.spark.gateway import Java
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
@@ -31,22 +31,17 @@ def staging(tmp_path: Path) -> Staging:
     return Staging.below(tmp_path)
 
 
-class Between:
-    """Delta's log and transaction; ``act`` happens once, just before the first commit and after everything was read."""
+class Between(LoadTransaction):
+    """``act`` happens once, just before the first commit and after everything was read."""
 
-    def __init__(self, real: Java, act: list[Callable[[], object]]) -> None:
-        self._real, self._act = real, act
+    def __init__(self, real: LoadTransaction, act: list[Callable[[], object]]) -> None:
+        super().__init__(real._java)
+        self._act = act
 
-    def __getattr__(self, name: str) -> Java:
-        return getattr(self._real, name)
-
-    def startTransaction(self) -> Between:  # noqa: N802 - Java's name
-        return Between(self._real.startTransaction(), self._act)
-
-    def commit(self, actions: Java, operation: Java) -> int:
+    def commit(self, load: Mapping[str, object]) -> int:
         if self._act:
             self._act.pop()()
-        return int(self._real.commit(actions, operation))
+        return super().commit(load)
 
 
 class Interrupted(SparkDeltaTables):
@@ -57,8 +52,8 @@ class Interrupted(SparkDeltaTables):
         self.outcomes: list[str] = []
         self._act = [act]
 
-    def _log(self, url: str) -> Java:
-        return Between(super()._log(url), self._act)
+    def _begin(self, url: str) -> LoadTransaction:
+        return Between(super()._begin(url), self._act)
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         outcome = super().commit(commit)

@@ -16,6 +16,7 @@ from common.clock import SystemClock
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.delta_log import read_table_state
 from delta_loader.plan.plan import TableShape
+from delta_loader.spark.bridge import LoadTransaction
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, Committed, Conflicted
 from tests.fakes.loading import loader_for, settings_for
@@ -25,9 +26,10 @@ from tests.reading import offsets_of
 from tests.verifier import spark_reader
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
-    from delta_loader.spark.gateway import Java
     from delta_loader.tables.commits import CommitOutcome, TableCommit
     from tests.conftest import Lake
 
@@ -270,29 +272,24 @@ def test_a_commit_between_read_and_commit_is_a_conflict(staging: Staging, tables
     with pytest.raises(Death):
         loader_for(staging, Keeps(tables, "", after=False)).run_pass()
     (commit,) = kept
-    slow = tables._log(staging.table).startTransaction()
-    assert tables._changed(slow, commit) is None
+    slow = tables._begin(staging.table)
+    assert tables._changed(slow.state(commit.expected), commit) is None
     assert isinstance(tables.commit(commit), Committed)
     with pytest.raises(Exception, match="ConcurrentTransactionException"):
-        slow.commit(tables._actions(commit), tables._operation(commit, 1))
+        slow.commit(tables._load(commit))
     assert isinstance(tables.commit(commit), AlreadyLoaded)
 
 
-class Forgetful:
-    """A transaction, or the log that starts it, whose commit is written and then seems to fail."""
+class Forgetful(LoadTransaction):
+    """A transaction whose commit is written, or not, and then seems to fail."""
 
-    def __init__(self, real: Java, *, writes: bool) -> None:
-        self._real, self._writes = real, writes
+    def __init__(self, real: LoadTransaction, *, writes: bool) -> None:
+        super().__init__(real._java)
+        self._writes = writes
 
-    def __getattr__(self, name: str) -> Java:
-        return getattr(self._real, name)
-
-    def startTransaction(self) -> Forgetful:  # noqa: N802 - Java's name
-        return Forgetful(self._real.startTransaction(), writes=self._writes)
-
-    def commit(self, actions: Java, operation: Java) -> int:
+    def commit(self, load: Mapping[str, object]) -> int:
         if self._writes:
-            self._real.commit(actions, operation)
+            super().commit(load)
         msg = "connection reset by peer"
         raise Py4JError(msg)
 
@@ -305,7 +302,7 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
     loader_for(staging, tables).run_pass()
     staging.flush(0, 10, 20)
     forgetful = SparkDeltaTables(spark, SystemClock())
-    forgetful._log = lambda url: Forgetful(tables._log(url), writes=writes)  # type: ignore[method-assign]
+    forgetful._begin = lambda url: Forgetful(tables._begin(url), writes=writes)  # type: ignore[method-assign]
     (report,) = loader_for(staging, forgetful).run_pass()
     assert (report.commits, report.failure is None) == ((1, True) if writes else (0, False))
     if report.failure is not None:

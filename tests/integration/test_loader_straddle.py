@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from delta_loader.load.report import StreamReport
+    from delta_loader.spark.bridge import LoadTransaction
     from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
@@ -182,24 +183,16 @@ def test_a_straddle_that_meets_another_loader_is_loaded_once(
     load(staging, tables)
     lose_the_stage(staging)
     staging.flush(0, 5, 20)
-    begin = tables._log
+    begin = tables._begin
 
-    class Overtaken:
-        """A log whose next transaction is overtaken by another loader while Spark writes."""
+    def overtaken(url: str) -> LoadTransaction:
+        """The next transaction is overtaken by another loader while Spark writes."""
+        transaction = begin(url)
+        tables._begin = begin  # type: ignore[method-assign]
+        load(staging, SparkDeltaTables(spark, SystemClock()))
+        return transaction
 
-        def __init__(self, url: str) -> None:
-            self.real = begin(url)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self.real, name)
-
-        def startTransaction(self) -> object:  # noqa: N802 - Java's name
-            transaction = self.real.startTransaction()
-            tables._log = begin  # type: ignore[method-assign]
-            load(staging, SparkDeltaTables(spark, SystemClock()))
-            return transaction
-
-    tables._log = Overtaken  # type: ignore[method-assign]
+    tables._begin = overtaken  # type: ignore[method-assign]
     load(staging, tables)
     assert newest(spark, staging.table)["version"] == 2
     assert offsets_of(staging.table) == list(range(20))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from delta_loader.spark.bridge import LoadTransaction
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
@@ -43,10 +46,12 @@ class Watched(SparkDeltaTables):
         self.commits.append((commit, outcome))
         return outcome
 
-    def _commit_within(self, transaction: object, commit: TableCommit, actions: object, operation: object) -> int:
+    def _begin(self, url: str) -> LoadTransaction:
+        """The transaction begins before the others' change, and merges after it."""
+        transaction = super()._begin(url)
         if self.meanwhile:
             self.meanwhile.pop()()
-        return super()._commit_within(transaction, commit, actions, operation)
+        return transaction
 
 
 def tables_of(stream: ChangeStream, spark: SparkSession) -> Watched:
@@ -255,6 +260,44 @@ def test_what_others_do_to_the_table_meanwhile_is_a_conflict_and_then_merged(
     stream.load(tables)
     assert stream.rows() == stream.expected
     assert [type(outcome).__name__ for _, outcome in other.commits] == ["Committed"]
+
+
+def test_changed_rows_and_the_positions_of_all_partitions_are_one_commit(tmp_path: Path, spark: SparkSession) -> None:
+    """No crash can come between them."""
+    stream = ChangeStream(tmp_path)
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(1, "a", 1), (2, "a", 1)])
+    stream.load(tables)
+    stream.flush(0, [(1, "b", 1), (2, None, None)])
+    stream.flush(1, [(3, "a", 1)])
+    before = tables.state(stream.table)
+    stream.load(tables)
+    after = tables.state(stream.table)
+    assert before is not None
+    assert after is not None
+    assert after.version == before.version + 1
+    log = (Path(urlparse(stream.table).path) / f"_delta_log/{after.version:020}.json").read_text()
+    lines = [json.loads(line) for line in log.splitlines()]
+    kinds = Counter(kind for line in lines for kind in line)
+    assert (kinds["txn"], kinds["remove"]) == (2, 1)
+    (information,) = (line["commitInfo"] for line in lines if "commitInfo" in line)
+    assert information["operation"] == "STREAMING UPDATE"
+    assert information["operationParameters"]["outputMode"] == "Update"
+    assert stream.rows(spark) == stream.expected
+
+
+def test_a_statement_that_commits_nothing_here_is_no_load(tmp_path: Path, spark: SparkSession) -> None:
+    """Delta's commands ask for their transaction: one that does not would move no position."""
+    stream = ChangeStream(tmp_path)
+    tables = tables_of(stream, spark)
+    stream.flush(0, [(1, "a", 1)])
+    stream.load(tables)
+    before = tables.state(stream.table)
+    transaction = tables._begin(stream.table)
+    with pytest.raises(Exception, match="did not commit in the transaction of the load"):
+        transaction.merge(spark.range(1), "SELECT 1", {})
+    assert not transaction.is_committing()
+    assert tables.state(stream.table) == before
 
 
 def test_files_without_a_key_of_the_load_are_not_read(tmp_path: Path, spark: SparkSession) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from common.tables.state import TableState
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
     from delta_loader.tables.commits import CommitOutcome, TableCommit
@@ -219,8 +220,8 @@ def test_a_restore_while_the_commit_is_made_is_seen_right_after(
     class Racing(SparkDeltaTables):
         raced = False
 
-        def _changed(self, transaction: object, commit: TableCommit) -> CommitOutcome | None:
-            found = super()._changed(transaction, commit)
+        def _changed(self, state: TableState, commit: TableCommit) -> CommitOutcome | None:
+            found = super()._changed(state, commit)
             if not self.raced:
                 self.raced = True
                 spark.sql(f"RESTORE TABLE delta.`{staging.table}` TO VERSION AS OF 1")

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructType
 
-from delta_loader.spark.gateway import Gateway, Java
+from common.stage.markers import StagedFile
+from delta_loader.plan.plan import TableShape
+from delta_loader.spark.bridge import Bridge
 from delta_loader.spark.spark_writes import WriteSessions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -18,25 +25,36 @@ OPTIMIZED = "spark.databricks.delta.optimizeWrite.enabled"
 CORRUPT = "spark.sql.files.ignoreCorruptFiles"
 
 
-def active(spark: SparkSession) -> Java:
-    """Java's session of this thread: what reads files asks it, and not the data frame's."""
-    classic = Gateway(spark).jvm.org.apache.spark.sql.classic
-    return getattr(getattr(classic, "SparkSession$"), "MODULE$").active()
-
-
 def test_none_waits_for_another_and_the_loaders_own_session_stays_as_it_is(spark: SparkSession) -> None:
     sessions = WriteSessions(spark)
     before = {key: spark.conf.get(key, None) for key in (OPTIMIZED, CORRUPT)}
-    with sessions.writing(optimized=True) as one, sessions.writing(optimized=False) as other:
-        assert (one.spark.conf.get(OPTIMIZED), other.spark.conf.get(OPTIMIZED)) == ("true", "false")
-        assert one.spark.conf.get(CORRUPT) == other.spark.conf.get(CORRUPT) == "false"
-        assert {key: spark.conf.get(key, None) for key in before} == before
-        assert active(spark).equals(other.spark._jsparkSession)
-    assert active(spark).equals(spark._jsparkSession)
+    one, other = (sessions.writer(optimized=optimized).spark for optimized in (True, False))
+    assert (one.conf.get(OPTIMIZED), other.conf.get(OPTIMIZED)) == ("true", "false")
+    assert one.conf.get(CORRUPT) == other.conf.get(CORRUPT) == "false"
+    assert {key: spark.conf.get(key, None) for key in before} == before
+    assert sessions.writer(optimized=True).spark is one
+    assert sessions.writer(optimized=True, codec="gzip").spark is not one
     options = (
         "spark.sql.session.timeZone",
         "spark.databricks.delta.snapshotPartitions",
         "spark.sql.variable.substitute",
     )
     for key in options:
-        assert one.spark.conf.get(key) == spark.conf.get(key)
+        assert one.conf.get(key) == spark.conf.get(key)
+
+
+def test_what_reads_files_has_the_settings_of_the_write(tmp_path: Path, spark: SparkSession) -> None:
+    """Java's session of the thread counts for it: not the loader's, in which a damaged file could be left out."""
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1")
+    (tmp_path / "_delta_log").mkdir()
+    file = StagedFile("damaged.parquet", {}, 4, 1, "{}")
+    columns = StructType.fromDDL("id INT").json()
+    spark.conf.set(CORRUPT, "true")
+    try:
+        writer = WriteSessions(spark).writer(optimized=False)
+        rows = writer.rows(str(tmp_path), TableShape(columns, ()), [file])
+        with pytest.raises((Py4JError, PySparkException), match="FAILED_READ_FILE"):
+            rows.collect()
+        assert Bridge(spark).rows(str(tmp_path), TableShape(columns, ()), [file]).collect() == []
+    finally:
+        spark.conf.unset(CORRUPT)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from common.settings import Settings
-from delta_loader.spark.gateway import CONFLICTS
+from delta_loader.spark.bridge import CONFLICTS
 from delta_loader.spark.session import build_session
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from common.schema import quote_name
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
-from delta_loader.spark.gateway import table_errors
+from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
 
 if TYPE_CHECKING:

@@ -16,9 +16,11 @@ from pyspark.sql import DataFrame, functions
 from common.schema import backticks, quote_name, schema_from_json
 from common.tables.changes import DELETE_COLUMN
 from common.tables.table_features import GENERATED
-from delta_loader.spark.checks import PROBLEM, TableChecks
+from delta_loader.spark.bridge import PROBLEM
 from delta_loader.spark.merging.merge_writes import events_of
 from delta_loader.spark.session_conf import spark_url
+from delta_loader.spark.variants import with_variants
+from delta_loader.tables.load_modes.variants import variants_of
 from delta_loader.tables.merging.bounds import key_bounds
 from delta_loader.tables.merging.unmatched_deletes import (
     JUDGED_PLACE,
@@ -28,12 +30,10 @@ from delta_loader.tables.merging.unmatched_deletes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from pyspark.sql import SparkSession
+    from collections.abc import Collection, Iterator, Sequence
 
     from common.tables.changes import MergeBy
-    from delta_loader.spark.gateway import Gateway
+    from delta_loader.spark.bridge import Bridge
     from delta_loader.tables.commits import Target
     from delta_loader.tables.file_split import SparkWrite
 
@@ -41,21 +41,19 @@ if TYPE_CHECKING:
 class MergeValidator:
     """The events of one commit, before they are merged."""
 
-    def __init__(
-        self, spark: SparkSession, gateway: Gateway, target: Target, writes: Sequence[SparkWrite], stage_url: str
-    ) -> None:
+    def __init__(self, bridge: Bridge, target: Target, writes: Sequence[SparkWrite], stage_url: str) -> None:
         """All ``writes`` are merged with the same settings."""
         by = writes[0].shape.merge
         if by is None:
             msg = "these rows are not to be merged"
             raise ValueError(msg)
-        self._spark, self._gateway, self._target = spark, gateway, target
+        self._spark, self._bridge, self._target = bridge.spark, bridge, target
         self._by: MergeBy = by
         self._columns = schema_from_json(writes[0].shape.schema)
         files = [file for write in writes for file in write.files]
         self._bounds = key_bounds(files, self._columns, by.keys, backticks)
-        self._checks = TableChecks(spark, gateway, target)
-        events = DataFrame(events_of(gateway, writes, by, stage_url, lossless=True), spark)
+        self._variants = variants_of(target.shape.schema)
+        events = events_of(bridge, writes, by, stage_url, lossless=True)
         if by.truncate is not None:
             events = events.where(~functions.col(by.truncate))
         places = zip(JUDGED_PLACE, by.place, strict=True)
@@ -65,7 +63,8 @@ class MergeValidator:
         """Record identities (`JUDGED_PLACE`) of forbidden events and their problems; None: the table has no checks."""
         deletes = functions.col(DELETE_COLUMN)
         upserts = self._events.where(~deletes).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
-        found = [frame for rows in self._as_written(upserts) for frame in self._checks.failing(rows, JUDGED_PLACE)]
+        failing = (self._failing(rows, JUDGED_PLACE) for rows in self._as_written(upserts))
+        found = [frame for frame in failing if frame is not None]
         if self._by.soft_delete is not None:
             found += self._deletes(self._events.where(deletes), self._by.soft_delete, found)
         return reduce(DataFrame.unionByName, found) if found else None
@@ -88,19 +87,23 @@ class MergeValidator:
         ]
         order = judged_order(self._by)
         alone = deletes.select(*columns, *order)
-        doubtful = self._checks.failing(alone, (*self._by.keys, *order))
-        if not doubtful or (together := reduce(DataFrame.unionByName, doubtful)).isEmpty():
+        together = self._failing(alone, (*self._by.keys, *order))
+        if together is None or together.isEmpty():
             return []
         ordered, sequence = alone, self._by.sequence
         if sequence is not None:
             ordered = alone.where(functions.col(quote_name(sequence)).isNotNull())
-        always = self._checks.failing(ordered, JUDGED_PLACE, only=given)
+        always = self._failing(ordered, JUDGED_PLACE, only=given)
         bad = reduce(DataFrame.unionByName, [frame.select(*JUDGED_PLACE) for frame in (together, *upserts)])
         fine = self._events.join(bad, list(JUDGED_PLACE), "left_anti")
         with self._views(together, fine) as (doubtful_view, fine_view):
             table = f"delta.{quote_name(spark_url(self._target.url))}"
             lonely = UnmatchedDeletes(doubtful_view, fine_view, table, self._by, self._bounds).text
-            return [self._spark.sql(lonely).select(*JUDGED_PLACE, PROBLEM), *always]
+            refused = self._spark.sql(lonely).select(*JUDGED_PLACE, PROBLEM)
+            return [refused] if always is None else [refused, always]
+
+    def _failing(self, rows: DataFrame, kept: Sequence[str], only: Collection[str] | None = None) -> DataFrame | None:
+        return self._bridge.violations(self._target.url, with_variants(rows, self._variants), kept, only)
 
     def _table(self) -> DataFrame:
         """The table's rows that the events may be about."""
@@ -108,11 +111,7 @@ class MergeValidator:
         return reduce(lambda frame, bound: frame.where(bound), self._bounds, rows)
 
     def _expressions(self) -> Iterator[str]:
-        metadata = self._gateway.log(self._target.url).update(False, self._gateway.none, self._gateway.none).metadata()  # noqa: FBT003 - Java
-        every = self._gateway.delta.constraints.Constraints.getAll(metadata, self._gateway.session)
-        for constraint in self._gateway.items(self._gateway.java(every)):
-            if constraint.getClass().getSimpleName() != "NotNull":
-                yield str(constraint.expression().sql())
+        yield from self._bridge.conditions(self._target.url)
         for field in schema_from_json(self._target.shape.schema):
             if GENERATED in field.metadata_json:
                 yield field.metadata_json

@@ -9,6 +9,7 @@ import pytest
 
 from common.schema import parse_ddl, schema_to_json
 from common.schema.types import Field, Primitive, StructType
+from common.tables.state import TableState
 from delta_loader.spark.long_values import digestible
 
 if TYPE_CHECKING:
@@ -42,4 +43,8 @@ GENERATED = schema_to_json(
 def test_a_column_that_delta_looks_at_keeps_its_values(
     properties: dict[str, str], features: tuple[str, ...], schema: str, found: list[str]
 ) -> None:
-    assert digestible(ROWS, ["day", "sku", "year", "made"], properties, features, schema) == found
+    by = ("day", "sku", "year", "made")
+    table = TableState(
+        0, "id", schema, by, properties, reader_version=3, writer_version=7, features=frozenset(features)
+    )
+    assert digestible(ROWS, table) == found
