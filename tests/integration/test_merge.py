@@ -283,7 +283,7 @@ def test_changed_rows_and_the_positions_of_all_partitions_are_one_commit(tmp_pat
     (information,) = (line["commitInfo"] for line in lines if "commitInfo" in line)
     assert information["operation"] == "STREAMING UPDATE"
     assert information["operationParameters"]["outputMode"] == "Update"
-    assert stream.rows(spark) == stream.expected
+    assert stream.rows() == stream.expected
 
 
 def test_a_statement_that_commits_nothing_here_is_no_load(tmp_path: Path, spark: SparkSession) -> None:
