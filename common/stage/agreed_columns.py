@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
 from pydantic import Field
 
-from common.errors import SchemaError
 from common.ports import Created
 from common.schema import StructType, schema_from_json, schema_to_json
 from common.stage.stored import Stored, reading, require_known_version
-from common.stage.versions import newest_version, version_path
+from common.stage.versions import newest, version_path, versions_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,7 +51,7 @@ class AgreedColumns:
     @property
     def path(self) -> str:
         """The path of its object in the stage."""
-        return version_path(folder_of(self.app_id), self.version)
+        return version_path(versions_folder(COLUMNS, self.app_id), self.version)
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -75,25 +73,15 @@ class AgreedColumns:
         with reading(path, "delete it: the columns are found again, those of the table first"):
             require_known_version(path, data, VERSION)
             stored = _StoredColumns.model_validate_json(data)
-            try:
-                columns = schema_from_json(stored.columns)
-            except SchemaError as error:
-                raise ValueError(error.problem) from error
+            columns = schema_from_json(stored.columns)
         ids = tuple(stored.schema_ids)
         source, created_ms = stored.source, stored.created_ms
         return cls(stored.app_id, version, columns, source, created_ms, stored.formats, ids, stored.envelope)
 
 
-def folder_of(app_id: str) -> str:
-    """The folder of a stream's agreed columns, with the closing slash."""
-    return f"{COLUMNS}/{quote(app_id, safe='')}/"
-
-
 def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
     """The columns that a stream's writers agreed on; None while there are none. Raises StoreError and MarkerError."""
-    newest = newest_version(store, folder_of(app_id))
-    data = None if newest is None else store.read(newest[1])
-    return None if newest is None or data is None else AgreedColumns.from_bytes(newest[1], newest[0], data)
+    return newest(store, versions_folder(COLUMNS, app_id), AgreedColumns.from_bytes)
 
 
 def agree_on(store: ObjectStore, proposed: AgreedColumns) -> bool:

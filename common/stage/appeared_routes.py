@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
 from common.ports import Created
 from common.settings.appearing import with_routes
 from common.stage.stored import Stored, reading, require_known_version
-from common.stage.versions import newest_version, version_path
+from common.stage.versions import newest, version_path, versions_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +41,7 @@ class AppearedRoutes:
     @property
     def path(self) -> str:
         """The path of its object in the stage."""
-        return version_path(_folder_of(self.app_id), self.version)
+        return version_path(versions_folder(ROUTES, self.app_id), self.version)
 
     def with_more(self, wanted: Iterable[str], limit: int) -> AppearedRoutes:
         """The next version, which has these names too, up to so many; the same one where there is nothing to add."""
@@ -70,11 +69,8 @@ class AppearedRoutes:
 
 def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
     """The newest version; without routes while there is none. Raises StoreError and MarkerError."""
-    newest = newest_version(store, _folder_of(app_id))
-    data = None if newest is None else store.read(newest[1])
-    if newest is None or data is None:
-        return AppearedRoutes(app_id)
-    return AppearedRoutes.from_bytes(newest[1], newest[0], data)
+    found = newest(store, versions_folder(ROUTES, app_id), AppearedRoutes.from_bytes)
+    return AppearedRoutes(app_id) if found is None else found
 
 
 def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
@@ -96,10 +92,6 @@ def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
         for one in settings.streams
     )
     return settings.model_copy(update={"streams": streams})
-
-
-def _folder_of(app_id: str) -> str:
-    return f"{ROUTES}/{quote(app_id, safe='')}/"
 
 
 class _StoredRoutes(Stored):

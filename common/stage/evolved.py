@@ -13,12 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import quote
 
-from common.errors import SchemaError
 from common.schema import StructType, schema_from_json, schema_to_json
 from common.stage.stored import Stored, reading, require_known_version
-from common.stage.versions import newest_version, version_path
+from common.stage.versions import newest, version_path, versions_folder
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
@@ -72,24 +70,19 @@ class Evolved:
         with reading(path, "delete it: the loader publishes the columns again, by the table"):
             require_known_version(path, data, VERSION)
             stored = _StoredColumns.model_validate_json(data)
-            try:
-                columns = schema_from_json(stored.columns)
-            except SchemaError as error:
-                raise ValueError(error.problem) from error
+            columns = schema_from_json(stored.columns)
         gained = tuple(Gained(one.column, one.offered_by, one.created_ms) for one in stored.gained)
         return cls(stored.app_id, version, columns, gained)
 
 
 def folder_of(app_id: str) -> str:
     """The folder of a stream's published columns, with the closing slash."""
-    return f"{SCHEMA}/{quote(app_id, safe='')}/"
+    return versions_folder(SCHEMA, app_id)
 
 
 def latest(store: ObjectStore, app_id: str) -> Evolved | None:
     """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
-    newest = newest_version(store, folder_of(app_id))
-    data = None if newest is None else store.read(newest[1])
-    return None if newest is None or data is None else Evolved.from_bytes(newest[1], newest[0], data)
+    return newest(store, folder_of(app_id), Evolved.from_bytes)
 
 
 class _StoredGained(Stored):

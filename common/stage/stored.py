@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from common.errors import MarkerError, NewerFormatError
+from common.errors import MarkerError, NewerFormatError, SchemaError
 from common.printable import one_line
 from common.sizes import size_text
 from common.spans import MAX_POSITION
@@ -70,9 +70,12 @@ class _Versioned(BaseModel):
 
 @contextmanager
 def reading(what: str, remedy: str) -> Iterator[None]:
-    """Convert ValueError, and so pydantic's, to a MarkerError about ``what`` (rule 2)."""
+    """Convert SchemaError and ValueError, and so pydantic's, to a MarkerError about ``what`` (rule 2)."""
     try:
         yield
+    except SchemaError as error:
+        msg = f"{what} cannot be read: {one_line(error.problem)}"
+        raise MarkerError(msg, remedy) from error
     except ValueError as error:
         detail = one_line(_first_problem(error) if isinstance(error, ValidationError) else str(error))
         msg = f"{what} cannot be read: {detail}"

@@ -1,4 +1,4 @@
-"""Objects of the stage of which the highest version counts: ``<folder>/<version, 20 digits>.json``.
+"""Objects of the stage of which the highest version counts: ``<kind>/<app_id>/<version, 20 digits>.json``.
 
 Each version is made by exclusive create, so that of two processes that make one, the other one knows.
 """
@@ -6,12 +6,21 @@ Each version is made by exclusive create, so that of two processes that make one
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from common.ports import ObjectStore
 
+T = TypeVar("T")
 _VERSION = re.compile(r"(\d{20})\.json", re.ASCII)
+
+
+def versions_folder(kind: str, app_id: str) -> str:
+    """The folder of a stream's objects of one kind, with the closing slash."""
+    return f"{kind}/{quote(app_id, safe='')}/"
 
 
 def version_path(folder: str, version: int) -> str:
@@ -19,11 +28,15 @@ def version_path(folder: str, version: int) -> str:
     return f"{folder}{version:020d}.json"
 
 
-def newest_version(store: ObjectStore, folder: str) -> tuple[int, str] | None:
-    """The highest version in a folder, and its path; None if there is none. Raises StoreError."""
+def newest(store: ObjectStore, folder: str, read: Callable[[str, int, bytes], T]) -> T | None:
+    """The highest version in a folder, by its path, number and content; None if there is none. Raises StoreError."""
     versions = [
         (int(match[1]), item.path)
         for item in store.list(folder)
         if (match := _VERSION.fullmatch(item.path.removeprefix(folder)))
     ]
-    return max(versions, default=None)
+    if not versions:
+        return None
+    version, path = max(versions)
+    data = store.read(path)
+    return None if data is None else read(path, version, data)
