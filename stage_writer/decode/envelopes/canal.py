@@ -22,6 +22,7 @@ from stage_writer.decode.envelopes.row_changes import (
     column_of,
     is_object,
     is_one_of,
+    mask_of,
     not_a_change,
     refused_others,
 )
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _ROWS = ("INSERT", "UPDATE", "DELETE")
 _TRUNCATE = "TRUNCATE"
+_TRUNCATES = r"(?i)^\s*truncate\b"
 _PASSED_OVER = (
     "ALTER",
     "CINDEX",
@@ -64,8 +66,10 @@ class Canal:
     def changes(self, parts: pa.Table) -> RowChanges:
         """As in the protocol."""
         kind, rows, old = column_of(parts, "type"), column_of(parts, "data"), column_of(parts, "old")
-        is_ddl = pc.fill_null(column_of(parts, "isDdl"), fill_value=False).to_numpy(zero_copy_only=False)
-        truncates = is_one_of(kind, (_TRUNCATE,)) | _truncates(column_of(parts, "sql"))
+        is_ddl = mask_of(column_of(parts, "isDdl"))
+        truncates = is_one_of(kind, (_TRUNCATE,)) | mask_of(
+            pc.match_substring_regex(column_of(parts, "sql"), _TRUNCATES)
+        )
         truncates &= is_ddl | ~is_one_of(kind, _ROWS)
         passed_over = (is_ddl | is_one_of(kind, _PASSED_OVER)) & ~truncates
         texts, owners, within = _elements(rows)
@@ -104,12 +108,6 @@ def _at(lists: pa.ListArray, owners: Index, within: Index) -> pa.StringArray:
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     firsts = np.cumsum(lengths) - lengths
     return lists.flatten().take(pa.array(firsts[owners] + within, mask=within >= lengths[owners]))
-
-
-def _truncates(sql: pa.Array) -> NDArray[np.bool_]:
-    found = pc.match_substring_regex(sql, r"(?i)^\s*truncate\b")
-    mask: NDArray[np.bool_] = pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _why(kind: str | None, rows: list[str | None] | None, *, truncates: bool) -> Refusal:

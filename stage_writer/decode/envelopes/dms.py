@@ -16,6 +16,7 @@ from stage_writer.decode.envelopes.row_changes import (
     RowChanges,
     column_of,
     is_one_of,
+    mask_of,
     no_image,
     not_a_change,
     refused_others,
@@ -24,8 +25,6 @@ from stage_writer.decode.envelopes.row_changes import (
 from stage_writer.decode.rejects import truncated
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from stage_writer.decode.json_document import Object
     from stage_writer.decode.rejects import Refusal
 
@@ -50,7 +49,7 @@ class Dms:
             return pc.struct_field(metadata, name)
 
         kind, operation, table = part("record-type"), part("operation"), part("table-name")
-        truncates = _truncates(operation)
+        truncates = mask_of(pc.match_substring(operation, "truncate", ignore_case=True))
         passed_over = is_one_of(kind, ("control",)) & ~truncates
         rows = is_one_of(kind, ("data",)) & is_one_of(operation, _ROWS)
         images = single_images(column_of(parts, "data"), operation, column_of(parts, "before-image"), rows)
@@ -77,9 +76,3 @@ class Dms:
     def image_of(self, message: Object) -> object:
         """As in the protocol."""
         return dict(message).get("data")
-
-
-def _truncates(operation: pa.Array) -> NDArray[np.bool_]:
-    found = pc.match_substring(operation, "truncate", ignore_case=True)
-    mask: NDArray[np.bool_] = pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
-    return mask

@@ -79,16 +79,20 @@ def column_of(parts: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 
 
+def mask_of(found: pa.BooleanArray) -> Mask:
+    """Booleans as a mask, in which null is false."""
+    mask: Mask = pc.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+    return mask
+
+
 def is_one_of(column: pa.Array, values: Collection[str]) -> Mask:
     """Which entries are one of these texts."""
-    mask: Mask = pc.is_in(column, value_set=pa.array(values, pa.string())).to_numpy(zero_copy_only=False)
-    return mask
+    return mask_of(pc.is_in(column, value_set=pa.array(values, pa.string())))
 
 
 def is_object(images: pa.Array) -> Mask:
     """Which JSON texts are objects."""
-    mask: Mask = pc.fill_null(pc.starts_with(images, "{"), fill_value=False).to_numpy(zero_copy_only=False)
-    return mask
+    return mask_of(pc.starts_with(images, "{"))
 
 
 def single_images(texts: pa.Array, ops: pa.Array, old: pa.Array, rows: Mask) -> Images:
