@@ -5,7 +5,7 @@ Rules:
 1. Such a stream has no columns in its settings. They are found at run time, and `common.settings.with_columns` makes
    the stream that has them, with every check that a declared stream passes when the file is read.
 2. Columns from records are a sample's, so nothing else may be dropped unasked: `unknown_fields` is then `evolve` unless
-   it is given, or `rescue` beside a setting that `evolve` cannot work with.
+   it is given, or `rescue` together with a setting that `evolve` cannot work with.
 3. Columns from a registry grow with its schemas, so the table does too: `evolution` is then `add` unless it is given. A
    JSON Schema does not name all fields that its records may have: `unknown_fields` is then `rescue`.
 """

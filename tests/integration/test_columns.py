@@ -1,4 +1,4 @@
-"""Columns that nobody wrote down: from the first records, then from the table, by the commands, a loader and Spark."""
+"""Columns that no config declares: from the first records, then from the table, by the commands, a loader and Spark."""
 
 from __future__ import annotations
 
