@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NewType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from common.ports import ObjectStore
+    from common.ports import ObjectStore, StoredObject
 
 
 Epoch = NewType("Epoch", int)
@@ -135,14 +135,19 @@ def _lease_s(found: object, otherwise_s: float) -> float:
     return lease_s if 0 < lease_s < math.inf else otherwise_s
 
 
+def highest_epoch(store: ObjectStore) -> tuple[Epoch, StoredObject] | None:
+    """The highest epoch and its object; None when there never was one. Raises StoreError."""
+    epochs = {epoch: item for item in store.list(FOLDER) if (epoch := epoch_of(item.path)) is not None}
+    return max(epochs.items(), default=None, key=lambda one: one[0])
+
+
 def current_grants(store: ObjectStore, otherwise_s: float) -> tuple[Grant, ...]:
     """The grants of the highest epoch, expired or not; ``otherwise_s`` as in `LeaseRecord`. Raises StoreError."""
     while True:
-        highest = max(
-            (epoch for found in store.list(FOLDER) if (epoch := epoch_of(found.path)) is not None), default=None
-        )
-        if highest is None:
+        found = highest_epoch(store)
+        if found is None:
             return ()
-        data = store.read(epoch_path(highest))
+        highest, item = found
+        data = store.read(item.path)
         if data is not None:  # else a higher one was created since, and this one cleaned up
             return LeaseRecord.from_bytes(data, otherwise_s).granted(highest)

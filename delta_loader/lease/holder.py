@@ -16,7 +16,7 @@ from common import metrics as catalogue
 from common.background import BackgroundLoop
 from common.errors import StoreError
 from common.remedies import CONFIG
-from common.stage.leases import FOLDER, Epoch, LeaseRecord, epoch_of, epoch_path
+from common.stage.leases import FOLDER, Epoch, LeaseRecord, epoch_of, epoch_path, highest_epoch
 from delta_loader.lease.rules import Claim, LeaseState, next_step, observed, record_of, sending, stale
 from delta_loader.status.values import LeaseStatus
 
@@ -204,13 +204,13 @@ class LeaseThread:
 
 def lease_status(store: ObjectStore) -> LeaseStatus | None:
     """The lease's holder according to the stage; None when there never was one. Raises StoreError."""
-    found = {epoch: one for one in store.list(FOLDER) if (epoch := epoch_of(one.path)) is not None}
-    if not found:
+    found = highest_epoch(store)
+    if found is None:
         return None
-    highest = max(found)
-    data = store.read(found[highest].path)
+    highest, item = found
+    data = store.read(item.path)
     if data is None:
         return None
     record = LeaseRecord.from_bytes(data, 0.0)
     grants = tuple((grant.holder, grant.streams) for grant in record.granted(highest))
-    return LeaseStatus(record.holder, int(highest), record.released, found[highest].modified_ms, grants)
+    return LeaseStatus(record.holder, int(highest), record.released, item.modified_ms, grants)
