@@ -26,24 +26,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 CUSTOMERS = 40
 
 
-def config_of(programs: Programs, kafka: KafkaCluster, folder: Path, topic: str) -> Path:
-    stream = {
-        "app_id": "customers",
-        "topics": [topic],
-        "table": f"{folder}/customers",
-        "columns": "id BIGINT, city STRING, changed BIGINT",
-        "envelope": "debezium",
-        "drop": ["_cdc"],
-        "load": "merge",
-        "merge": {"keys": ["id"], "sequence": "changed"},
-        "partition_by": ["city"],
-    }
+def config_of(programs: Programs, kafka: KafkaCluster, folder: Path, topic: str, **stream: object) -> Path:
+    """The config of one stream of change events into the table ``customers``."""
+    of_all = {"app_id": "customers", "topics": [topic], "table": f"{folder}/customers", "load": "merge"}
     settings = {
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "stage": {"url": f"{folder}/stage"},
         "writer": {"group_id": topic, "http": None},
         "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [stream],
+        "streams": [{**of_all, **stream}],
     }
     return programs.config(settings)
 
@@ -88,7 +79,17 @@ def test_a_table_follows_a_database(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
 ) -> None:
     topic = new_topic(2)
-    config = config_of(programs, kafka, tmp_path, topic)
+    config = config_of(
+        programs,
+        kafka,
+        tmp_path,
+        topic,
+        columns="id BIGINT, city STRING, changed BIGINT",
+        envelope="debezium",
+        drop=["_cdc"],
+        merge={"keys": ["id"], "sequence": "changed"},
+        partition_by=["city"],
+    )
     database = Database(kafka.bootstrap_servers, topic)
     for customer in range(CUSTOMERS):
         database.put(customer, "Bonn")
@@ -137,22 +138,8 @@ def test_a_table_follows_a_source_that_gains_a_column(
 ) -> None:
     """With a stream of few lines; what came in the new column at first is in the rescue column until its next event."""
     topic, table = new_topic(2), f"{tmp_path}/customers"
-    stream = {
-        "app_id": "customers",
-        "topics": [topic],
-        "table": table,
-        "columns": "from_records",
-        "load": "merge",
-        "merge": {"keys": ["id"]},
-    }
-    settings = {
-        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-        "stage": {"url": f"{tmp_path}/stage"},
-        "writer": {"group_id": topic, "http": None},
-        "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-        "streams": [stream],
-    }
-    config, database = programs.config(settings), Database(kafka.bootstrap_servers, topic)
+    config = config_of(programs, kafka, tmp_path, topic, columns="from_records", merge={"keys": ["id"]})
+    database = Database(kafka.bootstrap_servers, topic)
     for customer in range(6):
         database.put(customer, "Bonn")
     load(programs, config, database, spark)
@@ -185,24 +172,9 @@ def test_a_table_follows_canal_s_messages_of_several_rows(
 ) -> None:
     """Keys that move, a message of which the table takes only some rows, and a table that is emptied."""
     topic, table = new_topic(1), f"{tmp_path}/customers"
-    stream = {
-        "app_id": "customers",
-        "topics": [topic],
-        "table": table,
-        "columns": "id BIGINT, city STRING",
-        "envelope": "canal",
-        "load": "merge",
-        "merge": {"keys": ["id"], "truncates": "apply"},
-    }
-    config = programs.config(
-        {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
-            "writer": {"group_id": topic, "http": None},
-            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
-            "streams": [stream],
-        }
-    )
+    merge = {"keys": ["id"], "truncates": "apply"}
+    columns = "id BIGINT, city STRING"
+    config = config_of(programs, kafka, tmp_path, topic, columns=columns, envelope="canal", merge=merge)
     database = Database(kafka.bootstrap_servers, topic)
 
     def send(*messages: str) -> None:
