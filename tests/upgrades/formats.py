@@ -17,6 +17,8 @@ import pyarrow as pa
 from common.schema import parse_ddl
 from common.schema.spark_json import schema_to_json
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.agreed_columns import AgreedColumns
+from common.stage.appeared_routes import AppearedRoutes
 from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
 from common.stage.changelogs import TopicChanges
 from common.stage.evolved import Evolved
@@ -24,6 +26,7 @@ from common.stage.idle import IdleFact, facts_to_bytes, idle_path
 from common.stage.leases import LeaseRecord
 from common.stage.markers import Manifest, MarkerName, Origin, StagedFile, StagedTable, TableKind, manifest_to_bytes
 from common.stage.merged import InputEnd
+from common.stage.paused import Pause, StreamPart
 from common.stage.replacements import (
     Replacement,
     ReplacementFile,
@@ -122,7 +125,28 @@ REPLACEMENTS = {
     "replacement-2": replace(REPLACEMENT, filtered=(SPAN,)),
     "replacement-3": replace(REPLACEMENT, only=(Span(SPAN.start, Position(42)), Span(Position(43), SPAN.end))),
 }
-BEGINNING = ChainOrigin(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg")
+ORIGINS = {
+    "beginning": ChainOrigin(Position(42), 1, "Eddh3wAYTZe2G9YzpZn4lg"),
+    "origin-2": ChainOrigin(
+        Position(42),
+        1,
+        "Eddh3wAYTZe2G9YzpZn4lg",
+        ("outbox/orders/0/00000000000000000007-1-0b4a5dbe-8d61-4bb7-9e0e-2f8f0b0e3c11.records",),
+        BEFORE.with_changes(IN_TOPIC),
+    ),
+}
+AGREED = AgreedColumns(
+    "orders",
+    3,
+    parse_ddl("id BIGINT, sent TIMESTAMP"),
+    "from_records",
+    MADE_MS,
+    {"sent": "epoch_us"},
+    (7, "0c0f7a0e-6b1f-4a57-9f0e-9d0d7f0b6a11"),
+    "debezium",
+)
+APPEARED = AppearedRoutes("orders", 2, ("click", "View"))
+PAUSE = Pause("orders", StreamPart.LOADING, MADE_MS, "ada", "the table is being rebuilt")
 FACTS = (IdleFact(SOURCE, Position(44), MADE_MS, 0),)
 LEASE = LeaseRecord("host-1", released=False, lease_s=15.0, created_ms=MADE_MS)
 GAINED = Evolved("orders", 2, parse_ddl("note STRING"))
@@ -174,10 +198,13 @@ def written() -> dict[str, tuple[str, bytes]]:
     return {
         **{name: (NAME.path, manifest_to_bytes(SOURCE, manifest)) for name, manifest in MARKERS.items()},
         **{name: (REQUEST.path, replacement_to_bytes(REQUEST, found)) for name, found in REPLACEMENTS.items()},
-        "beginning": (origin_path(SOURCE), origin_to_bytes(BEGINNING)),
+        **{name: (origin_path(SOURCE), origin_to_bytes(found)) for name, found in ORIGINS.items()},
         "idle": (idle_path("writer-1"), facts_to_bytes(FACTS)),
         "lease": ("lease", LEASE.to_bytes()),
         "columns": (GAINED.path, GAINED.to_bytes()),
+        "agreed-columns": (AGREED.path, AGREED.to_bytes()),
+        "routes": (APPEARED.path, APPEARED.to_bytes()),
+        "pause": (PAUSE.path, PAUSE.to_bytes()),
         "answer": (ANSWER.path, ANSWER.to_bytes()),
         "commit": ("user metadata", COMMIT.to_json().encode()),
     }

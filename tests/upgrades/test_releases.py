@@ -7,19 +7,24 @@ does not know, and refuses a version that it does not know; so within one versio
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import NewerFormatError, StateError
-from common.stage import markers, replacements
+from common.stage import agreed_columns, appeared_routes, chain_origins, markers, replacements
+from common.stage.agreed_columns import AgreedColumns
+from common.stage.appeared_routes import AppearedRoutes
 from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.evolved import Evolved
 from common.stage.idle import facts_from_bytes, idle_path
 from common.stage.leases import LeaseRecord
 from common.stage.markers import manifest_from_bytes
+from common.stage.paused import pause_of
 from common.stage.replacements import replacement_from_bytes
 from common.stage.resolutions import Resolution
+from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.topologies.stores.changes import Changes
@@ -28,26 +33,35 @@ from tests.upgrades import formats
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
 FILES = sorted(formats.FILES.glob("*/*.json"))
 BINARY = sorted(path for path in formats.FILES.glob("*/*") if path.suffix in {".changes", ".snapshot", ".outbox"})
 WRITTEN = formats.written()
 
 
-def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each format
+def read(name: str, data: bytes) -> object:  # noqa: C901, PLR0911 - one for each format
     if name in formats.MARKERS:
         return manifest_from_bytes(formats.NAME, data)
     if name in formats.REPLACEMENTS:
         return replacement_from_bytes(formats.REQUEST, data)
+    if name in formats.ORIGINS:
+        return origin_from_bytes(origin_path(formats.SOURCE), data)
     match name:
-        case "beginning":
-            return origin_from_bytes(origin_path(formats.SOURCE), data)
         case "idle":
             return facts_from_bytes(idle_path("writer-1"), data)[0]
         case "lease":
             return LeaseRecord.from_bytes(data, 1.0)
         case "columns":
             return Evolved.from_bytes(formats.GAINED.path, formats.GAINED.version, data)
+        case "agreed-columns":
+            return AgreedColumns.from_bytes(formats.AGREED.path, formats.AGREED.version, data)
+        case "routes":
+            return AppearedRoutes.from_bytes(formats.APPEARED.path, formats.APPEARED.version, data)
+        case "pause":
+            store = FsspecStore(f"memory://{uuid.uuid4().hex}", {})
+            store.create(formats.PAUSE.path, data)
+            return pause_of(store, formats.PAUSE.part, formats.PAUSE.app_id)
         case "answer":
             return Resolution.from_bytes(formats.ANSWER.path, data)
         case _:
@@ -57,10 +71,13 @@ def read(name: str, data: bytes) -> object:  # noqa: PLR0911 - one for each form
 EXPECTED: dict[str, object] = {
     **formats.MARKERS,
     **formats.REPLACEMENTS,
-    "beginning": formats.BEGINNING,
+    **formats.ORIGINS,
     "idle": formats.FACTS,
     "lease": formats.LEASE,
     "columns": formats.GAINED,
+    "agreed-columns": formats.AGREED,
+    "routes": formats.APPEARED,
+    "pause": formats.PAUSE,
     "answer": formats.ANSWER,
     "commit": formats.COMMIT,
 }
@@ -130,12 +147,22 @@ def test_each_format_goes_round(name: str) -> None:
     assert read(name, WRITTEN[name][1]) == EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", [*formats.MARKERS, *formats.REPLACEMENTS])
+READERS: dict[str, ModuleType] = {
+    **dict.fromkeys(formats.MARKERS, markers),
+    **dict.fromkeys(formats.REPLACEMENTS, replacements),
+    **dict.fromkeys(formats.ORIGINS, chain_origins),
+    "agreed-columns": agreed_columns,
+    "routes": appeared_routes,
+}
+"""The module that reads a format, and knows its highest version."""
+
+
+@pytest.mark.parametrize("name", READERS)
 def test_a_reader_that_knows_only_lower_versions_refuses_by_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = WRITTEN[name][1]
     version = json.loads(data)["version"]
-    assert name.endswith(f"-{version}")
-    monkeypatch.setattr(markers if name in formats.MARKERS else replacements, "VERSION", version - 1)
+    assert name.endswith(f"-{version}") or version == 1
+    monkeypatch.setattr(READERS[name], "VERSION", version - 1)
     with pytest.raises(NewerFormatError, match=f"has format version {version}; this program reads up to {version - 1}"):
         read(name, data)
 
