@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from structlog import get_logger
 
@@ -36,6 +36,22 @@ if TYPE_CHECKING:
 _A_MOMENT_S = 1.0
 
 
+class RunningAttempt(Protocol):
+    """An attempt to use the stage in the background, such as a thread."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+
+    def join(self, timeout: float) -> None:
+        """Wait until it has ended, up to so many seconds."""
+
+
+def _in_thread(run: Callable[[], None]) -> RunningAttempt:
+    thread = threading.Thread(target=run, name="route-book", daemon=True)
+    thread.start()
+    return thread
+
+
 class RouteBook:
     """A `stage_writer.shape.route.AppearingRoutes`."""
 
@@ -47,15 +63,17 @@ class RouteBook:
         log: FilteringBoundLogger,
         *,
         preview: bool = False,
+        start: Callable[[Callable[[], None]], RunningAttempt] = _in_thread,
     ) -> None:
-        """In a ``preview`` the stage is read, and routes appear only here."""
+        """``start`` runs an attempt. In a ``preview`` the stage is read, and routes appear only here."""
         self._preview = preview
+        self._start = start
         self._stream = stream
         self._open_stage = open_stage
         self._clock = clock
         self._log = log.bind(app_id=stream.app_id)
         self._known = AppearedRoutes(stream.app_id)
-        self._asking: threading.Thread | None = None
+        self._asking: RunningAttempt | None = None
         self._ask_at_s = 0.0
         self._backoff = Backoff()
         self.away: KafkaDeltaExpressError | None = None
@@ -113,11 +131,10 @@ class RouteBook:
         self._known = agree_on(self._open_stage(), app_id, wanted, limit)
         self._log.info("tables appear", routes=[one for one in self._known.routes if one not in before.routes])
 
-    def _begin(self, wanted: Collection[str]) -> threading.Thread | None:
+    def _begin(self, wanted: Collection[str]) -> RunningAttempt | None:
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
             return None
-        self._asking = threading.Thread(target=self._ask, args=(tuple(wanted),), name="route-book", daemon=True)
-        self._asking.start()
+        self._asking = self._start(partial(self._ask, tuple(wanted)))
         return self._asking
 
     def _ask(self, wanted: Collection[str]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.ports import StateStore
     from tests.simulation.world import World
 
@@ -95,7 +96,7 @@ class PlainConverter:
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
 
-    def waits(self, batch: MessageBatch) -> Away | None:
+    def waits(self, batch: MessageBatch) -> Dependency | None:
         """Every message needs the registry, and any of them may be the one with a schema that nobody knows yet."""
         return Away(self._registry) if len(batch) and self._registry.is_away(anew=True) else None
 
@@ -111,6 +112,16 @@ class PlainConverter:
     def is_row(self, value: bytes | None) -> bool:
         """Whether it goes to the stream's own table."""
         return value == GOOD
+
+    def is_dead(self, value: bytes | None) -> bool:
+        """Whether it is a dead letter."""
+        return value == BAD
+
+    def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
+        """The other tables that some of these go to, and which."""
+        for value, table in self.routed.items():
+            if value in values:
+                yield table, partial(eq, value)
 
     def fields(self, value: bytes) -> dict[str, object]:  # noqa: ARG002 - for worlds with more
         """The columns of a record beside Kafka's."""
@@ -138,11 +149,9 @@ class PlainConverter:
             return pa.Table.from_pylist(found, schema=table.arrow_schema)
 
         own, dead_letters = self.formats
-        tables = (rows(self.is_row, own), rows(partial(eq, BAD), dead_letters))
-        routed = tuple(
-            (table, rows(partial(eq, value), table)) for value, table in self.routed.items() if value in values
-        )
-        dead = {"not_exact": values.count(BAD)}
+        routed = tuple((table, rows(wanted, table)) for table, wanted in self.others(values))
+        tables = (rows(self.is_row, own), rows(self.is_dead, dead_letters))
+        dead = {"not_exact": len(tables[1])}
         return StagedRows(
             batch.end, len(batch), self.tombstones(values), dead, batch.timestamp_bounds_ms(), tables, routed=routed
         )

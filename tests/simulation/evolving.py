@@ -85,7 +85,8 @@ class EvolvingConverter(PlainConverter):
 
     def _convert(self, batch: MessageBatch) -> StagedRows:
         staged = super()._convert(batch)
-        texts = staged.rows[0][self.stream.rescue_column].drop_null().to_pylist()
+        tables = (staged.rows[0], *(rows for _, rows in staged.routed))
+        texts = [text for rows in tables for text in rows[self.stream.rescue_column].drop_null().to_pylist()]
         return replace(staged, offered=self._offers.of(texts))
 
 

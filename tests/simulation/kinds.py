@@ -238,7 +238,7 @@ class Evolving(Kind):
     """Records that gain fields."""
 
     settings = settings_of(unknown_fields="evolve")
-    values = (GOOD, *GAINING, *GAINING, BAD, None)
+    values: tuple[bytes | None, ...] = (GOOD, *GAINING, *GAINING, BAD, None)
     makes_columns = True
 
     def __init__(self, around: Around) -> None:
@@ -258,7 +258,8 @@ class Evolving(Kind):
             for record in log
             if record.value is not None and record.value != BAD
         }
-        return self._book.problems(TABLE, self.log.tables.get(TABLE), sent)
+        for url in self.stream.row_tables:
+            yield from self._book.problems(url, self.log.tables.get(url), sent)
 
 
 class Keyed(Kind):

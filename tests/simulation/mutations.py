@@ -54,7 +54,7 @@ from stage_writer.tasks import kept
 from stage_writer.tasks import topology as tasks_topology
 from stage_writer.tasks.topology import TopologyConverter
 from stage_writer.topologies.stores.disk import DiskBackend
-from tests.simulation import hostile_mutations, operators
+from tests.simulation import appearing_mutations, hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
 from tests.simulation import origin_mutations as origins
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
@@ -721,6 +721,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
         for rule, breaking, surroundings in hostile_mutations.RULES
     ),
+    *(Mutation(rule, breaking, chances, Worlds.APPEARING) for rule, breaking, chances in appearing_mutations.RULES),
 )
 
 RARE: tuple[Mutation, ...] = tuple(

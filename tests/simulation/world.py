@@ -215,6 +215,8 @@ LATE_COMMITS = Chances(commit_stall=0.4)
 SIGNS_LOST = Chances(sign_lost=0.9)
 """A control topic that nobody can rely on."""
 REGISTRY_AWAY = Chances(registry=0.05)
+STALLS = Chances(stall=0.2)
+"""Requests that take their time, so that others come between them."""
 BROKEN_TABLES = Chances(broken_table=0.03, foreign=0.0)
 """Of several tables one does not work, most of the time."""
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)

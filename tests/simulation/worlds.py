@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tests.simulation.appearing import Appearing
 from tests.simulation.backfilled import Backfilled
 from tests.simulation.changelog import InTopic
 from tests.simulation.changes import Changes
@@ -52,6 +53,8 @@ class Worlds(StrEnum):
     """Plain records, and clean-ups, VACUUMs, RESTOREs, retention, long outages, torn objects and more around them."""
     BACKFILLED = "backfilled"
     """Streams that start at the end of their topics, and operators who want what lies before it after all."""
+    APPEARING = "appearing"
+    """Tables that appear with the values of `route`, up to a limit that all writers agree on."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
@@ -77,6 +80,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.TOLD: Told,
     Worlds.HOSTILE: Hostile,
     Worlds.BACKFILLED: Backfilled,
+    Worlds.APPEARING: Appearing,
 }
 
 

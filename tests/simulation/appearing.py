@@ -1,0 +1,227 @@
+"""Worlds whose tables appear with the values of `route`: their converter, and what must hold of the routes.
+
+Every writer has the real `RouteBook`, whose agreement with the others is in the stage. In some of these worlds records
+gain fields too.
+
+Rules:
+
+1. A version of the agreement is never written over. It has the routes of the one before it, in their order, not more
+   than `route_limit`, and no two that differ in case only.
+2. A marker names no table of a route that is not agreed on, and a loader knows each that a marker names.
+3. In the end a record is in the table of its route if that was agreed on, and a dead letter if not: for all writers
+   alike, whenever they looked.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.schema.evolution import NO_COLUMNS
+from common.settings.appearing import with_routes
+from common.settings.route_template import table_of
+from common.stage.appeared_routes import ROUTES, AppearedRoutes
+from common.stage.markers import marker_from_bytes
+from common.stage.versions import versions_folder
+from common.tables.urls import comparable
+from stage_writer.stage.route_book import RouteBook
+from tests.simulation.converter import BAD, GOOD
+from tests.simulation.evolving import GAINING, EvolvingConverter
+from tests.simulation.invariants import Objects, StageInvariants
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Evolving, settings_of
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import SILENT, Crash, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from delta_loader.load.report import StreamReport
+    from delta_loader.service import LoaderService
+    from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.dependency import Dependency
+    from stage_writer.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.ports import Converter
+    from tests.simulation.converter import Registry
+    from tests.simulation.kinds import Around, Loads, Wanted
+    from tests.simulation.world import Process, World
+
+TEMPLATE, LIMIT = "memory://by/{route}", 6
+NAMES = (*"abcDefghi", "A", "d", "no/name")
+"""More than the limit, some of one name but for its case, and one that is no name."""
+
+
+def route_of(value: bytes | None) -> str | None:
+    """The route of a record; null for most."""
+    found = None if value in (None, BAD) else json.loads(value or b"").get("n")
+    return None if found in (None, 1) else NAMES[found - 2]
+
+
+def _value(name: str, more: bytes = b"") -> bytes:
+    return b'{"n": %d%b}' % (NAMES.index(name) + 2, more)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A `stage_writer.stage.route_book.RunningAttempt`: a strand of the writer's process."""
+
+    world: World
+    is_over: bool = False
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self.is_over
+
+    def join(self, timeout: float) -> None:
+        """Wait for its end."""
+        until_ms = self.world.now_ms + timeout * 1000
+        while not self.is_over and self.world.now_ms < until_ms:
+            self.world.sleep_s(0.05)
+
+
+class AppearingConverter(EvolvingConverter):
+    """What a stream with `route_table` does with the records of these worlds."""
+
+    def __init__(self, stream: Stream, registry: Registry, book: RouteBook, gained: StructType = NO_COLUMNS) -> None:
+        super().__init__(stream, registry, gained)
+        self._book = book
+
+    def at(self, gained: StructType) -> AppearingConverter:
+        """With more columns."""
+        return AppearingConverter(self.stream, self._registry, self._book, gained)
+
+    def waits(self, batch: MessageBatch) -> Dependency | None:
+        """For the registry, and for the tables of routes."""
+        return super().waits(batch) or self._book.waits(_routes(batch))
+
+    def is_row(self, value: bytes | None) -> bool:
+        """Whether it goes to the stream's own table."""
+        return value not in (None, BAD) and route_of(value) is None
+
+    def is_dead(self, value: bytes | None) -> bool:
+        """Whether it cannot be read, or its route can have no table."""
+        route = route_of(value)
+        return value == BAD or (route is not None and route not in self._book.names)
+
+    def others(self, values: Sequence[bytes | None]) -> Iterator[tuple[TableFormat, Callable[[bytes | None], bool]]]:
+        """The tables that have appeared."""
+        for route in sorted({route for value in values if (route := route_of(value)) in self._book.names}):
+            table = replace(self.formats[0], url=table_of(TEMPLATE, route))
+            yield table, lambda value, route=route: route_of(value) == route  # type: ignore[misc]
+
+    def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
+        """With the fields of a route's table too."""
+        routed = value is not None and route_of(value) in self._book.names
+        return super().row(batch, index, value) | (self.fields(value) if routed and value is not None else {})
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        self._book.settle(_routes(batch))
+        return super()._convert(batch)
+
+
+def _routes(batch: MessageBatch) -> list[str]:
+    return sorted({route for value in batch.values.to_pylist() if (route := route_of(value)) is not None})
+
+
+@dataclass(slots=True, kw_only=True)
+class RouteInvariants(StageInvariants):
+    """Those of any stage, and rules 1 and 2."""
+
+    agreed: AppearedRoutes = field(default_factory=lambda: AppearedRoutes("orders"))
+
+    def put(self, objects: Objects, path: str, data: bytes) -> None:
+        """An object is about to be written."""
+        super(RouteInvariants, self).put(objects, path, data)
+        if path.startswith(f"{self.stage}/{versions_folder(ROUTES, self.stream.app_id)}"):
+            self._agree(objects, path, data)
+        name = self._name(path)
+        if name is None or marker_from_bytes(name, data).manifest is None:
+            return
+        known = {comparable(url) for url in with_routes(self.stream, self.agreed.routes).tables}
+        for table in marker_from_bytes(name, data).tables:
+            if comparable(table.url) not in known:
+                self.problems.append(f"{name.path} names {table.url}, and its route is not agreed on (rule 2)")
+
+    def _agree(self, objects: Objects, path: str, data: bytes) -> None:
+        before, after = self.agreed, AppearedRoutes.from_bytes(path, int(path[-25:-5]), data)
+        if objects.get(path, (data, 0))[0] != data:
+            self.problems.append(f"{path} is written over with other routes (rule 1)")
+        if after.version != before.version + 1 or after.routes[: len(before.routes)] != before.routes:
+            if path not in objects:
+                self.problems.append(f"{path} has {after.routes} after {before.routes} (rule 1)")
+            return
+        if len(after.routes) > LIMIT or len({route.casefold() for route in after.routes}) < len(after.routes):
+            self.problems.append(f"{path} has the routes {after.routes} (rule 1)")
+        self.agreed = after
+
+
+class Appearing(Evolving):
+    """Tables that appear with the values of `route`."""
+
+    settings = settings_of(unknown_fields="evolve", route="CAST(n AS VARCHAR)", route_table=TEMPLATE, route_limit=LIMIT)
+    values = (GOOD, BAD, None, *map(_value, NAMES), *map(_value, NAMES))
+
+    def __init__(self, around: Around) -> None:
+        self._routes = RouteInvariants(STAGE, self.settings.streams[0], lambda: self.log.tables)
+        super().__init__(around)
+        if around.world.rng.random() < 0.5:
+            self.values += (*GAINING, _value("a", b', "x": 5'), _value("b", b', "x": 2.5'), _value("e", b', "y": "z"'))
+        self._unknown: list[str] = []
+
+    @property
+    def stream(self) -> Stream:
+        """With the routes that have appeared, as operators know it."""
+        (stream,) = self.settings.streams
+        return with_routes(stream, self._routes.agreed.routes)
+
+    def invariants(self) -> StageInvariants:
+        """Those of routes too."""
+        return self._routes
+
+    def converter(self, process: Process) -> Converter:
+        """One with a book of its own."""
+        world, (stream,) = self.around.world, self.settings.streams
+        store = SimulatedStore(world, self.around.bucket, STAGE)
+
+        def start(run: Callable[[], None]) -> Attempt:
+            attempt = Attempt(world)
+
+            def until_it_ends() -> None:
+                try:
+                    run()
+                except Crash:
+                    return
+                attempt.is_over = True
+
+            world.spawn(process, until_it_ends)
+            return attempt
+
+        book = RouteBook(stream, lambda: store, WorldClock(world, process), SILENT, start=start)
+        return AppearingConverter(stream, self.registry, book)
+
+    def loads(self, service: LoaderService, store: SimulatedStore) -> Loads:
+        """No marker names a table that the loader does not know (rule 2)."""
+        loads = super().loads(service, store)
+
+        def run(stop: Callable[[], bool]) -> Sequence[StreamReport]:
+            reports = loads(stop)
+            held = [one for report in reports for one in report.held.values() if one.reason == "unreadable_marker"]
+            self._unknown += [f"a loader does not know what it reads: {one.problem}" for one in held]
+            return reports
+
+        return run
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """A row in the table of its route, or a dead letter (rule 3)."""
+        if value is None:
+            return ({},)
+        route = route_of(value)
+        place = TABLE if route is None else table_of(TEMPLATE, route)
+        is_dead = value == BAD or (route is not None and route not in self._routes.agreed.routes)
+        return ({DEAD_LETTERS if is_dead else place: 1},)
+
+    def problems(self) -> Iterable[str]:
+        """What a loader did not know, and values that are not as they were sent."""
+        return (*self._unknown, *super().problems())

@@ -1,0 +1,118 @@
+"""Rules of tables that appear, each broken on purpose (see mutations.py)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from common.stage import appeared_routes
+from common.stage.appeared_routes import AppearedRoutes
+from delta_loader.load.context import LoadContext
+from delta_loader.stage.reading import Stage
+from stage_writer.stage import route_book
+from stage_writer.stage.route_book import RouteBook
+from tests.simulation.world import STALLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from common.ports import ObjectStore
+    from common.settings import Stream
+    from tests.simulation.world import Chances
+
+
+def the_agreement_is_not_exclusive() -> AbstractContextManager[object]:
+    """Who comes later writes over what the other one has."""
+
+    def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+        more = appeared_routes.appeared(store, app_id).with_more(wanted, limit)
+        store.write(more.path, more.to_bytes())
+        return more
+
+    return patch.object(route_book, "agree_on", agree_on)
+
+
+def each_writer_has_a_limit_of_its_own() -> AbstractContextManager[object]:
+    """A writer counts the tables that it has added, and not those of others."""
+    with_more = AppearedRoutes.with_more
+
+    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+        return with_more(self, wanted, limit + len(self.routes))
+
+    return patch.object(AppearedRoutes, "with_more", more)
+
+
+def rows_come_before_the_agreement() -> AbstractContextManager[object]:
+    """A table is used at once, and agreed on with the next one."""
+    agree = RouteBook._agree
+
+    def later(self: RouteBook, wanted: Collection[str]) -> None:
+        before = self._known
+        if before.routes:
+            agree(self, before.routes)
+        self._known = self._known.with_more(wanted, self._stream.route_limit)
+
+    return patch.object(RouteBook, "_agree", later)
+
+
+def a_writer_decides_by_what_it_knows() -> AbstractContextManager[object]:
+    """A new route has no table once the writer knows of some."""
+    refusal = RouteBook._refusal
+
+    def early(self: RouteBook, known: AppearedRoutes, route: str) -> str:
+        return refusal(self, known, route) or ("" if len(known.routes) < 2 or route in known.routes else "too late")
+
+    return patch.object(RouteBook, "_refusal", early)
+
+
+def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
+    """As if every store and catalog told them apart."""
+
+    def more(self: AppearedRoutes, wanted: Iterable[str], limit: int) -> AppearedRoutes:
+        found = [*self.routes, *(route for route in sorted(wanted) if route not in self.routes)][:limit]
+        if len(found) == len(self.routes):
+            return self
+        return replace(self, version=self.version + 1, routes=tuple(found))
+
+    return patch.object(AppearedRoutes, "with_more", more)
+
+
+def a_loader_reads_the_tables_first() -> AbstractContextManager[object]:
+    """And not again once it has listed the markers."""
+    observe = LoadContext.observe
+
+    @contextmanager
+    def broken() -> Iterator[None]:
+        def observed(self: LoadContext) -> bool:
+            with patch.object(Stage, "appeared", lambda _self, stream: stream):
+                return observe(self)
+
+        with patch.object(LoadContext, "observe", observed):
+            yield
+
+    return broken()
+
+
+def a_loader_reads_the_tables_once() -> AbstractContextManager[object]:
+    """When it has started."""
+    appeared = Stage.appeared
+
+    def first(self: Stage, stream: Stream) -> Stream:
+        known: dict[str, Stream] = self.__dict__.setdefault("known", {})
+        return known.setdefault(stream.app_id, appeared(self, stream))
+
+    return patch.object(Stage, "appeared", first)
+
+
+RULES: tuple[tuple[str, Callable[[], AbstractContextManager[object]], Chances | None], ...] = (
+    ("routes are agreed on exclusively", the_agreement_is_not_exclusive, STALLS),
+    ("the limit of tables is one for all writers", each_writer_has_a_limit_of_its_own, None),
+    ("a table is agreed on before its rows are staged", rows_come_before_the_agreement, None),
+    ("all writers decide alike about a route", a_writer_decides_by_what_it_knows, None),
+    ("of names that differ in case one has a table", names_that_differ_in_case_have_tables, None),
+    ("a loader reads the tables after the markers", a_loader_reads_the_tables_first, None),
+    ("a loader sees tables that appear", a_loader_reads_the_tables_once, None),
+)
