@@ -245,7 +245,7 @@ LOADER_CONTROL_MESSAGES = _counter(
     "Messages of the control topic: of writers about streams of this loader (`news`), and `other` ones.",
 )
 LOADER_RUN_SECONDS = _histogram("delta_loader_run_seconds", (), "One run over all streams.", _SECONDS)
-LOADER_AT_IT = _gauge(
+LOADER_UNFINISHED = _gauge(
     "delta_loader_unfinished_streams",
     (),
     "Streams whose load went on when the run ended: they have much to load, or a commit hangs.",

@@ -100,11 +100,11 @@ class StreamTurn(Protocol):
 class Hurries(Protocol):
     """Called while a pass waits for streams whose turns run."""
 
-    def __call__(self, at_it: frozenset[str], /) -> bool:
+    def __call__(self, unfinished: frozenset[str], /) -> bool:
         """Whether another pass is due for a stream other than these."""
 
 
-def never(_at_it: frozenset[str], /) -> bool:
+def never(_unfinished: frozenset[str], /) -> bool:
     """`Hurries` for a pass that is never interrupted."""
     return False
 

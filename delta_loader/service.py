@@ -44,11 +44,11 @@ STUCK_REMEDY = (
     f"`delta-loader check {CONFIG}` says whether the store of its table answers; if it does, restart this loader: "
     "nothing is loaded twice, and nothing is lost"
 )
-_STILL_AT_IT_S = 30.0
+_UNFINISHED_LOG_S = 30.0
 
 
 @dataclass(slots=True)
-class _AtIt:
+class _Unfinished:
     """A stream whose turn is running or waiting for its next slice."""
 
     report: StreamReport
@@ -97,7 +97,7 @@ class LoaderService:
         self._problems: dict[str, str] = {}
         self._passes = 0
         self._looked: Looked = {}
-        self._at_it: dict[str, _AtIt] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
         self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
         self.book = LoadStats(stream.app_id for stream in streams)
         self._passing = False
@@ -134,8 +134,8 @@ class LoaderService:
         turn = _Turn(self._load, stop, self._progress)
         among = self._streams if app_ids is None else app_ids
         wanted = tuple(app_id for app_id in self._streams if app_id in among and self._ports.may_load(app_id))
-        at_it = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
-        reports = [report for report in self._ended(at_it) if not report.is_look]
+        unfinished = self._ports.turns(turn, wanted, to_the_end=to_the_end, hurries=hurries)
+        reports = [report for report in self._ended(unfinished) if not report.is_look]
         self._passes += 1
         self._ports.metrics.set(catalogue.LOADER_LOADING, 0)
         self._passing = False
@@ -145,7 +145,7 @@ class LoaderService:
 
     def collect(self) -> list[StreamReport]:
         """Reports of streams of earlier passes that have ended since the last call."""
-        if not self._at_it:
+        if not self._unfinished:
             return []
         reports = self._ended(self._ports.turns(_Turn(self._load, lambda: True, self._progress), ()))
         loads = [report for report in reports if not report.is_look]
@@ -153,15 +153,15 @@ class LoaderService:
             self._update_streams(loads)
         return loads
 
-    def _ended(self, at_it: frozenset[str]) -> list[StreamReport]:
-        ended = [app_id for app_id in self._streams if app_id in self._at_it and app_id not in at_it]
-        reports = [self._at_it.pop(app_id).report for app_id in ended]
+    def _ended(self, unfinished: frozenset[str]) -> list[StreamReport]:
+        ended = [app_id for app_id in self._streams if app_id in self._unfinished and app_id not in unfinished]
+        reports = [self._unfinished.pop(app_id).report for app_id in ended]
         self.book.passed(reports)
         return reports
 
     def _progress(self, app_id: str) -> int:
-        at_it = self._at_it.get(app_id)
-        return 0 if at_it is None else at_it.report.progress
+        unfinished = self._unfinished.get(app_id)
+        return 0 if unfinished is None else unfinished.report.progress
 
     def _load(self, app_id: str, stop: Callable[[], bool]) -> None:
         """Run one turn of a stream, or another slice of one."""
@@ -172,7 +172,7 @@ class LoaderService:
 
     def _begin(self, app_id: str) -> StreamReport:
         now_s = self._ports.clock.monotonic_s()
-        return self._at_it.setdefault(app_id, _AtIt(StreamReport(app_id), now_s, logged_s=now_s)).report
+        return self._unfinished.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, logged_s=now_s)).report
 
     def look(self, app_ids: Collection[str]) -> None:
         """Inspect streams that another loader loads; `collect` returns what was found.
@@ -180,9 +180,11 @@ class LoaderService:
         A standby thus knows how far they are, and a later load does not start with a first read. Each stream has a
         thread, as for a load, and waits for no other.
         """
-        wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._at_it)
+        wanted = tuple(app_id for app_id in self._streams if app_id in app_ids and app_id not in self._unfinished)
         if wanted:
-            self._ports.turns(_Turn(self._look, lambda: False, self._progress), wanted, hurries=lambda _at_it: True)
+            self._ports.turns(
+                _Turn(self._look, lambda: False, self._progress), wanted, hurries=lambda _unfinished: True
+            )
 
     def _look(self, app_id: str, _stop: Callable[[], bool]) -> None:
         report = self._begin(app_id)
@@ -223,15 +225,15 @@ class LoaderService:
         """Streams that hang, and for how long."""
         now_s = self._ports.clock.monotonic_s()
         return tuple(
-            f"stream {app_id} has come no further for {now_s - at_it.since_s:.0f} s"
-            for app_id, at_it in self._at_it.copy().items()
-            if now_s - at_it.since_s > STUCK_S and at_it.report.progress == at_it.progress
+            f"stream {app_id} has made no progress for {now_s - unfinished.since_s:.0f} s"
+            for app_id, unfinished in self._unfinished.copy().items()
+            if now_s - unfinished.since_s > STUCK_S and unfinished.report.progress == unfinished.progress
         )
 
     @property
     def is_loading(self) -> bool:
         """Whether a pass is in progress, or a stream of an earlier one."""
-        return self._passing or bool(self._at_it)
+        return self._passing or bool(self._unfinished)
 
     @property
     def ready(self) -> bool:
@@ -292,16 +294,16 @@ class LoaderService:
     def _log_long_loads(self) -> None:
         """Report the streams whose turns continue while others have their next pass."""
         now_s = self._ports.clock.monotonic_s()
-        self._ports.metrics.set(catalogue.LOADER_AT_IT, len(self._at_it))
-        for app_id, at_it in self._at_it.copy().items():
-            if at_it.report.progress != at_it.progress:
-                at_it.progress, at_it.since_s = at_it.report.progress, now_s
-            if now_s - at_it.logged_s < _STILL_AT_IT_S:
+        self._ports.metrics.set(catalogue.LOADER_UNFINISHED, len(self._unfinished))
+        for app_id, unfinished in self._unfinished.copy().items():
+            if unfinished.report.progress != unfinished.progress:
+                unfinished.progress, unfinished.since_s = unfinished.report.progress, now_s
+            if now_s - unfinished.logged_s < _UNFINISHED_LOG_S:
                 continue
-            at_it.logged_s = now_s
+            unfinished.logged_s = now_s
             self._ports.log.warning(
-                "stream is still at it",
+                "load still running",
                 app_id=app_id,
-                commits=at_it.report.commits,
-                seconds_since_progress=round(now_s - at_it.since_s),
+                commits=unfinished.report.commits,
+                seconds_since_progress=round(now_s - unfinished.since_s),
             )

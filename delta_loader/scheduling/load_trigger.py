@@ -171,12 +171,14 @@ class LoadTrigger:
                 failed = report.failure is not None
                 self._paces[report.app_id] = self._paces[report.app_id].ended(now_s, failed=failed)
 
-    def hurries(self, at_it: frozenset[str]) -> bool:
+    def hurries(self, unfinished: frozenset[str]) -> bool:
         """Whether a stream other than these is due, by a notification or by a schedule of its own (rule 3)."""
-        if self._due_now() - at_it:
+        if self._due_now() - unfinished:
             return True
         now_s = self._clock.monotonic_s()
-        return len(self._tables) > 1 and any(table.app_ids - at_it for table in self._tables if now_s >= table.due_s)
+        return len(self._tables) > 1 and any(
+            table.app_ids - unfinished for table in self._tables if now_s >= table.due_s
+        )
 
     def give_up(self) -> None:
         """Answer the waiting requests without a load: the loader stops, or has lost its lease."""

@@ -87,16 +87,16 @@ class StreamScheduler:
         self._want(turn, app_ids)
         while True:
             with self._changed:
-                at_it = frozenset(self._turns)
+                unfinished = frozenset(self._turns)
                 if self._is_over(app_ids, to_the_end=to_the_end):
-                    return at_it
+                    return unfinished
                 self._lend()
                 self._staff()
                 self._changed.notify_all()
                 self._changed.wait(min(_LOOK_S, self._patience_s))
-                at_it = frozenset(self._turns)
-            if hurries(at_it):  # may ask a store, so without the lock
-                return at_it
+                unfinished = frozenset(self._turns)
+            if hurries(unfinished):  # may ask a store, so without the lock
+                return unfinished
 
     def _want(self, turn: StreamTurn, app_ids: Sequence[str]) -> None:
         with self._changed:
@@ -125,10 +125,10 @@ class StreamScheduler:
 
     def _is_over(self, app_ids: Sequence[str], *, to_the_end: bool) -> bool:
         late_s = self._now_s() - self._patience_s
-        at_it = [app_id for app_id in app_ids if app_id in self._turns]
+        unfinished = [app_id for app_id in app_ids if app_id in self._turns]
         if to_the_end:
-            return not at_it
-        return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in at_it)
+            return not unfinished
+        return all(self._since_s.get(app_id, late_s + 1) <= late_s for app_id in unfinished)
 
     def _lend(self) -> None:
         """Free the slots of turns that hang (rule 3)."""

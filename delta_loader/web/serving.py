@@ -130,8 +130,8 @@ class LoaderServing:
         loader, ended = self.loader, {report.app_id for report in reports}
         left = [] if loader is None else [app_id for app_id in sorted(loader.loaded_here) if app_id not in ended]
         paused = [app_id for app_id in left if self.paused.is_paused(app_id)]
-        at_it = [app_id for app_id in left if app_id not in paused]
-        answer = {"streams": [_report_json(report) for report in reports], "at_it": at_it, "paused": paused}
+        unfinished = [app_id for app_id in left if app_id not in paused]
+        answer = {"streams": [_report_json(report) for report in reports], "at_it": unfinished, "paused": paused}
         return json_page(500 if failed else 200, answer)
 
     def _refusal(self) -> Page | None:

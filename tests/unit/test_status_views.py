@@ -31,7 +31,7 @@ from delta_loader.scheduling.load_trigger import LoadTrigger
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.scheduling.schedule import Schedule
 from delta_loader.scheduling.stream_scheduler import StreamScheduler
-from delta_loader.service import STUCK_S, _AtIt
+from delta_loader.service import STUCK_S, _Unfinished
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints, DueCheckpoint
 from delta_loader.status.writers import IdleWriter
 from delta_loader.web.serving import LoaderServing
@@ -395,7 +395,7 @@ def test_a_lease_out_of_reach_and_a_load_that_hangs_name_the_command_to_call(tmp
         problem="the lease is away", holder=None, held=lambda: frozenset({"orders"}), elsewhere=frozenset()
     )
     page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
-    page.service._at_it["orders"] = _AtIt(StreamReport("orders"), clock.now_s)
+    page.service._unfinished["orders"] = _Unfinished(StreamReport("orders"), clock.now_s)
     clock.now_s += STUCK_S + 1
     problems = page.look().problems
     code, text = healthcheck(page)

@@ -175,7 +175,7 @@ class Ledger:
     def _take_arrangement(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
         before, after = total_rows(removed), version.added_rows
         if removed and before is not None and after is not None and before != after:
-            text = f"version {version.version} ({version.words}) took {before:,} rows and added {after:,}"
+            text = f"version {version.version} ({version.words}) removed {before:,} rows and added {after:,}"
             self._fault("rows_changed_on_the_way", text, version, files=tuple(file.path for file in version.added))
 
     def _take_foreign(self, version: TableVersion, removed: tuple[DataFile, ...]) -> None:
@@ -241,7 +241,7 @@ class Ledger:
         """Whether a version's claim about a Kafka partition is for its newest topic; a new one starts here (rule 5)."""
         newest = self.generations.get(source, 0)
         if generation < newest:
-            text = f"version {version.version} is of an older topic {source} (generation {generation}, not {newest})"
+            text = f"version {version.version} is of a former topic {source} (generation {generation}, not {newest})"
             self._find(Verdict.NOTED, "older_generation", text, version, source)
             return False
         if generation > newest:
@@ -261,7 +261,7 @@ class Ledger:
             self._fault("gap", text, version, source, (gap,))
         elif span.start < known:
             twice = Span(span.start, min(known, span.end))
-            text = f"version {version.version} brings {twice} of {source} a second time"
+            text = f"version {version.version} loads {twice} of {source} a second time"
             self._fault("overlap", text, version, source, (twice,))
         if position != span.end:
             text = (

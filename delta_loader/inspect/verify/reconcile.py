@@ -183,9 +183,8 @@ def _difference(
     after = -1 if dead else min((one.version for one in region.loaded), default=-1)
     waiting = tables.tables_lacking(source, region.span, dead=dead)
     if waiting:
-        text = (
-            f"{fewer:,} of {expected:,} {what} in {place} is perhaps deferred for {', '.join(waiting)}, and are staged"
-        )
+        tables_waiting = ", ".join(waiting)
+        text = f"{fewer:,} of {expected:,} {what} in {place} are staged, and may be deferred for {tables_waiting}"
         return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
     found = tables.touching(source, region.span, after) if not dead else []
     if dead and ledger is not None:
@@ -237,8 +236,8 @@ def _replaced_as_counted(
 def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
     last = [region for region in found if region.expected(dead_letters=False) is None][-1]
     text = (
-        f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, came by commits that do not count "
-        "their records: that no row of them is missing is not proved"
+        f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, were loaded by commits that do not "
+        "count their records: a missing row would go unnoticed there"
     )
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
 
@@ -265,12 +264,12 @@ def _strangers(
         if older and not whole:
             text = (
                 f"{count:,} rows in {place} are older than the history, which begins with version "
-                f"{ledger.first_version}: each is there once, and that none is missing is not proved"
+                f"{ledger.first_version}: none is there twice; whether one is missing cannot be proved"
             )
             yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, source)
         else:
             span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
-            text = f"{count:,} rows in {place} are in the table, and no commit of the loader added them"
+            text = f"{count:,} rows in {place} are in the table, but no commit of the loader added them"
             yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, source, (span,))
 
 
@@ -312,12 +311,12 @@ def kafka_findings(
         count = sum(span.positions for span in unnamed)
         text = (
             f"{count:,} records of {source} were loaded by another program, whose rows do not say which records they "
-            "are: that none of them is missing is not proved"
+            "are: whether one is missing cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, source, tuple(unnamed))
     if deleted:
         count = sum(span.positions for span in deleted)
-        text = f"{count:,} records of {source} are in Kafka and in neither table; they may have been deleted by right"
+        text = f"{count:,} records of {source} are in Kafka and in neither table; their deletion may be intended"
         yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, source, tuple(deleted))
     if lost:
         yield _lost(tables, source, lost)
@@ -329,12 +328,11 @@ def kafka_findings(
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
         left_out = seen.left_out.tally.total
-        counted = f"tombstones ({seen.kafka_tombstones:,})" + (f" or filtered ({left_out:,})" if left_out else "")
-        since = "" if begins is None else f" from {begins} on"
+        others = f"{seen.kafka_tombstones:,} tombstones" + (f" or {left_out:,} filtered records" if left_out else "")
         text = (
-            f"the offsets of all {seen.kafka_records - older.count:,} records of {source} that Kafka has{since} below "
-            f"the table's position are those of rows, dead letters or {counted}, but for those that are named; "
-            f"{compared(seen)}"
+            f"each of the {seen.kafka_records - older.count:,} records of {source} that Kafka has from "
+            f"{begins or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
+            f"finding names it; {compared(seen)}"
         )
         yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
 
@@ -368,7 +366,7 @@ def _kafka_differs(tables: Tables, source: TopicPartition, seen: SeenBuckets) ->
         text = f"Kafka ends at {seen.kafka_end} of {source}, before the table's {position}: the topic lost records"
         yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, source, (Span(seen.kafka_end, position),))
     if seen.vanished:
-        text = f"{seen.vanished:,} records of {source} are in a table and, compacted or deleted, no more in Kafka"
+        text = f"{seen.vanished:,} records of {source} are in a table and no longer in Kafka (compacted or deleted)"
         yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
 
 
@@ -380,8 +378,8 @@ def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> It
         yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, source, tuple(older.spans))
     elif older.count:
         text = (
-            f"{older.count:,} records that Kafka has of {source} are in neither table, and are older than the history: "
-            "whether they were ever there, or deleted, is not proved"
+            f"{older.count:,} records that Kafka has of {source} are in neither table and are older than the history: "
+            "whether they were ever loaded cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, source, tuple(older.spans))
 

@@ -82,7 +82,7 @@ def compared(seen: SeenBuckets) -> str:
     ]
     named = [one for one in left if one]
     rest = ", ".join(named[:-1]) + f" and {named[-1]}" if len(named) > 1 else named[0]
-    return f"the timestamps of {seen.same_times:,} of them are the same; not compared: {rest}"
+    return f"timestamps compared: {seen.same_times:,}, all equal; not compared: {rest}"
 
 
 def _words(time_ms: int | None) -> str:

@@ -56,15 +56,15 @@ def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -
         return
     counted = [region.exploded(may_be=True) for region in found]
     staged = sum(one for one in counted if one is not None)
-    text = f"the rows of {source} are {extra_rows:,} more than its records"
+    text = f"{source} has {extra_rows:,} more rows than records"
     if None in counted:
-        text += ", and not every commit that loaded them counts how many it made of a record"
+        text += "; not every commit that loaded them counts the rows that it made of a record"
         yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, source)
     elif extra_rows > staged:
-        text += f", and the commits counted {staged:,}: rows are there more than once"
+        text += f", but the commits counted {staged:,}: some rows are there more than once"
         yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, source)
     elif extra_rows < staged:
-        yield _fewer(tables, source, f"{text}, and the commits counted {staged:,}")
+        yield _fewer(tables, source, f"{text}, but the commits counted {staged:,}")
 
 
 def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
@@ -75,7 +75,7 @@ def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
         text += "; a table still waits for some"
         return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, source)
     if removals and all(one.by_right for one in removals):
-        text += "; others have deleted rows since, and that each of the rest is there once is not proved"
+        text += "; another program has deleted rows since, so the rest cannot be counted"
         return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, source)
     version = max((one.version for one in removals), default=None)
     return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, source, (), version)

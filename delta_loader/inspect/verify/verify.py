@@ -238,8 +238,8 @@ class Verifier:
     def _merged(self, tables: Tables, keys: Sequence[str]) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
-            "events are merged by key: that each was merged once is proved by the log, whose spans follow one another; "
-            "rows cannot be counted against them"
+            "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
+            "log alone, whose spans have no gap and no overlap"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
         for ledger in tables.row_ledgers:
@@ -248,13 +248,13 @@ class Verifier:
             if not twice:
                 continue
             named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")
-            text = f"several rows have the same key, which no merge leaves: another program wrote some of them: {named}"
+            text = f"several rows have the same key, so another program wrote some of them: {named}"
             findings.append(Finding(Verdict.FAULT, "keys_twice", text, ledger.url, version=version))
         return _by_the_log(tables), findings
 
     def _without_columns(self, tables: Tables, version: int) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on a table whose rows do not name their records."""
-        text = "the stream's kafka_columns are off: that each record is there once is proved by the log alone"
+        text = "the stream's kafka_columns are off; that each record is there once is proved by the log alone"
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
         counts = [loaded.counts for found in tables.rows.loaded.values() for loaded in found]
@@ -271,9 +271,11 @@ class Verifier:
             findings.append(Finding(Verdict.PROVED, "rows_reconciled", text, tables.url))
         elif expected is not None:
             verdict = Verdict.UNPROVED if foreign else Verdict.FAULT
-            text = f"the table has {have:,} rows, and the commits loaded {expected:,}"
+            text = f"the table has {have:,} rows, but the commits loaded {expected:,}"
             if foreign:
-                text += "; others have added or deleted rows since" if not tables.deferred else "; tables wait for some"
+                text += (
+                    "; some are deferred" if tables.deferred else "; another program has added or deleted rows since"
+                )
             findings.append(Finding(verdict, "rows_differ", text, tables.url, version=version))
         return _by_the_log(tables), findings
 
@@ -382,7 +384,7 @@ def _cleaned(tables: Tables) -> Iterator[Finding]:
 def _owed(tables: Tables) -> Iterator[Finding]:
     for missing in tables.deferred:
         loaded = f"{missing.span} of {missing.source} was loaded"
-        text = f"{missing.url} was left out when {loaded}, and may still lack some of it"
+        text = f"{missing.url} was left out when {loaded}, and may still lack some of its rows"
         yield Finding(Verdict.UNPROVED, "owed", text, missing.url, missing.source, (missing.span,))
 
 
@@ -439,7 +441,7 @@ def _duplicates(
         verdict = Verdict.FAULT
         if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
             verdict = Verdict.UNPROVED
-            text += "; that is right only if one of their tables refused them"
+            text += "; this is correct only if one of their tables refused them"
         yield Finding(verdict, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
 
 

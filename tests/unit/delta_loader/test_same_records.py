@@ -137,7 +137,7 @@ def test_the_same_records_are_proved_by_their_timestamps() -> None:
     table = Table(times())
     report = verified(table, Kafka(*records(times())))
     assert (report.is_clean, report.partitions[0].proved, table.is_stamped) == (True, True, {True})
-    assert proved(report).text.endswith("the timestamps of 10 of them are the same; not compared: contents")
+    assert proved(report).text.endswith("timestamps compared: 10, all equal; not compared: contents")
     assert verified(table, None).is_clean
     assert table.is_stamped == {True, False}, "without Kafka nothing is compared with timestamps"
 
@@ -167,7 +167,7 @@ def test_what_has_no_timestamp_is_not_compared_and_that_is_said() -> None:
     table = times() | {BEGINS: None, BEGINS + 1: None, BEGINS + 2: None, BEGINS + 3: None}
     report = verified(Table(table), Kafka(*records(kafka)))
     assert report.is_clean
-    assert "the timestamps of 6 of them are the same; not compared: the timestamps of 4 others" in proved(report).text
+    assert "timestamps compared: 6, all equal; not compared: the timestamps of 4 others" in proved(report).text
 
 
 def test_tombstones_and_what_kafka_no_longer_has_are_no_difference() -> None:
@@ -177,7 +177,7 @@ def test_tombstones_and_what_kafka_no_longer_has_are_no_difference() -> None:
     report = verified(Table(rows), kafka, Counts(10, 9, 1, 0))
     assert report.is_clean
     text = proved(report).text
-    assert "the timestamps of 6 of them are the same; not compared: 2 loaded records that Kafka no longer has" in text
+    assert "timestamps compared: 6, all equal; not compared: 2 loaded records that Kafka no longer has" in text
     assert ["1 records of orders/0" in one.text for one in report.findings if one.kind == "gone_from_kafka"] == [True]
 
 

@@ -196,14 +196,14 @@ def test_news_of_one_stream_does_not_wait_for_another_that_is_at_it() -> None:
     world.notifications.streams.add("orders")
     turn = world.next()
     assert turn is not None
-    at_it = frozenset({"orders"})
+    unfinished = frozenset({"orders"})
     world.notifications.streams |= {"orders"}
     world.clock.now_s += 15
-    assert not world.turns.hurries(at_it), "its own turn comes after that one"
+    assert not world.turns.hurries(unfinished), "its own turn comes after that one"
     world.notifications.streams |= {"a/b=c"}
-    assert not world.turns.hurries(at_it), "the stage is looked at once a second"
+    assert not world.turns.hurries(unfinished), "the stage is looked at once a second"
     world.clock.now_s += 1
-    assert world.turns.hurries(at_it)
+    assert world.turns.hurries(unfinished)
     world.turns.ended(turn, [], world.now)
     assert world.look() == {"orders", "a/b=c"}
 

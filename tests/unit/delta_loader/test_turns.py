@@ -120,9 +120,9 @@ def test_a_pass_that_somebody_waits_for_ends_before_its_streams_do() -> None:
     turns, hang, seen = StreamScheduler(2, patience_s=60.0), Event(), list[frozenset[str]]()
     watched = Watched({"slow": hang})
 
-    def hurries(at_it: frozenset[str], /) -> bool:
-        seen.append(at_it)
-        return "quick" not in at_it
+    def hurries(unfinished: frozenset[str], /) -> bool:
+        seen.append(unfinished)
+        return "quick" not in unfinished
 
     assert turns(watched, ["slow", "quick"], hurries=hurries) == {"slow"}
     assert turns(watched, ["quick"]) == {"slow"}
