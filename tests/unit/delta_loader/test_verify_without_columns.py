@@ -60,7 +60,7 @@ def test_rows_that_nobody_took_or_loaded_are_a_fault(stream: Stream) -> None:
     for rows in (9, 11):
         report = verified(stream, rows)
         assert (told(report), report.is_clean) == ([("rows_differ", Verdict.FAULT)], False)
-        assert f"the table has {rows} rows, and the commits loaded 10" in report.faults[0].text
+        assert f"the table has {rows} rows, but the commits loaded 10" in report.faults[0].text
 
 
 def test_rows_that_others_took_or_loaded_are_not_told_from_loss(stream: Stream) -> None:
@@ -74,7 +74,7 @@ def test_rows_that_others_took_or_loaded_are_not_told_from_loss(stream: Stream) 
     store.write("rest.parquet", b"rows")
     report = verified(stream, 7)
     assert (told(report), report.is_clean) == ([("rows_differ", Verdict.UNPROVED)], True)
-    assert "others have added or deleted rows since" in report.findings[-1].text
+    assert "another program has added or deleted rows since" in report.findings[-1].text
 
 
 def test_a_file_that_is_gone_is_named_although_spark_would_count_it_by_the_log(stream: Stream) -> None:
