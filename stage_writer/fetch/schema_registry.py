@@ -3,10 +3,11 @@
 Rules:
 
 1. A schema never changes, so each is requested once. A missing one may have been registered a moment ago: it is
-   requested again a few times, and then not for a minute.
+   requested again a few times, and then not for a minute. Of many at once that cannot be so: messages that only look
+   framed name as many ids as there are messages. They are requested once, and forgotten later.
 2. Requests run in a background thread, one at a time, and are retried with growing pauses while the registry does not
    answer, as long as `knows` is called. The messages wait meanwhile. A healthy registry answers within the short time
-   that the first request for an id may block; an unhealthy one blocks no caller.
+   that the first request for an id may block; an unhealthy one blocks no caller, and neither do missing ids.
 3. A schema of a type whose text is used comes with those that it refers to, at any depth.
 4. The client's package pulls in libraries that other streams do not need: it is imported when a stream uses a registry.
 """
@@ -39,6 +40,8 @@ GIVE_UP_AFTER_S = 240.0
 _A_MOMENT_S = 1.0
 _ASKED_AGAIN_S = 0.5
 _TIMES_ASKED = 4
+_FEW = 20
+"""How many missing schemas may be new ones."""
 _FORGET_ABSENT_AFTER_S = 60.0
 _NOT_FOUND = 404
 _EXTRA = "pip install 'kafka-delta-express[stage-writer,schema-registry]'"
@@ -95,6 +98,7 @@ class SchemaRegistry:
         self._schemas: dict[SchemaKey, RegisteredSchema | None] = {}
         self._absent_until_s: dict[SchemaKey, float] = {}
         self._asking: threading.Thread | None = None
+        self._answered = threading.Event()
         self._ask_at_s = 0.0
         self._backoff = Backoff()
         self._away: RegistryError | None = None
@@ -127,8 +131,9 @@ class SchemaRegistry:
 
     def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each schema is known; see the port. Called by one thread."""
-        if self._unknown(ids) and (began := self._ask(ids)) is not None and self._away is None:
-            began.join(_A_MOMENT_S)
+        unknown = self._unknown(ids)
+        if unknown and self._ask(ids) is not None and self._away is None and len(unknown) <= _FEW:
+            self._answered.wait(_A_MOMENT_S)
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
@@ -172,6 +177,8 @@ class SchemaRegistry:
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
             return None
         wanted = self._unknown(ids)
+        self._forget_absent()
+        self._answered.clear()
         self._asking = threading.Thread(target=self._ask_all, args=(wanted,), name="schema-registry", daemon=True)
         self._asking.start()
         return self._asking
@@ -179,10 +186,17 @@ class SchemaRegistry:
     def _ask_all(self, ids: Sequence[SchemaKey]) -> None:
         """Request and record the types; runs in a thread of its own."""
         try:
-            for schema in ids:
-                found = self._found(schema)
-                self._absent_until_s[schema] = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
-                self._schemas[schema] = found
+            absent = self._still_absent(ids)
+            for _ in range(_TIMES_ASKED - 1):
+                if not 0 < len(absent) <= _FEW:
+                    break
+                self._answered.set()
+                self._clock.sleep_s(_ASKED_AGAIN_S)
+                absent = self._still_absent(absent)
+            until_s = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
+            for schema in absent:
+                self._absent_until_s[schema] = until_s
+                self._schemas[schema] = None
         except RegistryError as error:
             pause_s = self._backoff.next_s()
             self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
@@ -191,15 +205,27 @@ class SchemaRegistry:
         else:
             self._away = None
             self._backoff.reset()
+        finally:
+            self._answered.set()
 
-    def _found(self, schema: SchemaKey) -> RegisteredSchema | None:
-        for again in range(_TIMES_ASKED):
-            if again:
-                self._clock.sleep_s(_ASKED_AGAIN_S)
+    def _still_absent(self, ids: Sequence[SchemaKey]) -> list[SchemaKey]:
+        """Request each once, and record those that the registry has; returns the others."""
+        absent = []
+        for schema in ids:
             found = self._asked(schema)
-            if found is not None:
-                return found
-        return None
+            if found is None:
+                absent.append(schema)
+            else:
+                self._schemas[schema] = found
+        return absent
+
+    def _forget_absent(self) -> None:
+        """Drop the missing ids that no message has asked for in a while (rule 1)."""
+        before_s = self._clock.monotonic_s() - _FORGET_ABSENT_AFTER_S
+        for schema in [schema for schema, until_s in self._absent_until_s.items() if until_s < before_s]:
+            del self._absent_until_s[schema]
+            if self._schemas[schema] is None:
+                del self._schemas[schema]
 
     def _asked(self, schema: SchemaKey) -> RegisteredSchema | None:
         """The registry's current answer; None for an id that it does not have. Raises RegistryError."""

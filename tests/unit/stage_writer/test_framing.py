@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -126,6 +127,49 @@ def test_a_schema_that_was_not_there_is_found_a_minute_later() -> None:
         assert (registry.knows([1]), registry.types_of([1])) == (True, {1: None})
         clock.sleep_s(61)
         assert (registry.knows([1]), registry.types_of([1])) == (True, {1: "JSON"})
+
+
+def test_many_schemas_that_are_not_there_are_asked_for_once_and_forgotten() -> None:
+    with running_registry() as server:
+        clock = IdleClock()
+        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        server.register("{}")
+        garbage = range(1_000_000, 1_000_100)
+        assert registry.types_of([*garbage, 1]) == {**dict.fromkeys(garbage), 1: "JSON"}
+        assert (len(server.asked), clock.monotonic_s()) == (101, 0)
+        assert registry.types_of([7]) == {7: None}
+        assert (len(server.asked), clock.monotonic_s()) == (105, 1.5), "it may have been registered a moment ago"
+        clock.sleep_s(121)
+        registry.types_of([8])
+        assert set(registry._schemas) == {1, 8}
+
+
+def test_the_first_answer_ends_the_wait_for_a_schema_that_is_not_there() -> None:
+    class AskedAgain(IdleClock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.goes_on = threading.Event()
+
+        def sleep_s(self, seconds: float) -> None:
+            self.goes_on.wait(120)
+            super().sleep_s(seconds)
+
+    class Answered(threading.Event):
+        waited: bool | None = None
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.waited = super().wait(120)
+            return self.waited
+
+    with running_registry() as server:
+        clock, answered = AskedAgain(), Answered()
+        registry = SchemaRegistry({"url": server.url}, clock, get_logger())
+        registry._answered = answered
+        assert not registry.knows([7])
+        assert (answered.waited, len(server.asked)) == (True, 1), "the loop goes on, and the thread asks again"
+        clock.goes_on.set()
+        assert registry.types_of([7]) == {7: None}
 
 
 class PatientClock(IdleClock):
