@@ -54,7 +54,7 @@ from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.notifications.wiring import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.parquet.buffer import FilePolicy
-from stage_writer.partitions.catching_up import missing_topic
+from stage_writer.partitions.catching_up import missing_topic, undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.replay.dead_letters import Letters, unfit_of
@@ -197,12 +197,26 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
-        if not outlets.close(settings.writer.revoke_timeout_s):
-            log.warning("records for Kafka topics wait for the next writer")
+        late = _late(outlets, settings.writer.revoke_timeout_s, log)
         workers.close()
         serving.close()
     log.info("ended")
-    if until_caught_up and service.snapshot().telemetry.alarms.raised:
+    if until_caught_up:
+        _require_all(late, service)
+
+
+def _late(outlets: KafkaOutlets, within_s: float, log: FilteringBoundLogger) -> KafkaDeltaExpressError | None:
+    """Deliver records for Kafka topics, and end that; the error where some were not delivered in time."""
+    if outlets.close(within_s):
+        return None
+    log.warning("records for Kafka topics wait for the next writer")
+    return undelivered(outlets.problems())
+
+
+def _require_all(late: KafkaDeltaExpressError | None, service: StageWriter) -> None:
+    if late is not None:
+        raise late
+    if service.snapshot().telemetry.alarms.raised:
         raise typer.Exit(ExitCode.HELD)
 
 

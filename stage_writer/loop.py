@@ -26,7 +26,7 @@ from stage_writer.backpressure import Backpressure
 from stage_writer.flushes import Flushes
 from stage_writer.intake import Intake
 from stage_writer.partitions.buffers import Buffers
-from stage_writer.partitions.catching_up import CatchingUp, require_all
+from stage_writer.partitions.catching_up import FLUSHED_WITHIN_S, CatchingUp, require_all
 from stage_writer.partitions.claim_guards import ClaimGuards
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
@@ -62,6 +62,7 @@ class StageWriter:
     ) -> None:
         self._options = options
         self._source = source
+        self._stage = stage
         self._runtime = runtime
         self._attachments = attachments
         self._streams = [converter.stream for converter in converters]
@@ -108,7 +109,11 @@ class StageWriter:
     def run(self, *, until_caught_up: bool) -> None:
         """Stage until `stop`, or until everything now in Kafka is staged. Raises the error that ends the service."""
         if until_caught_up:
-            self._catching_up = CatchingUp(self._source, self._runtime.clock, self._pauses.read(self._streams))
+            streams = self._pauses.read(self._streams)
+            alive_after_s = self._options.session_s + min(
+                max((self._options.limits.of(one).flush_after_s for one in streams), default=0.0), FLUSHED_WITHIN_S
+            )
+            self._catching_up = CatchingUp(self._source, self._stage, self._runtime.clock, streams, alive_after_s)
         self._schemas.look()
         self._source.subscribe(self._streams, self)
         try:
@@ -116,9 +121,7 @@ class StageWriter:
             while not done:
                 with self._runtime.stopping.step():
                     self.step(POLL_S)
-                if self._is_done():
-                    self._flush_rest()
-                    done = self._is_done()  # not if a claim was lost: there may be more to stage
+                done = self._ends()
             self._background.report_idle()
             held = [each.line for each in self.assignment.held.values()]  # closing revokes them
             held += self._pauses.notes
@@ -196,6 +199,20 @@ class StageWriter:
                 seconds = self._options.revoke_timeout_s
                 msg = f"{len(unsealed)} partitions could not be flushed within {seconds:g} s"
                 raise StoreError(msg, "nothing is lost: the next writer reads them again from Kafka")
+
+    def _ends(self) -> bool:
+        """Whether all is done, and everything of ours is sealed; other members may wait for that."""
+        goal, owned = self._catching_up, self.assignment.owned
+        if not self._is_done():
+            return False
+        if goal is not None and not self._runtime.stopping.is_on:
+            if any(each.flight or not goal.is_reached(each.source, each.buffer.start) for each in owned.values()):
+                self._flush_rest()
+            ours = {*owned, *self.assignment.held, *self.assignment.starting}
+            if not self._is_done() or not goal.others_have_staged(ours):
+                return False
+        self._flush_rest()
+        return self._is_done()  # not if a claim was lost: there may be more to stage
 
     def _is_done(self) -> bool:
         return self._runtime.stopping.is_on or self._all_caught_up()

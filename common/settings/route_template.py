@@ -30,7 +30,7 @@ def require_template(url: str) -> str:
     """The template unchanged; raises ValueError for one that does not make a folder for each value."""
     _, _, place = url.rpartition("://")
     if url.count(VALUE) != 1 or VALUE in place.partition("/")[0]:
-        msg = f"{url!r} does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}"
+        msg = f"does not have {VALUE} once, in a folder's name; write for example s3://lake/tables/{VALUE}"
         raise ValueError(msg)
     require_location(table_of(url, "x"))
     return url

@@ -46,7 +46,7 @@ class AppearedRoutes:
     def with_more(self, wanted: Iterable[str], limit: int) -> AppearedRoutes:
         """The next version, which has these names too, up to so many; the same one where there is nothing to add."""
         routes, folded = list(self.routes), {route.casefold() for route in self.routes}
-        for route in sorted(wanted):
+        for route in wanted:
             if len(routes) < limit and route.casefold() not in folded:
                 routes.append(route)
                 folded.add(route.casefold())

@@ -119,8 +119,9 @@ def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -
     again = f"stage its records again with `{rewind(source, found.name.start)}`"
     if found.table is not None:
         again = (
-            f"if {found.table} was taken out of streams[].routes or streams[].tables, put it back until `delta-loader "
-            f"status {CONFIG}` shows nothing waiting; or {again}: they then go to the tables that the stream has now"
+            f"if {found.table} was taken out of the stream (its table, dead_letters, routes, route_table or tables), "
+            f"put it back until `delta-loader status {CONFIG}` shows nothing waiting; or {again}: they then go to the "
+            "tables that the stream has now"
         )
     return Held("unreadable_marker", f"the marker {found.name.path} cannot be used: {found.problem}", again)
 

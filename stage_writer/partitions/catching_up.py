@@ -5,7 +5,10 @@ Rules:
 1. Our partition is caught up when it was read to its end, or to the position that was its end at the start.
 2. Any other partition must have an owner: one that is between two owners may become ours. The group is asked about that
    only once our own part is done, and every few seconds.
-3. Every wait is bounded. A missing topic is an error at once; a partition without an owner and a group that keeps
+3. An owner may be dead, and the group notices only after a session. So, once our own part is staged, another owner's
+   partition counts when its chain has reached the end, or when that owner has had it for a whole session and for as
+   long as a flush may take: it lives.
+4. Every wait is bounded. A missing topic is an error at once; a partition without an owner and a group that keeps
    rebalancing become errors after a while. Each error names what it waited for.
 """
 
@@ -13,7 +16,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from common.errors import BrokerError, ConfigError, HeldError, KafkaDeltaExpressError
+from common.errors import (
+    BrokerError,
+    ConfigError,
+    HeldError,
+    KafkaDeltaExpressError,
+    MarkerError,
+    StoreError,
+)
 from common.spans import Position
 from common.stage.merged import has_reached, topics_of
 
@@ -24,20 +34,33 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.ports import RecordSource
+    from stage_writer.ports import RecordSource, WriterStage
 
 ASK_EVERY_S = 2.0
 NO_OWNER_AFTER_S = 60.0
 NO_REST_AFTER_S = 300.0
+FLUSHED_WITHIN_S = 300.0
+"""The longest wait for a flush of another member."""
 
 
 class CatchingUp:
     """The end offsets at startup, and whether the group has assigned the partitions to its members."""
 
-    def __init__(self, source: RecordSource, clock: Clock, streams: Collection[Stream]) -> None:
-        """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError."""
+    def __init__(
+        self, source: RecordSource, stage: WriterStage, clock: Clock, streams: Collection[Stream], alive_after_s: float
+    ) -> None:
+        """Reads the end offsets. Raises ConfigError for a missing topic, and BrokerError.
+
+        An owner that keeps a partition for ``alive_after_s`` is taken for a living one (rule 3).
+        """
         self._source = source
+        self._stage = stage
         self._clock = clock
+        self._alive_after_s = alive_after_s
+        self._staged: set[TopicPartition] = set()
+        self._others: frozenset[TopicPartition] = frozenset()
+        self._others_since_s = 0.0
+        self._stage_asked_at_s: float | None = None
         self._targets = source.end_positions(streams)
         self._asked_at_s: float | None = None
         self._waiting_since_s: float | None = None
@@ -80,8 +103,33 @@ class CatchingUp:
         if self._answer:
             self._waiting_since_s = None
         else:
+            self._stage_asked_at_s = None  # an owner that comes has its own time
             self._wait(self._waits_s(now_s), ownerless)
         return self._answer
+
+    def others_have_staged(self, ours: Collection[TopicPartition]) -> bool:
+        """Whether the partitions that are not ours are staged, or have living owners (rule 3)."""
+        others = frozenset(self._targets).difference(ours)
+        now_s = self._clock.monotonic_s()
+        if others != self._others or self._stage_asked_at_s is None:
+            self._others, self._others_since_s = others, now_s
+        elif now_s - self._others_since_s >= self._alive_after_s:
+            return True
+        elif now_s - self._stage_asked_at_s < ASK_EVERY_S:
+            return False
+        self._stage_asked_at_s = now_s
+        return all(self._is_staged(source) for source in sorted(others - self._staged))
+
+    def _is_staged(self, source: TopicPartition) -> bool:
+        try:
+            tail = self._stage.tail(source)
+            origin = None if tail is not None else self._stage.beginning(source)
+        except (StoreError, MarkerError):
+            return False
+        end = tail.end if tail is not None else Position(0) if origin is None else origin.position
+        if self.is_reached(source, end):
+            self._staged.add(source)
+        return source in self._staged
 
     def _waits_s(self, now_s: float) -> float:
         if self._waiting_since_s is None:
@@ -112,3 +160,11 @@ def require_all(held: Sequence[str], *, stopped: bool) -> None:
         raise KafkaDeltaExpressError(msg, "nothing is lost; run it again")
     if held:
         raise HeldError("not everything could be staged: " + "; ".join(held), "do what is named, and run it again")
+
+
+def undelivered(problems: Sequence[KafkaDeltaExpressError]) -> KafkaDeltaExpressError:
+    """The error for a run after which records for Kafka topics wait in the stage; ``problems`` say why, if known."""
+    msg = "all is staged, and records for Kafka topics are not delivered yet"
+    if not problems:
+        return KafkaDeltaExpressError(msg, "nothing is lost; run it again")
+    return HeldError(f"{msg}: {'; '.join(each.problem for each in problems)}", problems[0].remedy)

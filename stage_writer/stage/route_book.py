@@ -120,13 +120,13 @@ class RouteBook:
         other = next((one for one in known.routes if one != route and one.casefold() == route.casefold()), None)
         if other is not None:
             return f"which differs from the route {other!r} in case only"
-        return f"and there are {limit} tables already (route_limit)" if len(known.routes) >= limit else ""
+        return f"and there are {len(known.routes)} tables already (route_limit)" if len(known.routes) >= limit else ""
 
     def _agree(self, wanted: Collection[str]) -> None:
         """Raises StoreError and MarkerError."""
         before, limit, app_id = self._known, self._stream.route_limit, self._stream.app_id
         if self._preview:
-            self._known = appeared(self._open_stage(), app_id).with_more({*before.routes, *wanted}, limit)
+            self._known = appeared(self._open_stage(), app_id).with_more((*before.routes, *wanted), limit)
             return
         self._known = agree_on(self._open_stage(), app_id, wanted, limit)
         self._log.info("tables appear", routes=[one for one in self._known.routes if one not in before.routes])

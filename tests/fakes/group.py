@@ -82,6 +82,8 @@ class LonelyMember:
     timestamp_ms: int = 1_000
     """Of all records; others where a test has them replaced."""
     expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    others: dict[TopicPartition, float] = field(default_factory=dict)
+    """What another member has, each until a time."""
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
         del streams
@@ -90,7 +92,10 @@ class LonelyMember:
     def poll(self, timeout_s: float) -> Polled:
         self.clock.sleep_s(timeout_s)
         assert self.listener is not None
-        new = self.ends.keys() - self.positions.keys() if not self.joined else set()
+        taken = {source for source, until_s in self.others.items() if until_s > self.clock.now_s}
+        self.joined = self.joined and taken == self.others.keys()
+        self.others = {source: self.others[source] for source in taken}
+        new = self.ends.keys() - self.positions.keys() - taken if not self.joined else set()
         self.joined = True
         if new:
             self.positions |= {source: int(found) for source, found in self.listener.assigned(sorted(new)).items()}

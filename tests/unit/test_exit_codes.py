@@ -447,11 +447,23 @@ def test_a_writer_that_is_stopped_before_it_has_begun(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "raised", "code"),
-    [([], {"alarm": "held"}, 0), (UNTIL, {}, 0), (UNTIL, {"alarm": "held"}, 3)],
+    ("arguments", "raised", "undelivered", "code"),
+    [
+        ([], {"alarm": "held"}, None, 0),
+        (UNTIL, {}, None, 0),
+        (UNTIL, {"alarm": "held"}, None, 3),
+        (UNTIL, {}, (), 1),
+        (UNTIL, {"alarm": "held"}, (BrokerError("no such topic", "create it"),), 3),
+        ([], {}, (BrokerError("no such topic", "create it"),), 0),
+    ],
 )
-def test_a_writer_that_has_caught_up(
-    arguments: list[str], raised: dict[str, str], code: int, config: str, monkeypatch: pytest.MonkeyPatch
+def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
+    arguments: list[str],
+    raised: dict[str, str],
+    undelivered: tuple[KafkaDeltaExpressError, ...] | None,
+    code: int,
+    config: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     without_signals_and_logs(writer_program, monkeypatch)
     for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
@@ -460,7 +472,8 @@ def test_a_writer_that_has_caught_up(
     service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
     monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
     monkeypatch.setattr(writer_program, "WriterServing", lambda *_, **__: SimpleNamespace(port=None, close=nothing))
-    monkeypatch.setattr(writer_program, "KafkaOutlets", lambda *_, **__: SimpleNamespace(close=lambda _: True))
+    outlets = SimpleNamespace(close=lambda _: undelivered is None, problems=lambda: undelivered)
+    monkeypatch.setattr(writer_program, "KafkaOutlets", lambda *_, **__: outlets)
     assert run(writer_program.app, ["run", config, *arguments]) == code
 
 

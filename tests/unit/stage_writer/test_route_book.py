@@ -95,10 +95,19 @@ def test_past_the_limit_values_are_dead_letters_for_all_writers(store: Away) -> 
     assert ids(convert(writer(store, route_limit=3), ["c"])) == {"/tables/by/c": [0]}
 
 
+def test_the_first_records_have_the_tables_and_a_lower_limit_takes_none(store: Away) -> None:
+    first = convert(writer(store, route_limit=2), ["b", "B", "a", "A", "c"])
+    assert ids(first) == {"/tables/by/b": [0], "/tables/by/a": [2]}
+    assert ids(convert(writer(store, preview=True, route_limit=3), ["z", "d"])) == {"/tables/by/z": [0]}
+    lowered = convert(writer(store, route_limit=1), ["a", "b", "d"])
+    assert ids(lowered) == {"/tables/by/a": [0], "/tables/by/b": [1]}
+    assert errors(lowered) == ["its route is 'd', and there are 2 tables already (route_limit)"]
+
+
 def test_values_that_name_no_table_are_dead_letters(store: Away) -> None:
     settings: dict[str, Any] = {"dead_letters": "/tables/by/dead", "table": "/tables/by/main"}
-    staged = convert(writer(store, **settings), ["../x", "", "dead", "ok", "OK", "main", None])
-    assert ids(staged) == {"own": [5, 6], "/tables/by/OK": [4]}, "of names at once, the first in order"
+    staged = convert(writer(store, **settings), ["../x", "", "dead", "OK", "ok", "main", None])
+    assert ids(staged) == {"own": [5, 6], "/tables/by/OK": [3]}
     why = "which cannot name a table: up to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit are"
     assert errors(staged) == [
         f"its route is '../x', {why} allowed",

@@ -1,5 +1,6 @@
 """The writer's loop, one history after the other: a real stage on a disk, a group and a clock in memory."""
 
+import math
 from collections.abc import Collection, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -521,6 +522,32 @@ def test_all_is_staged_when_it_ends(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5, SECOND: 0})
     world.writer.run(until_caught_up=True)
     assert [(start, end) for start, end, *_ in world.chain()] == [(0, 5)]
+
+
+def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 3})
+    world.group.others = {SECOND: world.clock.now_s + SESSION_S}  # then the group notices
+    world.writer.run(until_caught_up=True)
+    assert [[end for _, end, *_ in world.chain(source)] for source in (FIRST, SECOND)] == [[5], [3]]
+
+
+def test_what_a_living_owner_has_not_staged_in_time_is_left_to_it(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="100s")
+    began_s = world.clock.now_s
+    world.group.others = {SECOND: math.inf}
+    world.writer.run(until_caught_up=True)
+    assert world.clock.now_s - began_s >= SESSION_S + 100
+    assert world.group.asked_group < 100
+
+
+def test_it_ends_when_another_member_has_staged_the_rest(tmp_path: Path) -> None:
+    other = World(tmp_path, {SECOND: 3})
+    other.writer.run(until_caught_up=True)
+    world = World(tmp_path, {FIRST: 5, SECOND: 3})
+    began_s = world.clock.now_s
+    world.group.others = {SECOND: math.inf}
+    world.writer.run(until_caught_up=True)
+    assert world.clock.now_s - began_s < SESSION_S / 2
 
 
 class Letterbox:
