@@ -39,20 +39,20 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "duplicate_place_of: if entry < FIRST_KEY: → if False:": (
             "a place of an internal entry is before all times, and leads back to no entry"
         ),
-        "StoredWindows.__init__: 0 → 1": _RISES,
-        "StoredWindows.put: 1 → 2": _RISES,
-        "StoredWindows.fetch: if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS: → if True:": (
+        "WindowStore.__init__: 0 → 1": _RISES,
+        "WindowStore.put: 1 → 2": _RISES,
+        "WindowStore.fetch: if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS: → if True:": (
             _RANGE
         ),
-        "StoredWindows.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS < window_start_ms <= FOREVER_MS": (
+        "WindowStore.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS < window_start_ms <= FOREVER_MS": (
             _RANGE
         ),
-        "StoredWindows.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS <= window_start_ms < FOREVER_MS": (
+        "WindowStore.fetch: NEVER_MS <= window_start_ms <= FOREVER_MS → NEVER_MS <= window_start_ms < FOREVER_MS": (
             "the last time of all, 146 million years from now, which no range includes"
         ),
-        "StoredWindows._entry: if last is not None and last[0] is key and (last[1] == start_ms): → if False:": _AGAIN,
-        "StoredWindows._entry: 0 → 1": _AGAIN,
-        "StoredWindows._entry: 1 → 2": _AGAIN,
+        "WindowStore._entry: if last is not None and last[0] is key and (last[1] == start_ms): → if False:": _AGAIN,
+        "WindowStore._entry: 0 → 1": _AGAIN,
+        "WindowStore._entry: 1 → 2": _AGAIN,
     },
 }
 """By module and mutant: why."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from stage_writer.topologies.stores import session, window
-from stage_writer.topologies.stores.key_value import StoredKeyValues
+from stage_writer.topologies.stores.key_value import KeyValueStore
 from stage_writer.topologies.stores.layers import Index
-from stage_writer.topologies.stores.session import StoredSessions
-from stage_writer.topologies.stores.window import StoredWindows
+from stage_writer.topologies.stores.session import SessionStore
+from stage_writer.topologies.stores.window import WindowStore
 
 if TYPE_CHECKING:
     from stage_writer.topologies.stores.layers import Layers
@@ -40,7 +40,7 @@ class StoreKind(StrEnum):
     SESSION = "session"
 
 
-StoredStore = StoredKeyValues | StoredWindows | StoredSessions
+AnyStore = KeyValueStore | WindowStore | SessionStore
 _TIMED = {
     StoreKind.WINDOW: (window.place_of, window.entry_of),
     StoreKind.WINDOW_DUPLICATES: (window.duplicate_place_of, window.duplicate_entry_of),
@@ -71,14 +71,14 @@ class StoreBuilder:
         timed = _TIMED.get(self.kind)
         return None if timed is None else Index(self.name + _BY_TIME, *timed)
 
-    def build(self, layers: Layers) -> StoredStore:
+    def build(self, layers: Layers) -> AnyStore:
         """The store over its layers, which include its index."""
         if self.kind is StoreKind.KEY_VALUE:
-            return StoredKeyValues(self.name, layers)
+            return KeyValueStore(self.name, layers)
         if self.kind is StoreKind.SESSION:
-            return StoredSessions(self.name, layers, self.retention_ms)
+            return SessionStore(self.name, layers, self.retention_ms)
         duplicates = self.kind is StoreKind.WINDOW_DUPLICATES
-        return StoredWindows(self.name, layers, self.retention_ms, self.size_ms, duplicates=duplicates)
+        return WindowStore(self.name, layers, self.retention_ms, self.size_ms, duplicates=duplicates)
 
 
 def milliseconds(duration: timedelta) -> int:

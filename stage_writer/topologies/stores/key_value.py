@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stage_writer.topologies.stores.keys import key_from_bytes, key_to_bytes, prefix_bounds
 from stage_writer.topologies.stores.values import Value, value_from_bytes, value_to_bytes
@@ -17,91 +17,64 @@ FIRST_KEY = b"\x01"
 """Keys below it are the store's internal entries."""
 
 
-class KeyValueStore(Protocol):
+class KeyValueStore:
     """Values by keys. A returned value belongs to the caller: only `put` changes the store's content."""
-
-    @property
-    def name(self) -> str:
-        """The name it was added with."""
-
-    def get(self, key: Key) -> Value:
-        """The key's value, or None."""
-
-    def put(self, key: Key, value: Value) -> None:
-        """Set the key's value; None deletes it."""
-
-    def put_all(self, entries: Iterable[tuple[Key, Value]]) -> None:
-        """Set several."""
-
-    def put_if_absent(self, key: Key, value: Value) -> Value:
-        """Set the key's value if it has none. Returns the previous value, or None."""
-
-    def delete(self, key: Key) -> Value:
-        """Delete the key. Returns the previous value, or None."""
-
-    def range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
-        """The entries from ``low`` to ``high``, both inclusive, in key order; None means unbounded."""
-
-    def reverse_range(self, low: Key = ..., high: Key = ...) -> Iterator[tuple[Key, Value]]:
-        """Like `range`, with the highest key first."""
-
-    def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:
-        """The entries whose key starts with that text, those bytes, or those elements."""
-
-    def all(self) -> Iterator[tuple[Key, Value]]:
-        """All entries, in the order of their keys."""
-
-    def approximate_num_entries(self) -> int:
-        """The approximate number of entries."""
-
-
-class StoredKeyValues:
-    """A `KeyValueStore` over the layers of a task."""
 
     def __init__(self, name: str, layers: Layers) -> None:
         self._name = name
         self._layers = layers
 
     @property
-    def name(self) -> str:  # noqa: D102 - the protocol says it
+    def name(self) -> str:
+        """The name it was added with."""
         return self._name
 
-    def get(self, key: Key) -> Value:  # noqa: D102 - the protocol says it
+    def get(self, key: Key) -> Value:
+        """The key's value, or None."""
         found = self._layers.get(key_to_bytes(key))
         return None if found is None else value_from_bytes(found)
 
-    def put(self, key: Key, value: Value) -> None:  # noqa: D102 - the protocol says it
+    def put(self, key: Key, value: Value) -> None:
+        """Set the key's value; None deletes it."""
         self._layers.put(key_to_bytes(key), None if value is None else value_to_bytes(value))
 
-    def put_all(self, entries: Iterable[tuple[Key, Value]]) -> None:  # noqa: D102 - the protocol says it
+    def put_all(self, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Set several."""
         for key, value in entries:
             self.put(key, value)
 
-    def put_if_absent(self, key: Key, value: Value) -> Value:  # noqa: D102 - the protocol says it
+    def put_if_absent(self, key: Key, value: Value) -> Value:
+        """Set the key's value if it has none. Returns the previous value, or None."""
         before = self.get(key)
         if before is None:
             self.put(key, value)
         return before
 
-    def delete(self, key: Key) -> Value:  # noqa: D102 - the protocol says it
+    def delete(self, key: Key) -> Value:
+        """Delete the key. Returns the previous value, or None."""
         before = self.get(key)
         if before is not None:
             self.put(key, None)
         return before
 
-    def range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+    def range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:
+        """The entries from ``low`` to ``high``, both inclusive, in key order; None means unbounded."""
         return self._scan(*_bounds(low, high))
 
-    def reverse_range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+    def reverse_range(self, low: Key = None, high: Key = None) -> Iterator[tuple[Key, Value]]:
+        """Like `range`, with the highest key first."""
         return self._scan(*_bounds(low, high), reverse=True)
 
-    def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:  # noqa: D102
+    def prefix(self, prefix: Key) -> Iterator[tuple[Key, Value]]:
+        """The entries whose key starts with that text, those bytes, or those elements."""
         return self._scan(*prefix_bounds(prefix))
 
-    def all(self) -> Iterator[tuple[Key, Value]]:  # noqa: D102 - the protocol says it
+    def all(self) -> Iterator[tuple[Key, Value]]:
+        """All entries, in the order of their keys."""
         return self._scan(FIRST_KEY, None)
 
-    def approximate_num_entries(self) -> int:  # noqa: D102 - the protocol says it
+    def approximate_num_entries(self) -> int:
+        """The approximate number of entries."""
         return self._layers.count()
 
     def rising(self, key: Key, start: int) -> Rising:

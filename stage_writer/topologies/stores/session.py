@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
@@ -33,64 +33,33 @@ if TYPE_CHECKING:
     from stage_writer.topologies.stores.keys import Key
 
 
-class SessionStore(Protocol):
+class SessionStore(TimedStore):
     """Values by session. Sessions that ended before the retention are neither accepted nor found."""
-
-    @property
-    def name(self) -> str:
-        """The name it was added with."""
-
-    @property
-    def retention_ms(self) -> int:
-        """How long before the highest end sessions are kept."""
 
     def put(self, session: Windowed, aggregate: Value) -> None:
         """Set a session's value; None deletes it."""
-
-    def remove(self, session: Windowed) -> None:
-        """Delete a session."""
-
-    def fetch_session(self, session: Windowed) -> Value:
-        """A session's value, or None."""
-
-    def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:
-        """A key's sessions, by their ends."""
-
-    def find_sessions(self, key: Key, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Value]]:
-        """A key's sessions that end then or later and start then or earlier, by their ends and then their starts."""
-
-    def all(self) -> Iterator[tuple[Windowed, Value]]:
-        """All sessions, by their ends and then by key."""
-
-    @property
-    def dropped(self) -> int:
-        """How many puts were too late to be accepted, since the program started."""
-
-
-class StoredSessions(TimedStore):
-    """A `SessionStore` over the layers of a task."""
-
-    def put(self, session: Windowed, aggregate: Value) -> None:  # noqa: D102 - the protocol says it
         entry = _entry(session)
         data = None if aggregate is None else value_to_bytes(aggregate)
         if self._expiry.admits(session.end_ms):
             self._layers.put(entry, data)
 
-    def remove(self, session: Windowed) -> None:  # noqa: D102 - the protocol says it
+    def remove(self, session: Windowed) -> None:
+        """Delete a session."""
         self._layers.put(_entry(session), None)
 
-    def fetch_session(self, session: Windowed) -> Value:  # noqa: D102 - the protocol says it
+    def fetch_session(self, session: Windowed) -> Value:
+        """A session's value, or None."""
         if session.end_ms < self._expiry.live_from_ms:
             return None
         found = self._layers.get(_entry(session))
         return None if found is None else value_from_bytes(found)
 
-    def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+    def fetch(self, key: Key) -> Iterator[tuple[Windowed, Value]]:
+        """A key's sessions, by their ends."""
         return self.find_sessions(key, NEVER_MS, FOREVER_MS)
 
-    def find_sessions(  # noqa: D102 - the protocol says it
-        self, key: Key, earliest_end_ms: int, latest_start_ms: int
-    ) -> Iterator[tuple[Windowed, Value]]:
+    def find_sessions(self, key: Key, earliest_end_ms: int, latest_start_ms: int) -> Iterator[tuple[Windowed, Value]]:
+        """A key's sessions that end then or later and start then or earlier, by their ends and then their starts."""
         at = key_to_bytes(key)
         low = at + bound_to_bytes(max(earliest_end_ms, self._expiry.live_from_ms))
         for entry, value in self._layers.scan(low, after_key(at)):
@@ -98,7 +67,8 @@ class StoredSessions(TimedStore):
             if start_ms <= latest_start_ms:
                 yield Windowed(key, start_ms, time_at(entry, len(at))), value_from_bytes(value)
 
-    def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+    def all(self) -> Iterator[tuple[Windowed, Value]]:
+        """All sessions, by their ends and then by key."""
         for at, value in self._layers.scan_by_time(bound_to_bytes(self._expiry.live_from_ms)):
             key, end = key_at(at, TIME_BYTES)
             yield Windowed(key, time_at(at, end), time_at(at, 0)), value_from_bytes(value)

@@ -27,7 +27,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, StateError
-from stage_writer.topologies.stores.builders import StoreBuilder, StoredStore, StoreKind, milliseconds
+from stage_writer.topologies.stores.builders import AnyStore, StoreBuilder, StoreKind, milliseconds
 from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.layers import Journal, Layers
 
@@ -95,7 +95,7 @@ class Stores:
         self._journal = Journal()
         self._layers: dict[Space, Layers] = {}
         self._indexes: dict[Space, Index] = {}
-        self._stores: dict[str, StoredStore] = {}
+        self._stores: dict[str, AnyStore] = {}
         self.kinds: dict[str, StoreKind] = {}
         self._snapshots: list[Snapshot] = []
         self._marks: list[str] = []

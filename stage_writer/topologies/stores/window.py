@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from stage_writer.topologies.stores.key_value import FIRST_KEY
 from stage_writer.topologies.stores.keys import (
@@ -42,45 +42,8 @@ _SEQUENCE_CODEC = (
 )
 
 
-class WindowStore(Protocol):
+class WindowStore(TimedStore):
     """Values by key and window start. Windows older than the retention are neither accepted nor found."""
-
-    @property
-    def name(self) -> str:
-        """The name it was added with."""
-
-    @property
-    def retention_ms(self) -> int:
-        """How long before the highest start windows are kept."""
-
-    @property
-    def size_ms(self) -> int:
-        """The length of a window; used for the window ends in the keys of `fetch_keys` and `all`."""
-
-    def put(self, key: Key, value: Value, window_start_ms: int) -> None:
-        """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
-
-    def fetch(self, key: Key, window_start_ms: int) -> Value:
-        """A window's value, or None. Where duplicates are kept: the first of them."""
-
-    def fetch_range(
-        self, key: Key, from_ms: int = ..., to_ms: int = ..., *, reverse: bool = ...
-    ) -> Iterator[tuple[int, Value]]:
-        """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time."""
-
-    def fetch_keys(self, from_ms: int = ..., to_ms: int = ...) -> Iterator[tuple[Windowed, Value]]:
-        """All keys' windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time and then by key."""
-
-    def all(self) -> Iterator[tuple[Windowed, Value]]:
-        """All windows, by time and then by key."""
-
-    @property
-    def dropped(self) -> int:
-        """How many puts were too late to be accepted, since the program started."""
-
-
-class StoredWindows(TimedStore):
-    """A `WindowStore` over the layers of a task."""
 
     def __init__(self, name: str, layers: Layers, retention_ms: int, size_ms: int, *, duplicates: bool) -> None:
         super().__init__(name, layers, retention_ms)
@@ -89,10 +52,12 @@ class StoredWindows(TimedStore):
         self._last: tuple[Key, int, bytes] | None = None
 
     @property
-    def size_ms(self) -> int:  # noqa: D102 - the protocol says it
+    def size_ms(self) -> int:
+        """The length of a window; used for the window ends in the keys of `fetch_keys` and `all`."""
         return self._size_ms
 
-    def put(self, key: Key, value: Value, window_start_ms: int) -> None:  # noqa: D102 - the protocol says it
+    def put(self, key: Key, value: Value, window_start_ms: int) -> None:
+        """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
         entry = self._entry(key, window_start_ms)
         data = None if value is None else value_to_bytes(value)
         if not self._expiry.admits(window_start_ms):
@@ -107,31 +72,33 @@ class StoredWindows(TimedStore):
             for one, _ in self._layers.scan(entry, after_prefix(entry)):
                 self._layers.put(one, None)
 
-    def fetch(self, key: Key, window_start_ms: int) -> Value:  # noqa: D102 - the protocol says it
+    def fetch(self, key: Key, window_start_ms: int) -> Value:
+        """A window's value, or None. Where duplicates are kept: the first of them."""
         if self._next is not None or not NEVER_MS <= window_start_ms <= FOREVER_MS:
             return next((value for _, value in self.fetch_range(key, window_start_ms, window_start_ms)), None)
         found = self._layers.get(self._entry(key, window_start_ms))
         return None if found is None or window_start_ms < self._expiry.live_from_ms else value_from_bytes(found)
 
-    def fetch_range(  # noqa: D102 - the protocol says it
+    def fetch_range(
         self, key: Key, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS, *, reverse: bool = False
     ) -> Iterator[tuple[int, Value]]:
+        """Start and value of a key's windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time."""
         at = key_to_bytes(key)
         low = at + bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
         high = at + bound_to_bytes(to_ms + 1)
         for entry, value in self._layers.scan(low, high, reverse=reverse):
             yield time_at(entry, len(at)), value_from_bytes(value)
 
-    def fetch_keys(  # noqa: D102 - the protocol says it
-        self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS
-    ) -> Iterator[tuple[Windowed, Value]]:
+    def fetch_keys(self, from_ms: int = NEVER_MS, to_ms: int = FOREVER_MS) -> Iterator[tuple[Windowed, Value]]:
+        """All keys' windows that start from ``from_ms`` to ``to_ms``, both inclusive, by time and then by key."""
         low = bound_to_bytes(max(from_ms, self._expiry.live_from_ms))
         high = bound_to_bytes(to_ms + 1)
         for at, value in self._layers.scan_by_time(low, high):
             start_ms = time_at(at, 0)
             yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
 
-    def all(self) -> Iterator[tuple[Windowed, Value]]:  # noqa: D102 - the protocol says it
+    def all(self) -> Iterator[tuple[Windowed, Value]]:
+        """All windows, by time and then by key."""
         return self.fetch_keys()
 
     def _entry(self, key: Key, start_ms: int) -> bytes:
