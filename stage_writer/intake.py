@@ -2,7 +2,7 @@
 
 Rules:
 
-1. A poll's batches are converted by their converter in slices (`Converter.slices`), usually one. The remaining slices
+1. A poll's batches are converted by their converter in slices (`Converts.slices`), usually one. The remaining slices
    wait here while flushes start and finish, and nothing more is read (stage_writer/backpressure.py).
 2. Rows go to the partition as it was when they were read. If it was revoked meanwhile, or restarted at its chain's end,
    it gets none of them: they are read again.
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from stage_writer.outbox.dead_letters import with_dead_letters_sent
 from stage_writer.partitions.resume_points import breaks_rule
+from stage_writer.ports import Converts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from stage_writer.partitions.dependency_wait import DependencyWaits
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.partitions.pauses import Pauses
-    from stage_writer.ports import Converter, Converts
+    from stage_writer.ports import Converter
     from stage_writer.runtime import Runtime
 
     Slice = Sequence[tuple[MessageBatch, StagedRows]]
@@ -70,7 +71,6 @@ class Intake:
     def take(self, batches: Iterable[MessageBatch]) -> None:
         """Queue what is new and ours for conversion, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
-        tasks = False
         for batch in batches:
             owned = self._assignment.owned.get(batch.source)
             if owned is None or owned.wait is not None or owned.stop is not None or self._pauses.drops(owned):
@@ -84,8 +84,7 @@ class Intake:
             if len(new):
                 owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
-                tasks = tasks or owned.task is not None
-        for converter, together in _by_converter(fresh, tasks=tasks):
+        for converter, together in _by_converter(fresh):
             owners = {batch.source: self._assignment.owned[batch.source] for batch in together}
             self._waiting.append((converter, owners, converter.slices(together)))
 
@@ -145,11 +144,16 @@ class Intake:
 
 
 def _by_converter(
-    fresh: Mapping[Converter, list[MessageBatch]], *, tasks: bool
-) -> Iterable[tuple[Converts, list[MessageBatch]]]:
-    """Batches grouped by their converter; what ``tasks`` need is imported with the first of them."""
-    if not tasks:
-        return fresh.items()
-    from stage_writer.tasks.together import together  # noqa: PLC0415
+    fresh: Mapping[Converter, list[MessageBatch]],
+) -> Iterator[tuple[Converts, list[MessageBatch]]]:
+    """Batches by what converts them; what tasks need is imported with the first of them."""
+    of_tasks: dict[Converter, list[MessageBatch]] = {}
+    for converter, batches in fresh.items():
+        if isinstance(converter, Converts):
+            yield converter, batches
+        else:
+            of_tasks[converter] = batches
+    if of_tasks:
+        from stage_writer.tasks.together import together  # noqa: PLC0415
 
-    return together(fresh)
+        yield from together(of_tasks)

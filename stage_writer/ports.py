@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from common.stage.markers import digest_of, marker_to_bytes
 from common.stage.state_files import EMPTY_STATE
@@ -238,6 +238,7 @@ class Workers(Protocol):
         """Accept no more jobs; does not wait for running ones."""
 
 
+@runtime_checkable
 class Converts(Protocol):
     """Converts messages of one stream into rows."""
 
@@ -253,8 +254,12 @@ class Converts(Protocol):
         """
 
 
-class Converter(Converts, Protocol):
-    """The conversion of one stream."""
+class Converter(Protocol):
+    """The conversion of one stream; its messages are converted by a `Converts`: itself, or one for several tasks."""
+
+    @property
+    def stream(self) -> Stream:
+        """The stream's settings."""
 
     @property
     def formats(self) -> Sequence[TableFormat]:

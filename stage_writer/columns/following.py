@@ -27,7 +27,7 @@ from stage_writer.columns.finding import FoundColumns
 from stage_writer.decode.envelopes.framing import schema_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stage_writer.columns.finding import FindsColumns
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.envelopes.framing import SchemaKey
-    from stage_writer.parquet.buffer import StagedRows, TableFormat
+    from stage_writer.parquet.buffer import TableFormat
     from stage_writer.ports import Converter
 
     MakeConverter = Callable[[Stream, "CoveredSchemas | None"], Converter]
@@ -270,8 +270,3 @@ class PendingConverter:
 
     def restores(self, source: TopicPartition, state: object, store: object) -> None:
         """There is no state."""
-
-    def slices(self, batches: Sequence[MessageBatch]) -> Iterator[Sequence[tuple[MessageBatch, StagedRows]]]:
-        """Never called: all batches wait."""
-        msg = f"the columns of {self._stream.app_id} are not known, and {len(batches)} batches were to be converted"
-        raise TypeError(msg)

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
+    from stage_writer.convert_by_table import RecordConverter
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import EncodedFile, StagedRows, TableFormat
-    from stage_writer.ports import Converter
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class Replay:
 
     def __init__(
         self,
-        converter: Converter,
+        converter: RecordConverter,
         records: Records,
         store: ObjectStore,
         clock: Clock,

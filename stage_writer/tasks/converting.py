@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TaskConverter(OfTopology):
-    """Converts the messages of one Kafka partition."""
+    """The conversion of one Kafka partition's messages; the tasks of a stream convert together (together.py)."""
 
     def __init__(self, parent: StreamTasks, task: Task, gate: Lock) -> None:
         """``gate`` is held while the task uses its stores: lookups come from other threads."""
@@ -67,11 +67,6 @@ class TaskConverter(OfTopology):
             self.is_closed = True
             with suppress(Exception):  # errors in the user's code are ignored: this task is no longer used
                 self.task.close()
-
-    def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
-        """The tasks of a stream convert together (stage_writer/tasks/together.py)."""
-        msg = f"messages of {batches[0].source} were converted apart from those of the other tasks"
-        raise RuntimeError(msg)
 
     def staged(self, batch: MessageBatch, output: Output, rejects: Sequence[Reject], tombstones: Index) -> StagedRows:
         """The task's output for a batch; ``rejects`` are of messages that it did not receive."""

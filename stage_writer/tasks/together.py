@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows
-    from stage_writer.ports import Converter, Converts
+    from stage_writer.ports import Converter
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Input
 
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 _PORTION = 10_000
 
 
-def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Converts, list[MessageBatch]]]:
-    """Batches by their converters, those of the tasks of one stream together."""
+def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[Together, list[MessageBatch]]]:
+    """Batches of tasks, those of one stream together. Raises TypeError for those of other converters."""
     tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
-        if isinstance(converter, TaskConverter):
-            tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
-        else:
-            yield converter, batches
+        if not isinstance(converter, TaskConverter):
+            msg = f"messages of {batches[0].source} were to be converted without their columns, or without a task"
+            raise TypeError(msg)
+        tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
     for parent, work in tasks.items():
         yield Together(parent, [task for task, _ in work]), [batch for _, batch in work]
 

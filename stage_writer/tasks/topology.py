@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from common.schema import to_arrow_schema
 from common.stage.state_files import EMPTY_STATE
@@ -21,12 +21,11 @@ from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_fr
 from stage_writer.topologies.task.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch
     from stage_writer.ports import StateStore
     from stage_writer.tasks.shared import Surroundings
     from stage_writer.topologies.built import BuiltTopology
@@ -40,11 +39,6 @@ class TopologyConverter(OfTopology, StreamTasks):
         super().__init__(stream, topology, around)
         self.needs_headers = topology.needs_headers
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
-
-    def slices(self, batches: Sequence[MessageBatch]) -> NoReturn:
-        """Only tasks convert (rule 1)."""
-        msg = f"messages of {batches[0].source} were converted without a task"
-        raise RuntimeError(msg)
 
     def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
         """A job that restores the task of a Kafka partition."""

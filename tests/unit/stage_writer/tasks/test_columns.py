@@ -76,7 +76,8 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
     for batch in batches:
         job = parent.restores(batch.source, EMPTY_STATE, store)
         fresh.setdefault(parent if job is None else job.run().converter, []).append(batch)
-    portions = [portion for converts, some in together(fresh) for portion in converts.slices(some)]
+    by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
+    portions = [portion for converts, some in by_converter for portion in converts.slices(some)]
     return {batch.source: told(staged) for portion in portions for batch, staged in portion}
 
 

@@ -134,3 +134,10 @@ def test_nobody_looks_into_a_task_while_it_converts() -> None:
         assert len(list(converts.slices(of_tasks))) == 1
     assert seen == [True, True]
     assert not converter.gate.locked()
+
+
+def test_messages_without_a_task_are_refused_not_passed_over() -> None:
+    parent = converter()
+    batch = batch_of(random.Random(3), 0, 0)  # noqa: S311 - a test's dice
+    with pytest.raises(TypeError, match="without a task"):
+        list(together({parent: [batch]}))
