@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from devservices.ports import is_open
 
@@ -34,11 +34,35 @@ class ServiceError(RuntimeError):
     """A server for development could not be started."""
 
 
+class Process(Protocol):
+    """What a `Child` needs of `subprocess.Popen`."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended, as far as `poll` and `wait` know."""
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """How it ended; raises subprocess.TimeoutExpired."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal, unless it has ended."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Child:
     """A started process and the file that it writes to."""
 
-    process: subprocess.Popen[bytes]
+    process: Process
     log: Path
 
     @property

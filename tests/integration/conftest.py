@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+_PROGRAMS = ("stage-writer", "delta-loader", "bootstrap")
 _RUN_TIMEOUT_S = 300
 
 
@@ -39,8 +40,11 @@ class Programs:
         """Start ``stage-writer``, ``delta-loader``, ``bootstrap`` or a module and let it run."""
         _prepare(program)
         log = self.folder / f"{program}-{len(self.started) + 1}.log"
-        command = [sys.executable, "-m", program.replace("-", "_"), *map(str, arguments)]
-        self.started.append(processes.start(command, log))
+        module = program.replace("-", "_")
+        if program in _PROGRAMS:
+            self.started.append(self.forked.start(module, [str(one) for one in arguments], log))
+        else:
+            self.started.append(processes.start([sys.executable, "-m", module, *map(str, arguments)], log))
         return self.started[-1]
 
     def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
