@@ -22,6 +22,7 @@ import structlog
 from hypothesis import HealthCheck, Phase, settings
 
 from common.remedies import show_config
+from tests.spark_archive import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 # Servers and Spark are imported by who starts them: a unit test pays for none of it.
 
-# Tests start Java processes that live for seconds: what the second compiler makes of them does not pay in that time.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 _COMMON = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _COMMON, derandomize=True, max_examples=10)

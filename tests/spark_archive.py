@@ -1,4 +1,4 @@
-"""Spark's classes as Java has parsed and checked them once: each Java process of a test starts from there.
+"""Spark's Java as tests start it: for seconds, on tables of a few rows, and with classes that were parsed once.
 
 A session spends a third of the CPU of its first table on its classes. The archive (Java's class-data sharing) belongs
 to one Java and to the jars of one virtual environment, and is in that environment. Java looks whether it fits, and does
@@ -20,13 +20,18 @@ from pathlib import Path
 
 from devservices.java import java
 
+# What the second compiler makes of a process that lives for seconds does not pay in that time, nor does a small heap.
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:InitialRAMPercentage=100 -XX:NewRatio=1 -XX:MetaspaceSize=256m"
+)
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _SILENT = "-Xlog:disable"  # what Java has to say of archives, it would say on standard output
 
 
 def use_spark_archive() -> None:
     """Have the Java processes that this process starts use the archive, which the first one to ask makes."""
-    given = os.environ.get(_VARIABLE, "")
+    given = os.environ.setdefault(_VARIABLE, JAVA_OPTIONS)
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", JAVA_OPTIONS)  # the process that makes spark-submit's command line
     if _SILENT in given:
         return
     version = subprocess.run([java(), "-version"], check=True, capture_output=True).stderr
