@@ -2,7 +2,7 @@
 # `make` alone lists the targets.
 
 .DEFAULT_GOAL := help
-.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz
+.PHONY: nightly sweeps mutants backlog bounds benchmark benchmark-latency benchmark-loader benchmark-topologies cluster-check docs memory properties help large-table setup demo services images images-check check test unit integration format lock clean simulate chaos two-loaders model deploy-check audit sbom foreign native-fuzz fuzz warm
 SHELL := /bin/sh
 
 VENV := .venv
@@ -76,6 +76,12 @@ check: setup ## style, types, import contracts, and that the generated pages are
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m common.reference --check
+
+# Made once, while the types are checked: after a clone, each of pytest's processes would compile all modules and tests,
+# and wait for Spark's classes. What fails here is told by the tests.
+warm: setup
+	@$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --collect-only -qq >/dev/null 2>&1 || true
+	@$(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()'
 
 unit: setup ## the tests that need no server, within a minute, with a few examples a property
 	$(KEEP_BYTECODE) PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile
@@ -152,7 +158,8 @@ native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sani
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)
 
-test: check ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them
+test: setup ## all checks and all tests but the sweeps, by WORKERS=4 processes with a broker each, and Spark in half of them
+	@$(MAKE) --jobs=2 --no-print-directory check warm
 	$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --numprocesses $(WORKERS) --dist loadfile --junitxml=build/tests.xml
 
 format: setup ## put the code into shape
