@@ -132,8 +132,7 @@ def test_the_service_loads_on_its_schedule_answers_and_ends_on_sigterm(tmp_path:
         ("/version", "delta-loader"),
     ):
         assert expected in _page(port, page), page
-    service.signal(signal.SIGTERM)
-    assert service.process.wait(180) == 0
+    assert service.stop(180) == 0
     assert "Traceback" not in service.log.read_text("utf-8")
 
 
@@ -142,8 +141,7 @@ def test_a_loader_that_still_starts_spark_ends_on_sigterm_with_0(tmp_path: Path,
     staging.flush(0, 0, 10)
     service = programs.start("delta-loader", "run", config_of(staging, programs, schedule="1s"))
     until(lambda: "starting spark" in service.log.read_text("utf-8"), within_s=PATIENCE_S)
-    service.signal(signal.SIGTERM)
-    assert service.process.wait(180) == 0
+    assert service.stop(180) == 0
     assert "Traceback" not in service.log.read_text("utf-8")
 
 

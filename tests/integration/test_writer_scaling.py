@@ -110,8 +110,7 @@ def test_workers_serve_one_page_stop_together_and_fail_together(
 
     until(lambda: (set(owned()), sum(owned().values())) == ({"0", "1"}, 4))  # they may still be handing some over
 
-    crew.process.send_signal(signal.SIGTERM)
-    assert crew.process.wait(180) == 0
+    assert crew.stop(180) == 0
 
     crew = programs.start("stage-writer", "run", config)
     until(lambda: get(port, "ready")[0] == 200)
@@ -137,8 +136,7 @@ def test_a_writer_that_still_waits_for_its_store_ends_on_sigterm_with_0(
         silent.settimeout(180)
         asking, _ = silent.accept()
         with asking:
-            writer.process.send_signal(signal.SIGTERM)
-            assert writer.process.wait(180) == 0
+            assert writer.stop(180) == 0
 
 
 def test_workers_without_their_parent_stop(
@@ -182,8 +180,7 @@ def test_a_static_member_that_comes_back_in_time_moves_no_partition(
 
     until(lambda: (owned(stays), owned(goes)) == (2, 2))
     before = len(events(stays, "partitions assigned")) + len(events(stays, "partitions revoked"))
-    goes.process.send_signal(signal.SIGTERM)
-    assert goes.process.wait(180) == 0
+    assert goes.stop(180) == 0
     back = programs.start("stage-writer", "run", config("goes"))
     until(lambda: owned(back) == 2)
     produce(kafka, topic, 4)
@@ -219,7 +216,6 @@ def test_a_store_that_is_slow_and_fails_holds_the_writer_back_and_costs_no_place
         writer = programs.start("stage-writer", "run", programs.config(given))
         store = FsspecStore(f"{url}/stage", options)
         until(lambda: staged(store) == {0: 100, 1: 100})
-        writer.process.send_signal(signal.SIGTERM)
-        assert writer.process.wait(180) == 0
+        assert writer.stop(180) == 0
     assert not events(writer, "partitions lost")
     assert len(events(writer, "partitions assigned")) == 1
