@@ -39,6 +39,7 @@ from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.parquet.partitioning import can_partition
+from stage_writer.shape.changes.change_time import ChangeTime
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
 from stage_writer.shape.changes.operation import Operation
 from stage_writer.shape.derive import Deriver
@@ -343,6 +344,10 @@ def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoute
         operation = Operation(columns, operation_of(stream))
         yield operation
         columns = operation.columns
+        if stream.merge.history and stream.merge.sequence is None and stream.has_events:
+            time = ChangeTime(columns)
+            yield time
+            columns = time.columns
     if stream.expect:
         yield Expectations(columns, stream)
     if stream.explode is not None:

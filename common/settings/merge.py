@@ -52,6 +52,13 @@ class MergeSettings(Section):
         description="Name of a BOOLEAN column that the table gets: true for deleted rows, which then stay.",
         examples=["is_deleted"],
     )
+    history: bool = Field(
+        default=False,
+        description="Whether the table keeps every version of a row (SCD type 2), with the columns `valid_from`, "
+        "`valid_to` and `is_current`, instead of the newest one. `valid_from` is the `sequence`; without one, the "
+        "time of the change in the source (of an `envelope`) or of the record in Kafka. A delete ends the current "
+        "version. Set it before the first load.",
+    )
     ignore_nulls: bool = Field(
         default=False,
         description="For events with only the fields that changed: a null (or a missing field) in an upsert leaves the "

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
 from common.settings.columns import columns_of_message, declared_columns_of_table, naming_of, table_columns_of
 from common.settings.envelopes import DELETES, gives_several_rows
-from common.tables.changes import ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, place_of_events
+from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, place_of_events
 
 if TYPE_CHECKING:
     from common.settings.stream import Stream
@@ -31,13 +31,21 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
         ROW_COLUMN if gives_several_rows(stream) else None,
         about if merge.ignore_nulls else None,
         TRUNCATE_COLUMN if merge.truncates == "apply" else None,
+        merge.history,
     )
+
+
+def columns_of_merge(stream: Stream) -> tuple[str, ...]:
+    """The names of the columns that merging adds to the table."""
+    if stream.merge is None:
+        return ()
+    soft = () if stream.merge.soft_delete is None else (stream.merge.soft_delete,)
+    return (*soft, *(HISTORY_COLUMNS if stream.merge.history else ()))
 
 
 def columns_of_rows(stream: Stream) -> tuple[str, ...]:
     """The names of all columns that the settings give the stream's rows in the table."""
-    soft = stream.merge.soft_delete if stream.merge is not None else None
-    added = (*stream.kafka_column_names, *stream.included_column_names, *((soft,) if soft is not None else ()))
+    added = (*stream.kafka_column_names, *stream.included_column_names, *columns_of_merge(stream))
     return (*table_columns_of(stream).names, *added)
 
 

@@ -20,6 +20,7 @@ Rules:
    merges would append its events as rows.
    Where a message may have several such rows, or their nulls leave what the table has, or some delete all rows, it has
    version 7: a reader that does not know that would let an earlier one win, set null, or delete nothing.
+   Where the table keeps every version of a row, it has version 8: another reader would overwrite them all.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
    end in addition to the sums; a marker of an older release has them at its end only.
 10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 7
+VERSION = 8
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
@@ -240,17 +241,16 @@ class Manifest:
     def version(self) -> int:
         """The lowest version of the format that expresses it."""
         merges = [table.merge for table in self.tables if table.merge is not None]
-        if any((merge.row, merge.event_columns, merge.truncate) != (None, None, None) for merge in merges):
-            return 7
-        if self.state is not None and self.state.is_in_topics:
-            return 6
-        if merges:
-            return 5
-        if any(file.is_mixed for table in self.tables for file in table.files):
-            return 4
-        if self.filtered or self.exploded:
-            return 3
-        return 1 if self.generation == 0 else 2
+        needs = {
+            8: any(merge.history for merge in merges),
+            7: any((merge.row, merge.event_columns, merge.truncate) != (None, None, None) for merge in merges),
+            6: self.state is not None and self.state.is_in_topics,
+            5: bool(merges),
+            4: any(file.is_mixed for table in self.tables for file in table.files),
+            3: self.filtered > 0 or self.exploded > 0,
+            2: self.generation > 0,
+        }
+        return next((version for version, is_needed in needs.items() if is_needed), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class _StoredFile(Stored):
 
 
 class _StoredMerge(Lean):
-    OMITTED = ("row", "event_columns", "truncate")
+    OMITTED = ("row", "event_columns", "truncate", "history")
 
     keys: list[str] = Field(min_length=1)
     place: list[str] = Field(min_length=3, max_length=3)
@@ -303,6 +303,7 @@ class _StoredMerge(Lean):
     row: str | None = None
     event_columns: list[str] | None = None
     truncate: str | None = None
+    history: bool | None = None
 
 
 class _StoredTable(Lean):
@@ -333,7 +334,7 @@ class _StoredUndeclared(Stored):
 class _StoredManifest(Lean):
     OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
 
-    version: Literal[1, 2, 3, 4, 5, 6, 7]
+    version: Literal[1, 2, 3, 4, 5, 6, 7, 8]
     topic: str
     partition: Count
     start: StoredOffset
@@ -451,6 +452,7 @@ def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
         "row": merge.row,
         "event_columns": None if merge.event_columns is None else list(merge.event_columns),
         "truncate": merge.truncate,
+        "history": merge.history or None,
     }
 
 
@@ -536,6 +538,7 @@ def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
         stored.row,
         None if stored.event_columns is None else tuple(stored.event_columns),
         stored.truncate,
+        bool(stored.history),
     )
 
 

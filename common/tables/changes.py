@@ -9,13 +9,15 @@ Rules:
 3. Where one message may have several rows, a column has their order in the message (`MergeBy.row`): they may be about
    one key, and share their record identity.
 4. A row that says that the whole source table was truncated has no key, and deletes (`MergeBy.truncate`).
+5. A table that keeps every version of a row (`MergeBy.history`) has three more columns, `HISTORY_COLUMNS`. In a staged
+   row ``valid_from`` is the event's time, and the others are not used.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.schema.types import Field, Primitive, StructType
+from common.schema.types import DataType, Field, Primitive, StructType
 from common.stage.row_places import Place, place_fields
 
 RESERVED = "_merge_"
@@ -26,6 +28,10 @@ ROW_COLUMN = "_merge_row"
 """INTEGER: which of its message's rows a row is, from 0 on."""
 TRUNCATE_COLUMN = "_merge_truncate"
 """BOOLEAN: whether the event deletes all rows."""
+TIME_COLUMN = "_merge_time"
+"""TIMESTAMP: when an envelope's event happened in its source; only until a row has its ``valid_from``."""
+VALID_FROM, VALID_TO, IS_CURRENT = HISTORY_COLUMNS = ("valid_from", "valid_to", "is_current")
+"""From when and until when (exclusive, null for the current version) a row was valid, and whether it still is."""
 _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
 
 
@@ -48,11 +54,18 @@ class MergeBy:
     None: an upsert sets all columns."""
     truncate: str | None = None
     """The column that is true for events that delete all rows; None where such events are not staged."""
+    history: bool = False
+    """Whether the table keeps every version of a row (`HISTORY_COLUMNS`)."""
 
     @property
     def order(self) -> tuple[str, ...]:
         """The columns by which staged rows are ordered as their source sent them."""
         return self.place if self.row is None else (*self.place, self.row)
+
+
+def history_fields(time: DataType) -> tuple[Field, ...]:
+    """The columns of a table that keeps every version; ``time`` is the type of the first two."""
+    return Field(VALID_FROM, time), Field(VALID_TO, time), Field(IS_CURRENT, Primitive.BOOLEAN)
 
 
 def place_of_events(kafka_columns: tuple[str, ...]) -> Place:

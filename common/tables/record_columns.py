@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from common.schema import StructType, schema_from_json
 from common.settings.columns import CDC_COLUMN, made_columns
+from common.settings.merging import columns_of_merge
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 
 if TYPE_CHECKING:
@@ -24,9 +25,7 @@ _MADE_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
 def record_columns(stream: Stream, schema: str) -> StructType:
     """The columns of a table's schema for a record's fields, with its types. Raises SchemaError for an unknown type."""
     ours = (stream.rescue_column, CDC_COLUMN, *KAFKA_COLUMNS, *INCLUDED_COLUMNS.values())
-    made = {name.casefold() for name in (*made_columns(stream), *ours)}
-    if stream.merge is not None and stream.merge.soft_delete is not None:
-        made.add(stream.merge.soft_delete.casefold())
+    made = {name.casefold() for name in (*made_columns(stream), *ours, *columns_of_merge(stream))}
     columns = schema_from_json(schema)
     return StructType(tuple(one for one in columns if one.name.casefold() not in made and not _by_delta(one)))
 

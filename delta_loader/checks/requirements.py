@@ -11,7 +11,9 @@ from common.schema.spark_json import schema_from_json, schema_to_json
 from common.schema.types import Field, Primitive
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.loading import Evolution
+from common.settings.merging import merge_by_of
 from common.settings.overlap import shared_topics
+from common.tables.changes import history_fields
 from common.tables.dead_letters import kafka_fields_of
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
@@ -66,14 +68,14 @@ def columns_from_check(stream: Stream, found: Stream | None) -> Check:
 
 def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
     columns = declared_columns_of_table(stream)
-    if stream.merge is not None and stream.merge.soft_delete is not None:
-        columns = columns.with_fields((Field(stream.merge.soft_delete, Primitive.BOOLEAN),))
     columns = columns.with_fields(kafka_fields_of(stream))
+    columns = columns.with_fields(_made_by_merge(stream, columns))
     casting = stream.evolution is not Evolution.STRICT
     schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
     if through_spark(way):
         columns = _with_what_is_made(stream, columns, schema)
-    table, declared = TableShape(schema, state.partition_by), TableShape(schema_to_json(columns), stream.partition_by)
+    table = TableShape(schema, state.partition_by)
+    declared = TableShape(schema_to_json(columns), stream.partition_by, merge_by_of(stream))
     found = (*differences(table, declared, way, casting=casting), *_not_made(stream, schema))
     if found:
         return Check(
@@ -84,6 +86,17 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
+
+
+def _made_by_merge(stream: Stream, columns: StructType) -> Iterator[Field]:
+    """The columns that merging adds, if their types are known here."""
+    merge = stream.merge
+    if merge is not None and merge.soft_delete is not None:
+        yield Field(merge.soft_delete, Primitive.BOOLEAN)
+    if merge is not None and merge.history:
+        sequence = None if merge.sequence is None else columns.field(merge.sequence)
+        if merge.sequence is None or sequence is not None:
+            yield from history_fields(Primitive.TIMESTAMP if sequence is None else sequence.type)
 
 
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:

@@ -16,7 +16,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.tables.changes import DELETE_COLUMN
+from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS
 from delta_loader.plan.plan import shape_of
 from delta_loader.tables.load_modes.casting import casts_of, merged_schema
 from delta_loader.tables.load_modes.record_identity import place_of
@@ -115,8 +115,10 @@ def _casts(table: StagedTable, schema: str) -> tuple[Cast, ...]:
     """The casts of staged rows; of an event that deletes only what says which row, and which event wins, is used."""
     if table.merge is None:
         return casts_of(schema, table.schema)
-    used = {*table.merge.keys, table.merge.sequence}
+    used = {*table.merge.keys, table.merge.sequence, *(HISTORY_COLUMNS if table.merge.history else ())}
     casts = casts_of(schema, merged_schema(schema, table.schema, frozenset()))
+    if table.merge.history and table.merge.soft_delete is not None:  # a delete is a row
+        return casts
     return tuple(cast if cast.column in used else replace(cast, unused_if=DELETE_COLUMN) for cast in casts)
 
 

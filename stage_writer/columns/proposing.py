@@ -18,6 +18,7 @@ from common.schema.evolution import additions, type_at, with_additions, within
 from common.schema.inference import inferred
 from common.settings.columns import made_columns
 from common.settings.formats import path_steps
+from common.settings.merging import columns_of_merge
 from stage_writer.decode.unknown.offers import RESERVED
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[StructType, dict[str, str]]:
     """The columns, and the forms of values that their types leave open; no columns where nothing is known."""
     found = inferred(records)
-    made = (*made_columns(stream), *stream.kafka_column_names, *stream.included_column_names, *RESERVED)
-    taken = {name.casefold() for name in made}
+    made = (*made_columns(stream), *stream.kafka_column_names, *stream.included_column_names, *columns_of_merge(stream))
+    taken = {name.casefold() for name in (*made, *RESERVED)}
     free = StructType(tuple(field for field in found.columns if field.name.casefold() not in taken))
     added = additions(table, free)
     # the smallest first, so that an object of a thousand keys does not displace all others

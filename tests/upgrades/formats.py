@@ -107,6 +107,10 @@ MARKERS = {
             ),
         ),
     ),
+    "marker-8": replace(
+        MANIFEST,
+        tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), replace(BY, history=True)),),
+    ),
     "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }
 REPLACEMENT = Replacement(

@@ -11,6 +11,7 @@ from common.errors import SchemaError
 from common.settings.checks.creation import check_creation
 from common.settings.columns import CDC_COLUMN, table_columns_of
 from common.settings.hints import did_you_mean
+from common.tables.changes import HISTORY_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,8 +33,9 @@ def check_columns(stream: Stream) -> None:
         raise ValueError(msg) from None
     # the place of a staged row is no column of the table, and none of its columns may have such a name
     added = {"kafka_columns": stream.kafka_column_names, "include": stream.included_column_names}
-    _require_new(columns.names, {**added, "load": stream.staged_place or ()})
-    known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names]
+    history = HISTORY_COLUMNS if stream.merge is not None and stream.merge.history else ()
+    _require_new(columns.names, {**added, "load": stream.staged_place or (), "merge.history": history})
+    known = [*columns.names, *stream.kafka_column_names, *stream.included_column_names, *history]
     for name in stream.partition_by:
         if name not in known:
             hint = did_you_mean(name, known, "declare it in columns, or derive it")

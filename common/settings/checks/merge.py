@@ -12,9 +12,10 @@ from common.settings.envelopes import TRUNCATES
 from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
 from common.settings.merging import operation_of, require_key_type, require_sequence_type
-from common.tables.changes import RESERVED
+from common.tables.changes import HISTORY_COLUMNS, RESERVED
 
 if TYPE_CHECKING:
+    from common.settings.merge import MergeSettings
     from common.settings.stream import Stream
 
 
@@ -44,6 +45,7 @@ def check_merge(stream: Stream) -> None:
         msg = f"the column {name!r} begins with {RESERVED}, which merging has for itself; rename it"
         raise ValueError(msg)
     soft = merge.soft_delete
+    names += HISTORY_COLUMNS if merge.history else ()
     if soft is not None and (soft.casefold() in map(str.casefold, names) or soft.startswith(RESERVED)):
         msg = f"merge.soft_delete makes the column {soft!r}, and there is one of that name; choose another name"
         raise ValueError(msg)
@@ -73,12 +75,29 @@ def _check_together(stream: Stream) -> None:
     merge = stream.merge
     if merge is not None and merge.truncates == "apply":
         _check_truncates(stream)
+    if merge is not None and merge.history:
+        _check_history(merge)
     if merge is not None and merge.operation is not None and not merge.deletes:
         msg = "merge.operation is given without merge.deletes, so it has no effect; name the values that delete"
         raise ValueError(msg)
     if merge is not None and merge.deletes and operation_of(stream) is None:
         msg = "merge.deletes is given without merge.operation; say which expression has these values"
         raise ValueError(msg)
+
+
+def _check_history(merge: MergeSettings) -> None:
+    """Raise ValueError for settings under which a version would have no values, or no time."""
+    if merge.ignore_nulls:
+        msg = "merge.history keeps whole rows, and with merge.ignore_nulls an event has only what changed; "
+        raise ValueError(msg + "leave one of them out")
+    if merge.sequence is None:
+        return
+    if merge.tombstones == "delete":
+        msg = f"with merge.history a delete needs its sequence, {merge.sequence}, and a tombstone has none; "
+        raise ValueError(msg + "write merge.tombstones: ignore, or leave merge.sequence out")
+    if merge.truncates == "apply":
+        msg = f"with merge.history a delete needs its sequence, {merge.sequence}, and a truncation has none; "
+        raise ValueError(msg + "leave merge.truncates or merge.sequence out")
 
 
 def _check_truncates(stream: Stream) -> None:

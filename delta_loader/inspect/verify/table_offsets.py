@@ -147,10 +147,11 @@ class SparkContents:
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
 
-    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only."""
+    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
         with _errors("read", url):
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
+            rows = rows if where is None else rows.where(where)
             columns = [functions.col(quote_name(key)) for key in keys]
             twice = rows.groupBy(*columns).count().where("count > 1").orderBy(*columns).limit(_MOST_ROWS)
             found = twice.select(functions.to_json(functions.struct(*columns))).collect()

@@ -9,7 +9,7 @@ Rules:
    Only this check detects a VACUUM that deleted a file while it was committed (tables/vacuum.py).
 4. A stream that cannot be verified does not hide the others.
 5. For a stream that merges only the log can be checked: no table records which events a row comes from. That each key
-   has one row is checked in the table.
+   has one row, or one current version, is checked in the table.
 6. A topic whose id in Kafka differs from the id that a position belongs to is named, and not read: its offsets say
    nothing about the table (delta_loader/inspect/verify/same_records.py).
 """
@@ -24,6 +24,7 @@ from common.remedies import CONFIG, delta_table, quoted
 from common.settings.envelopes import gives_several_rows, is_envelope_open
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
+from common.tables.changes import IS_CURRENT
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from common.settings import Settings, Stream
+    from common.settings.merge import MergeSettings
     from common.spans import Topic, TopicPartition
     from common.tables.deferred_ranges import DeferredRange
     from delta_loader.inspect.verify.offsets import Bucket
@@ -111,8 +113,8 @@ class Contents(Protocol):
     def count(self, url: str, version: int) -> int:
         """The number of rows of a table."""
 
-    def keys_twice(self, url: str, version: int, keys: Sequence[str]) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only."""
+    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
 
 
 class KafkaRecords(Protocol):
@@ -181,7 +183,7 @@ class Verifier:
         other_topics = self._other_topics(tables)
         findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
         if stream.merge is not None:
-            partitions, more = self._merged(tables, stream.merge.keys)
+            partitions, more = self._merged(tables, stream.merge)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
@@ -235,16 +237,17 @@ class Verifier:
         found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
         return {source: one for source, one in found.items() if one is not None}
 
-    def _merged(self, tables: Tables, keys: Sequence[str]) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+    def _merged(self, tables: Tables, merge: MergeSettings) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
             "log alone, whose spans have no gap and no overlap"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
+        where = IS_CURRENT if merge.history else None
         for ledger in tables.row_ledgers:
             version = ledger.version
-            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, keys)
+            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, merge.keys, where)
             if not twice:
                 continue
             named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")

@@ -29,6 +29,7 @@ from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import codec_of, rows_of
 from delta_loader.spark.variants import with_variants
 from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.history import HistoryStatement
 from delta_loader.tables.merging.statement import MergeStatement
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def merge_within(
     files = [file for write in writes for file in write.files]
     bounds = key_bounds(files, columns, by.keys, backticks)
     table = f"delta.{quote_name(spark_url(commit.target.url))}"
+    before = f"{table} VERSION AS OF {work.table.version}"
     statement = MergeStatement(table, view, columns.names, by, bounds)
+    if by.history:
+        statement = HistoryStatement(table, view, columns.names, by, bounds, before=before)
     writer = sessions.writer(optimized=True, codec=codec_of(work.table))
     events = with_variants(events_of(writer, writes, by, work.stage_url), work.variants)
     if needs_other_folders(events, work.table.partition_by, work.table.properties):
         transaction.use_random_folders()
     if by.truncate is not None and not events.where(functions.col(by.truncate)).isEmpty():
-        before = f"{table} VERSION AS OF {work.table.version}"
         statement = replace(statement, bounds=(), truncated=before)
     events.createOrReplaceTempView(view)
     try:

@@ -61,18 +61,23 @@ class MergeValidator:
 
     def refused(self) -> DataFrame | None:
         """Record identities (`JUDGED_PLACE`) of forbidden events and their problems; None: the table has no checks."""
-        deletes = functions.col(DELETE_COLUMN)
-        upserts = self._events.where(~deletes).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
+        deletes, soft_delete = functions.col(DELETE_COLUMN), self._by.soft_delete
+        has_versions = self._by.history and soft_delete is not None
+        makes_row = functions.lit(True) if has_versions else ~deletes  # noqa: FBT003 - Spark's
+        upserts = self._events.where(makes_row).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
         failing = (self._failing(rows, JUDGED_PLACE) for rows in self._as_written(upserts))
         found = [frame for frame in failing if frame is not None]
-        if self._by.soft_delete is not None:
-            found += self._deletes(self._events.where(deletes), self._by.soft_delete, found)
+        if soft_delete is not None and not has_versions:
+            found += self._deletes(self._events.where(deletes), soft_delete, found)
         return reduce(DataFrame.unionByName, found) if found else None
 
     def _as_written(self, upserts: DataFrame) -> list[DataFrame]:
-        """The upserts with the values that the table's rows keep, as far as checks use them (rule 4)."""
+        """The upserts with the values that the table's rows keep, as far as checks use them (rule 4).
+
+        Where the table keeps every version, a new one takes no values of the one before it.
+        """
         kept = kept_columns_asked(self._expressions(), self._target.shape.schema, self._columns.names)
-        if not kept:
+        if not kept or self._by.history:
             return [upserts]
         table = self._table().select(*self._quoted((*self._by.keys, *kept)))
         keys = list(self._by.keys)

@@ -12,7 +12,9 @@ Rules:
    difference (casting.py); whether its values can be cast is checked record by record.
 5. Where Spark writes, a column that Delta computes itself (generated, identity, default) need not be staged, and an
    identity column that is GENERATED ALWAYS must not be. A NOT NULL column has to come from somewhere.
-6. Missing columns are reported with the statement that adds them: a table that another tool created lacks Kafka's
+6. A table that keeps every version of a row is not merged into as one that has a row for each key: each of the
+   versions would be overwritten.
+7. Missing columns are reported with the statement that adds them: a table that another tool created lacks Kafka's
    columns, and its owner would have to look their types up.
 """
 
@@ -28,6 +30,7 @@ from common.schema.ddl import to_ddl, type_to_ddl
 from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
+from common.tables.changes import HISTORY_COLUMNS
 from common.tables.schema_compatibility import partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.tables.load_modes.casting import cast_type
@@ -71,6 +74,8 @@ def remedy_for(
         return f"load into a table whose columns are known here, or change {otherwise}"
     known = {name.casefold() for name in there.names}
     missing = StructType(tuple(field for field in columns if field.name.casefold() not in known))
+    if _overwrites_versions(there, staged):
+        return f"write merge.history: true{and_again}; or load into a new table (another table, app_id and stage)"
     remedies = []
     if missing.fields:
         statement = f"ALTER TABLE {delta_table(url)} ADD COLUMNS ({to_ddl(missing)})"
@@ -112,11 +117,23 @@ def differences(
     if casting:
         staged_columns = _cast(form, staged_columns)
     found = list(_struct_differences("", form, staged_columns))
+    if _overwrites_versions(columns, staged):
+        found.append(
+            f"it keeps every version of a row ({', '.join(HISTORY_COLUMNS)}), and its rows would be overwritten"
+        )
     if through_spark(way):
         found += _not_made(columns, staged_columns, table.partition_by)
     elif problem := partitioning_problem(table.partition_by, staged.partition_by):
         found.append(problem)
     return tuple(found)
+
+
+def _overwrites_versions(table: StructType, staged: TableShape) -> bool:
+    """Whether rows would be merged by key alone into a table that has several for a key (rule 6)."""
+    made = set(HISTORY_COLUMNS).difference(schema_from_json(staged.schema).names)
+    return (
+        staged.merge is not None and not staged.merge.history and made == {*HISTORY_COLUMNS} and made <= {*table.names}
+    )
 
 
 def _cast(table: StructType, staged: StructType) -> StructType:

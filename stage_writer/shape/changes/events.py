@@ -8,7 +8,9 @@ Rules:
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.
 4. Where a message may have several rows, they are numbered: of two with one key, the later one wins.
-5. With ``truncates: apply`` a message that the decoder refuses because it truncates the table is a row without a key.
+5. Where the table keeps every version of a row, each event has its time: the sequence, or else that of the change in
+   the source, or else that of the message. With a sequence, a delete without one is a reject too.
+6. With ``truncates: apply`` a message that the decoder refuses because it truncates the table is a row without a key.
 """
 
 from __future__ import annotations
@@ -24,10 +26,19 @@ from common.errors import SchemaError
 from common.schema import Field, Primitive, to_arrow_schema
 from common.settings.envelopes import is_lenient
 from common.settings.merging import record_names, require_key_type, require_sequence_type
-from common.tables.changes import DELETE_COLUMN, staged_columns, table_columns
+from common.tables.changes import (
+    DELETE_COLUMN,
+    IS_CURRENT,
+    TIME_COLUMN,
+    VALID_FROM,
+    history_fields,
+    staged_columns,
+    table_columns,
+)
 from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.changes.message_keys import MessageKeys
+from stage_writer.shape.outcome import kafka_columns_of
 from stage_writer.shape.rows import Rows
 
 if TYPE_CHECKING:
@@ -60,6 +71,9 @@ class Events:
         _check_types(table, by)
         if by.soft_delete is not None:
             table = table.with_fields((Field(by.soft_delete, Primitive.BOOLEAN),))
+        if by.history:
+            time = None if by.sequence is None else table.field(by.sequence)
+            table = table.with_fields(history_fields(Primitive.TIMESTAMP if time is None else time.type))
         self.columns = staged_columns(table, by)
         self._schema = to_arrow_schema(self.columns)
         self._by = by
@@ -93,7 +107,7 @@ class Events:
         return replace(_merged(rows, deletes, gone.index), rejects=(*rows.rejects, *gone.rejects), tables=gone.tables)
 
     def _with_deletes_of_all(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with those of rule 5."""
+        """The rows with those of rule 6."""
         if self._by.truncate is None:
             return rows
         index = np.array(sorted(one.index for one in rows.rejects if one.error_class is ErrorClass.TRUNCATED), np.int64)
@@ -119,8 +133,10 @@ class Events:
                 rows = rows.without(lost, (_reject(place, ErrorClass.NULL_KEY, why) for place in rows.index[lost]))
         sequence = self._by.sequence
         if sequence is not None and rows.table[sequence].null_count:
-            upsert = pc.invert(rows.table[DELETE_COLUMN])
-            lost = pc.and_(rows.table[sequence].is_null(), upsert).to_numpy()
+            lost = rows.table[sequence].is_null()
+            if not self._by.history:
+                lost = pc.and_(lost, pc.invert(rows.table[DELETE_COLUMN]))
+            lost = lost.to_numpy()
             why = f"its sequence {sequence} is null"
             rows = rows.without(lost, (_reject(place, ErrorClass.NULL_SEQUENCE, why) for place in rows.index[lost]))
         return rows
@@ -139,6 +155,9 @@ class Events:
             makers[self._by.truncate] = lambda: pa.repeat(pa.scalar(value=False), len(index))
         if self._by.soft_delete is not None:
             makers[self._by.soft_delete] = lambda: given[DELETE_COLUMN]
+        if self._by.history:
+            makers[VALID_FROM] = lambda: self._time_of(given, index, messages)
+            makers[IS_CURRENT] = lambda: pc.invert(given[DELETE_COLUMN])
         columns = []
         for field in self._schema:
             if field.name in given:
@@ -146,6 +165,13 @@ class Events:
             else:
                 columns.append(makers[field.name]() if field.name in makers else pa.nulls(len(index), field.type))
         return pa.table(columns, names=self._schema.names).cast(self._schema)
+
+    def _time_of(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.ChunkedArray:
+        """When each row's event happened (rule 5)."""
+        if self._by.sequence is not None:
+            return given[self._by.sequence]
+        sent = kafka_columns_of(messages, index)[3]
+        return pc.coalesce(given[TIME_COLUMN], sent) if TIME_COLUMN in given else sent
 
 
 def _merged(rows: Rows, more: pa.Table, index: np.ndarray) -> Rows:

@@ -143,8 +143,8 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 8") as caught:
-        read({**stored(), "version": 8, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 9") as caught:
+        read({**stored(), "version": 9, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
 
@@ -364,6 +364,8 @@ def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
         ({"event_columns": ()}, 7),
         ({"event_columns": ("a",)}, 7),
         ({"truncate": "t"}, 7),
+        ({"history": True}, 8),
+        ({"history": True, "row": "_merge_row"}, 8),
     ],
 )
 def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(

@@ -3,12 +3,15 @@
 import pytest
 from pydantic import ValidationError
 
-from common.settings.merging import merge_by_of, operation_of
+from common.schema import Field, Primitive, schema_to_json
+from common.settings.merging import columns_of_rows, merge_by_of, operation_of
 from common.tables.changes import MergeBy, staged_columns, table_columns
+from common.tables.record_columns import record_columns
 from tests.builders import required
 from tests.fakes.streams import stream_of
 
 KEYS = {"keys": ["id"]}
+HISTORY = {**KEYS, "history": True}
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,21 @@ KEYS = {"keys": ["id"]}
         ({"merge": {**KEYS, "soft_delete": "_kafka_offset"}}, "there is one of that name"),
         ({"merge": {**KEYS, "tombstones": "drop"}}, "tombstones"),
         ({"columns": "id INT, _merge_x INT", "merge": KEYS}, "the column '_merge_x' begins with _merge_"),
+        (
+            {"columns": "id INT, Valid_To INT", "merge": HISTORY},
+            "merge.history makes the column 'valid_to', which is among",
+        ),
+        ({"merge": {**HISTORY, "soft_delete": "is_current"}}, "merge.soft_delete makes the column 'is_current'"),
+        ({"merge": {**HISTORY, "ignore_nulls": True}}, "merge.history keeps whole rows, and with merge.ignore_nulls"),
+        ({"merge": {**HISTORY, "sequence": "id"}}, "a tombstone has none; write merge.tombstones: ignore"),
+        (
+            {
+                "envelope": "debezium",
+                "merge": {**HISTORY, "sequence": "id", "tombstones": "ignore", "truncates": "apply"},
+            },
+            "a truncation has none; leave merge.truncates or merge.sequence out",
+        ),
+        ({"merge": KEYS, "partition_by": ["is_current"]}, "partition_by names 'is_current', which is no column"),
         ({"merge": KEYS, "explode": "many"}, "explode is given beside merge"),
     ],
 )
@@ -80,3 +98,14 @@ def test_a_null_is_a_value_in_columns_that_describe_the_event() -> None:
     plain = merge_by_of(stream_of(**more, load="merge", merge={"keys": ["id"]}))
     assert plain is not None
     assert plain.event_columns is None
+
+
+def test_what_merging_adds_is_among_the_columns_of_the_rows_and_none_of_the_record_s() -> None:
+    stream = stream_of(
+        columns="id INT", load="merge", merge={**HISTORY, "soft_delete": "gone"}, partition_by=["is_current"]
+    )
+    added = ("gone", "valid_from", "valid_to", "is_current")
+    assert columns_of_rows(stream)[-4:] == added
+    table = stream.schema_of_columns.with_fields(Field(name, Primitive.BOOLEAN) for name in added)
+    assert record_columns(stream, schema_to_json(table)).names == ("id",)
+    assert record_columns(stream_of(columns="id INT"), schema_to_json(table)).names == ("id", *added)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.errors import NotCompatibleError
 from common.schema import CHAR_VARCHAR_KEY, backticks, parse_ddl, schema_from_json, schema_to_json, to_ddl
 from common.schema.types import Field, Primitive, StructType
 from common.settings.loading import LoadSetting
@@ -22,9 +23,10 @@ from common.tables.state import TableState
 from common.tables.table_features import GENERATED
 from delta_loader.inspect.verify.findings import Verdict
 from delta_loader.inspect.verify.verify import Verifier
-from delta_loader.plan.plan import Limits, Run, plan_load, shape_of
+from delta_loader.plan.plan import Limits, Run, TableShape, plan_load, shape_of
 from delta_loader.ports import in_turn
 from delta_loader.tables.file_split import split_files_at
+from delta_loader.tables.load_modes.compatibility import require_compatible
 from delta_loader.tables.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
 from delta_loader.tables.merging.bounds import key_bounds
 from tests.builders import required
@@ -93,9 +95,9 @@ def test_a_load_merges_by_one_rule_and_says_so_to_who_writes() -> None:
     assert (write.shape.merge, write.start) == (None, None)
 
 
-def staged(columns: str) -> Marker:
+def staged(columns: str, by: MergeBy = BY) -> Marker:
     marker = flush(0, 3, None)
-    table = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl(columns)), (), (file_of(None),), BY)
+    table = StagedTable("/t", TableKind.ROWS, schema_to_json(parse_ddl(columns)), (), (file_of(None),), by)
     return replace(marker, manifest=replace(required(marker.manifest), tables=(table,)))
 
 
@@ -161,7 +163,7 @@ def test_nothing_is_merged_into_a_table_with_texts_that_spark_pads(spark_says: s
 class Twice(Rows):
     """A table in which somebody else wrote a key's row once more."""
 
-    def keys_twice(self, _url: str, version: int, keys: Sequence[str]) -> list[str]:
+    def keys_twice(self, _url: str, version: int, keys: Sequence[str], _where: str | None) -> list[str]:
         return ['{"id":7}'] if (version, tuple(keys)) == (1, ("id",)) else []
 
 
@@ -200,7 +202,7 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
 
 def test_a_verification_looks_for_keys_in_each_table_of_the_events() -> None:
     class InTheCopy(Rows):
-        def keys_twice(self, url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+        def keys_twice(self, url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
             return ['{"id":7}'] if url.endswith("copy") else []
 
     table = f"memory://{uuid.uuid4().hex}"
@@ -211,3 +213,38 @@ def test_a_verification_looks_for_keys_in_each_table_of_the_events() -> None:
     report = Verifier(FsspecStore, in_turn, InTheCopy(), None).verify(stream)
     assert [(one.kind, one.table) for one in report.faults] == [("keys_twice", f"{table}/copy")]
     assert Verifier(FsspecStore, in_turn, Rows(), None).verify(stream).faults == ()
+
+
+def test_of_a_table_that_keeps_every_version_one_row_of_a_key_is_the_current_one() -> None:
+    class Currents(Rows):
+        def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], where: str | None) -> list[str]:
+            return ['{"id":7}'] if where == "is_current" else []
+
+    stream = stream_of(
+        columns="id INT", table=f"memory://{uuid.uuid4().hex}", load="merge", merge={"keys": ["id"], "history": True}
+    )
+    written_log(stream.table)
+    report = Verifier(FsspecStore, in_turn, Currents(), None).verify(stream)
+    assert [one.kind for one in report.faults] == ["keys_twice"]
+
+
+def test_versions_are_not_merged_by_key_alone_once_history_is_off() -> None:
+    columns = "id INT, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN"
+    table = TableShape(schema_to_json(parse_ddl(columns)), ())
+    staged = TableShape(schema_to_json(parse_ddl("id INT")), (), BY)
+    with pytest.raises(NotCompatibleError, match="it keeps every version of a row") as caught:
+        require_compatible(table, staged, "/t", Merge("load is merge"), restage="stage again with `x`")
+    assert caught.value.remedy.startswith(
+        "write merge.history: true and stage again with `x`; or load into a new table"
+    )
+    declared = replace(staged, schema=table.schema)
+    for fine in (declared, replace(declared, merge=replace(BY, history=True)), replace(staged, merge=None)):
+        require_compatible(table, fine, "/t", Merge("load is merge"))
+
+
+def test_a_delete_that_makes_a_version_loses_no_value_by_a_cast() -> None:
+    by = replace(BY, soft_delete="gone", history=True)
+    plain = (replace(by, soft_delete=None), replace(by, history=False))
+    for how, unused in ((by, ""), *((one, "_merge_delete") for one in plain)):
+        casts = read(staged("id BIGINT, n BIGINT", how), "id INT, n INT").casts
+        assert [cast.unused_if for cast in casts] == ["", unused]

@@ -45,7 +45,7 @@ class Contents:
     def count(self, url: str, _version: int) -> int:
         return len(self.tables.get(url.rpartition("/")[2], ()))
 
-    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
         raise AssertionError
 
 

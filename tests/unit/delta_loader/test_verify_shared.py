@@ -37,7 +37,7 @@ class Rows:
     def count(self, _url: str, _version: int) -> int:
         return 10 * len(self._sources)
 
-    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str]) -> list[str]:
+    def keys_twice(self, _url: str, _version: int, _keys: Sequence[str], _where: str | None) -> list[str]:
         return []
 
     def sources(self) -> list[TopicPartition]:

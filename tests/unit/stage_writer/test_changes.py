@@ -12,7 +12,7 @@ from common.schema import Field, Primitive, schema_from_json
 from common.settings import Stream
 from common.spans import Position
 from common.stage.markers import TableKind
-from common.tables.changes import MergeBy
+from common.tables.changes import HISTORY_COLUMNS, MergeBy
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.reading import STRICT
 from stage_writer.parquet.buffer import Buffer, StagedRows
@@ -163,6 +163,31 @@ def test_a_derived_key_of_a_type_that_tells_nothing_apart_is_refused() -> None:
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["half"]}))
     with pytest.raises(SchemaError, match=r"merge\.sequence names 'half'"):
         StreamConverter(merging(derive={"half": "id / 2"}, merge={"keys": ["id"], "sequence": "half"}))
+
+
+def test_each_event_of_a_table_that_keeps_versions_has_its_time() -> None:
+    history = {"keys": ["id"], "history": True}
+    stream = merging("id BIGINT, name STRING", merge=history, envelope="debezium", drop=["_cdc"], kafka_columns=False)
+    values = [
+        record(op="c", after={"id": 1, "name": "a"}, ts_ms=6, source={"ts_ms": 5}),
+        record(op="u", after={"id": 1, "name": "b"}, ts_ms=7),
+        record(op="d", before={"id": 1}),
+        None,
+    ]
+    staged = converted(stream, values, [None, None, None, b"1"])
+    sent = 1_600_000_002_000
+    rows = staged.rows[0]
+    assert rows["valid_from"].cast(pa.int64()).to_pylist() == [5_000, 7_000, sent * 1000, (sent + 1000) * 1000]
+    assert events(staged, "valid_to", "is_current") == [(None, True), (None, True), (None, False), (None, False)]
+    assert schema_from_json(StreamConverter(stream).formats[0].schema).names == ("id", "name", *HISTORY_COLUMNS)
+
+
+def test_with_a_sequence_that_is_the_time_also_of_deletes() -> None:
+    merge = {**BY_OP, "sequence": "at", "history": True, "tombstones": "ignore"}
+    values = [record(id=1, at=4), record(id=1, at=6, op="d"), record(id=1, op="d")]
+    staged = converted(merging("id BIGINT, at BIGINT, op STRING", merge=merge), values)
+    assert events(staged, "valid_from", "is_current") == [(4, True), (6, False)]
+    assert dict(staged.dead_letters) == {"null_sequence": 1}
 
 
 ROUTES = {"eu": "/tables/eu", "us": "/tables/us"}

@@ -1,0 +1,185 @@
+"""The SQL that merges a load's staged events into a table that keeps every version of a row (SCD type 2).
+
+Rules:
+
+1. A version of a row is what an upsert made of it. It is valid from its own time to that of the key's next change, and
+   current while there is none. A delete ends a version and makes none; with soft deletes it makes one that is flagged.
+2. Without a sequence the events of a key follow one another in Kafka's order, and none is late: an event whose time is
+   lower than that of the one before it has the time of that one, also across loads. So the current versions are what a
+   merge without history would have made, and no version is lost where times are equal. A delete of a key that has no
+   current version does nothing.
+3. With a sequence a key has one version for each of its values. An event that arrives late gets its place among the
+   versions that the table has; the version before it ends at it. Of equal sequences the later event counts, but a
+   delete leaves the version with its sequence, which ends where it began. A delete that ends no version, and the end
+   that an earlier one moves, are forgotten when the load ends.
+4. Of the table only versions of the load's keys are read, at the version that the load's transaction began with, and
+   only those are changed whose end changes. A row without these columns' values was there before the table kept
+   versions: it is current.
+
+The text is run by Spark, and by DuckDB in tests, like that of the other merge.
+"""
+
+# ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, IS_CURRENT, RESERVED, VALID_FROM, VALID_TO
+from delta_loader.tables.merging.statement import MergeStatement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_AT = f"{RESERVED}at"
+_NEXT = f"{RESERVED}next"
+_IS_LAST = f"{RESERVED}is_last"
+_IS_NEW = f"{RESERVED}is_new"
+_IS_THERE = f"{RESERVED}is_there"
+_IS_EVENT = f"{RESERVED}is_event"
+_IS_VERSION = f"{RESERVED}is_version"
+_ENDS = f"{RESERVED}ends"
+_END = f"{RESERVED}end"
+_EXISTS = f"{RESERVED}exists"
+_LATEST = f"{RESERVED}latest"
+_NUMBER = f"{RESERVED}number"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStatement(MergeStatement):
+    """All inputs of such a merge."""
+
+    before: str = ""
+    """The table in SQL, as it is before the load."""
+
+    @property
+    def text(self) -> str:
+        """The MERGE statement."""
+        return self._in_kafkas_order() if self.by.sequence is None else self._by_sequence(self.by.sequence)
+
+    # Without a sequence (rule 2).
+
+    def _in_kafkas_order(self) -> str:
+        q, delete = self._q, self._q(DELETE_COLUMN)
+        soft = self.by.soft_delete
+        key = f"OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')}"
+        # Whether the key has a current version, whether that is of a row that exists, and the latest time of all.
+        is_current = f"coalesce({self._t(IS_CURRENT)}, true)"
+        exists = is_current if soft is None else f"{is_current} AND NOT coalesce({self._t(soft)}, false)"
+        known = (
+            f"SELECT {self._keys()}, max(CASE WHEN {is_current} THEN 1 ELSE 0 END) AS {q(_IS_THERE)}, "
+            f"max(CASE WHEN {exists} THEN 1 ELSE 0 END) AS {q(_EXISTS)}, "
+            f"greatest(max({self._t(VALID_FROM)}), max({self._t(VALID_TO)})) AS {q(_LATEST)} "
+            f"{self._there()} GROUP BY {self._keys()}"
+        )
+        names = [*self._own, VALID_FROM, DELETE_COLUMN, *(name for name in self.by.order if name not in self._own)]
+        events = (
+            f"SELECT {self._of('e', names)}, coalesce(k.{q(_IS_THERE)}, 0) = 1 AS {q(_IS_THERE)}, k.{q(_LATEST)}, "
+            f"coalesce(k.{q(_EXISTS)}, 0) = 1 AS {q(_EXISTS)} FROM (SELECT * FROM {self._events()}) AS e "
+            f"LEFT JOIN ({known}) AS k ON {self._same('e', 'k')}"
+        )
+        # A delete counts where it follows an upsert.
+        ends = f"NOT coalesce(lag({delete}) {key}), NOT {q(_EXISTS)})"
+        counted = f"SELECT * FROM (SELECT *, ({ends}) AS {q(_ENDS)} FROM ({events}) AS judged) AS following "
+        counted += f"WHERE NOT {delete} OR {q(_ENDS)}"
+        running = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+        timed = (
+            f"SELECT *, greatest({q(_LATEST)}, max({q(VALID_FROM)}) {key} {running}) AS {q(_AT)}, "
+            f"row_number() {key}) AS {q(_NUMBER)} FROM ({counted}) AS counted"
+        )
+        placed = (
+            f"SELECT *, lead({q(_AT)}) {key}) AS {q(_NEXT)}, lead({q(_NUMBER)}) {key}) IS NULL AS {q(_IS_LAST)} "
+            f"FROM ({timed}) AS timed"
+        )
+        made = "true" if soft is not None else f"NOT {delete}"
+        versions = f"SELECT {self._row(q(_AT), q(_NEXT), q(_IS_LAST))}, true AS {q(_IS_NEW)} FROM ({placed}) AS placed "
+        nulls = [q(name) if name in self.by.keys else f"NULL AS {q(name)}" for name in self._own]
+        ended = f"SELECT {', '.join(nulls)}, NULL AS {q(VALID_FROM)}, {q(_AT)} AS {q(VALID_TO)}, "
+        ended += f"false AS {q(IS_CURRENT)}, false AS {q(_IS_NEW)} FROM ({placed}) AS placed "
+        source = f"{versions} WHERE {made} UNION ALL {ended} WHERE {q(_NUMBER)} = 1 AND {q(_IS_THERE)}"
+        condition = f"NOT {self._s(_IS_NEW)} AND {is_current}"
+        return self._merge(source, condition, (f"WHEN MATCHED THEN UPDATE SET {self._sets((VALID_TO, IS_CURRENT))}",))
+
+    # By sequence (rule 3).
+
+    def _by_sequence(self, sequence: str) -> str:
+        q, delete = self._q, self._q(DELETE_COLUMN)
+        if self.by.soft_delete is not None:
+            delete = "false"
+        of_time = f"OVER (PARTITION BY {self._keys()}, {q(sequence)} ORDER BY"
+        ranked = (
+            f"SELECT *, row_number() {of_time} {delete}, {self._place('DESC')}) AS {q(_NUMBER)}, "
+            f"first_value({delete}) {of_time} {self._place('DESC')}) AS {q(_ENDS)} FROM {self._events()}"
+        )
+        changes = (
+            f"SELECT {self._of('', self._own)}, {q(sequence)} AS {q(_AT)}, true AS {q(_IS_EVENT)}, "
+            f"NOT {delete} AS {q(_IS_VERSION)}, {q(_ENDS)}, NULL AS {q(_END)} "
+            f"FROM ({ranked}) AS ranked WHERE {q(_NUMBER)} = 1"
+        )
+        began = f"coalesce({self._t(VALID_FROM)}, {self._t(sequence)})"
+        nulls = [self._t(name) if name in self.by.keys else f"NULL AS {q(name)}" for name in self._own]
+        there = (
+            f"SELECT {', '.join(nulls)}, {began} AS {q(_AT)}, false AS {q(_IS_EVENT)}, true AS {q(_IS_VERSION)}, "
+            f"coalesce({self._t(VALID_TO)} = {began}, false) AS {q(_ENDS)}, {self._t(VALID_TO)} AS {q(_END)} "
+            f"{self._there()}"
+        )
+        ends = (
+            f"SELECT {', '.join(nulls)}, {self._t(VALID_TO)} AS {q(_AT)}, false AS {q(_IS_EVENT)}, "
+            f"false AS {q(_IS_VERSION)}, true AS {q(_ENDS)}, NULL AS {q(_END)} {self._there()} "
+            f"AND {self._t(VALID_TO)} IS NOT NULL"
+        )
+        # What happened at one time: an event of the load counts before what the table has, and a version before an end.
+        at = f"OVER (PARTITION BY {self._keys()}, {q(_AT)}"
+        is_there = f"max(CASE WHEN {q(_IS_VERSION)} AND NOT {q(_IS_EVENT)} THEN 1 ELSE 0 END) {at}) = 1"
+        together = (
+            f"SELECT *, row_number() {at} ORDER BY {q(_IS_EVENT)} DESC, {q(_IS_VERSION)} DESC) AS {q(_NUMBER)}, "
+            f"{is_there} AS {q(_IS_THERE)}, max({q(_END)}) {at}) AS {q(_LATEST)} "
+            f"FROM ({changes} UNION ALL {there} UNION ALL {ends}) AS changes"
+        )
+        following = f"lead({q(_AT)}) OVER (PARTITION BY {self._keys()} ORDER BY {q(_AT)})"
+        placed = (
+            f"SELECT *, CASE WHEN {q(_ENDS)} THEN {q(_AT)} ELSE {following} END AS {q(_NEXT)}, "
+            f"({q(_IS_EVENT)} AND {q(_IS_VERSION)}) AS {q(_IS_NEW)} "
+            f"FROM ({together}) AS together WHERE {q(_NUMBER)} = 1"
+        )
+        changed = f"{q(_IS_NEW)} OR ({q(_IS_THERE)} AND {q(_NEXT)} IS DISTINCT FROM {q(_LATEST)})"
+        row = self._row(q(_AT), q(_NEXT), f"{q(_NEXT)} IS NULL")
+        values = (name for name in self.columns if name not in self.by.keys)
+        source = f"SELECT {row}, {q(_IS_NEW)} FROM ({placed}) AS placed WHERE {changed}"
+        return self._merge(
+            source,
+            f"{began} = {self._s(VALID_FROM)}",
+            (
+                f"WHEN MATCHED AND {self._s(_IS_NEW)} THEN UPDATE SET {self._sets(values)}",
+                f"WHEN MATCHED THEN UPDATE SET {self._sets(HISTORY_COLUMNS)}",
+            ),
+        )
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        """The columns of a version's values."""
+        return tuple(name for name in self.columns if name not in HISTORY_COLUMNS)
+
+    def _row(self, valid_from: str, valid_to: str, is_current: str) -> str:
+        made = f"{valid_from} AS {self._q(VALID_FROM)}, {valid_to} AS {self._q(VALID_TO)}"
+        return f"{self._of('', self._own)}, {made}, {is_current} AS {self._q(IS_CURRENT)}"
+
+    def _there(self) -> str:
+        """The versions that the table has of the load's keys."""
+        events = f"SELECT 1 FROM (SELECT * FROM {self._events()}) AS e WHERE {self._same('e', 't')}"
+        return f"FROM {self.before} AS t WHERE {' AND '.join((f'EXISTS ({events})', *self.bounds))}"
+
+    def _merge(self, source: str, condition: str, clauses: Iterable[str]) -> str:
+        inserted = f"WHEN NOT MATCHED AND {self._s(_IS_NEW)} THEN {self._insert()}"
+        on = " AND ".join((self._same("t", "s"), *self.bounds, condition))
+        return "\n".join((f"MERGE INTO {self.target} AS t", f"USING ({source}) AS s", f"ON {on}", *clauses, inserted))
+
+    def _same(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{self._q(key)} = {other}.{self._q(key)}" for key in self.by.keys)
+
+    def _of(self, table: str, names: Iterable[str]) -> str:
+        return ", ".join(f"{table}.{self._q(name)}" if table else self._q(name) for name in names)
+
+    def _sets(self, names: Iterable[str]) -> str:
+        return ", ".join(f"{self._q(name)} = {self._s(name)}" for name in names)

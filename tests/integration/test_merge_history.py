@@ -1,0 +1,125 @@
+"""Tables that keep every version of a row, through the writer's staging and Spark, against a model in plain Python."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from delta_loader.inspect.verify.findings import Verdict
+from delta_loader.tables.commits import AlreadyLoaded
+from tests.conftest import FRESH
+from tests.fakes.changes import ChangeStream
+from tests.fakes.versions import Version, Versions, replay_by_sequence
+from tests.integration import in_process
+from tests.integration.test_merge import Watched
+from tests.integration.test_merge_pipeline import config_of
+from tests.reading import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from devservices.kafka import KafkaCluster
+    from tests.fakes.events import Event
+    from tests.integration.conftest import Programs
+
+pytestmark = pytest.mark.spark
+
+BY_SEQUENCE = {"keys": ["id", "name"], "operation": "op", "deletes": ["d"], "history": True}
+
+
+def versions_of(stream: ChangeStream, *, soft: bool) -> Versions:
+    found: Versions = {}
+    for row in rows_of(stream.table):
+        times = (row["valid_from"], row["valid_to"])
+        version = Version(row["value"], *times, row["is_current"], deleted=soft and row["gone"])
+        found.setdefault((row["id"], row["name"]), []).append(version)
+    return {key: sorted(versions, key=repr) for key, versions in found.items()}
+
+
+@pytest.mark.parametrize("seed", [3, FRESH])
+def test_late_changes_get_their_place_among_the_versions_of_a_row(
+    tmp_path: Path, spark: SparkSession, seed: int
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 - printed
+    merge = {**BY_SEQUENCE, "sequence": "at", "tombstones": "ignore", "soft_delete": "gone"}
+    stream = ChangeStream(tmp_path, more={"merge": merge, "partition_by": ["is_current"]})
+    tables = Watched(spark, stream.settings.stage.url)
+    events: list[Event] = []
+    for turn in range(3):
+        for partition in (0, 1):
+            drawn = [
+                (chance.randrange(3) + 10 * partition, chance.choice(["a", "b", None]), chance.randrange(8))
+                for _ in range(5)
+            ]
+            stream.flush(partition, drawn)
+        events += stream._waiting
+        stream.load(tables)
+        expected = replay_by_sequence(events, soft=True)
+        assert versions_of(stream, soft=True) == {key: sorted(found, key=repr) for key, found in expected.items()}, turn
+    held = versions_of(stream, soft=True)
+    assert isinstance(tables.commit(tables.commits[-1][0]), AlreadyLoaded), "a loader that died after its commit"
+    assert versions_of(stream, soft=True) == held
+    assert len(tables.commits) == 4, "one commit for each load"
+
+
+def change(op: str, at_ms: int, **row: object) -> str:
+    image = {"before": {"id": row["id"]}, "after": None} if op == "d" else {"before": None, "after": row}
+    return json.dumps({"payload": {"op": op, **image, "ts_ms": at_ms + 1, "source": {"ts_ms": at_ms}}})
+
+
+@pytest.mark.broker
+def test_a_table_keeps_what_a_database_had_and_when(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, tmp_path: Path, spark: SparkSession
+) -> None:
+    topic, table = new_topic(1), f"{tmp_path}/customers"
+    merge = {"keys": ["id"], "history": True}
+    config = config_of(programs, kafka, tmp_path, topic, columns="from_records", merge=merge)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+
+    def send(*changes: str | None) -> None:
+        for value in changes:
+            producer.produce(topic, value, '{"id": 2}')
+        assert producer.flush(60) == 0
+        programs.succeed("stage-writer", "run", config, "--until-caught-up")
+
+    def load(*changes: str | None) -> None:
+        send(*changes)
+        report = in_process.load(config, spark)
+        assert (report.failure, report.held) == (None, {})
+
+    load(
+        change("c", 1000, id=1, city="Bonn"), change("c", 2000, id=2, city="Bonn"), change("u", 3000, id=1, city="Ulm")
+    )
+    # The tombstone of a delete has only the time of its record: it ends nothing. The source's clock goes back once.
+    load(change("d", 4000, id=2), None, change("u", 2500, id=1, city="Kiel"))
+    load(change("c", 5000, id=2, city="Jena", tier=1), change("u", 6000, id=1, city="Mainz", tier=2))
+    load(change("u", 7000, id=2, city="Trier", tier=3))
+    found = spark.read.format("delta").load(table)
+    times = "unix_millis(valid_from)", "unix_millis(valid_to)", "is_current"
+    rows = found.selectExpr("id", "city", *times).orderBy("id", "_kafka_offset").collect()
+    assert [tuple(row) for row in rows] == [
+        (1, "Bonn", 1000, 3000, False),
+        (1, "Ulm", 3000, 3000, False),
+        (1, "Kiel", 3000, 6000, False),
+        (1, "Mainz", 6000, None, True),
+        (2, "Bonn", 2000, 4000, False),
+        (2, "Jena", 5000, 7000, False),
+        (2, "Trier", 7000, None, True),
+    ]
+    assert [row["tier"] for row in found.where("city = 'Trier'").collect()] == [3]
+    report = in_process.verify(config, spark)
+    assert (report.failure, report.is_clean) == (None, True)
+    assert {one.kind for one in report.findings if one.verdict is Verdict.UNPROVED} == {"merged"}
+    config = config_of(programs, kafka, tmp_path, topic, columns="from_records", merge={"keys": ["id"]})
+    send(change("u", 8000, id=1, city="Bonn"))
+    refused = in_process.load(config, spark)
+    assert refused.failure is not None
+    assert ("keeps every version of a row" in refused.failure.problem, refused.commits) == (True, 0)
+    assert "write merge.history: true and stage again with" in refused.failure.remedy

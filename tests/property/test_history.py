@@ -1,0 +1,179 @@
+"""The SQL that keeps every version of a row, run by DuckDB, against a model that knows all events at once."""
+
+# ruff: noqa: S608 - no value is in a text
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import duckdb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy
+from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.history import HistoryStatement
+from tests.conftest import examples
+from tests.fakes.events import OF_ALL, Event
+from tests.fakes.versions import Version, Versions, replay_by_sequence, replay_in_order
+from tests.property.test_merging import KEYS, PLACE, files_of, quoted
+
+KEY = (1, "a")
+
+
+def merged(loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, old: Sequence[int] = ()) -> Versions:
+    """The table that the statements make; ``old`` are the ids of rows from before it kept versions, at 0."""
+    by = MergeBy(
+        ("id", "name"),
+        PLACE,
+        "at" if sequenced else None,
+        "gone" if soft else None,
+        ROW_COLUMN,
+        truncate=TRUNCATE_COLUMN,
+        history=True,
+    )
+    columns = ("id", "name", "value", "at", *(["gone"] if soft else []), *PLACE, *HISTORY_COLUMNS)
+    table = (
+        'id INT, name VARCHAR, value VARCHAR, "at" INT, gone BOOLEAN, _kafka_topic VARCHAR, _kafka_partition INT, '
+        "_kafka_offset BIGINT, valid_from INT, valid_to INT, is_current BOOLEAN"
+    )
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute(f"CREATE TABLE target ({table}, mine VARCHAR)")
+        connection.executemany(
+            "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', 0)", [[one] for one in old]
+        ) if old else None
+        staged = f"{table}, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN"
+        connection.execute(f"CREATE TABLE staged ({staged})")
+        for load in loads:
+            connection.execute("DELETE FROM staged")
+            rows = [
+                (
+                    *(*one.key, one.value, one.sequence, one.deletes, *one.place),
+                    *(one.sequence, None, not one.deletes, one.row, one.deletes, one.key == OF_ALL),
+                )
+                for one in load
+            ]
+            if rows:
+                connection.executemany(f"INSERT INTO staged VALUES ({', '.join('?' * 14)})", rows)
+            bounds = key_bounds(files_of(load), KEYS, by.keys, quoted)
+            statement = HistoryStatement("target", "staged", columns, by, bounds, quoted, before="target")
+            if any(one.key == OF_ALL for one in load):
+                statement = replace(statement, bounds=(), truncated="target")
+            connection.execute(statement.text)
+        order = "valid_from NULLS FIRST, valid_to NULLS LAST, _kafka_offset"
+        found = connection.execute(
+            f"SELECT id, name, value, gone, valid_from, valid_to, is_current FROM target ORDER BY {order}"
+        )
+        versions: Versions = {}
+        for *key, value, gone, valid_from, valid_to, is_current in found.fetchall():
+            version = Version(value, valid_from, valid_to, is_current, deleted=bool(gone))
+            versions.setdefault(tuple(key), []).append(version)
+    return versions
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Event]:
+    """Events of two Kafka partitions, each of which has keys of its own, in Kafka's order."""
+    events: list[Event] = []
+    for offset in range(draw(st.integers(0, 12))):
+        partition = draw(st.integers(0, 1))
+        deletes = draw(st.integers(0, 3)) == 0
+        value = None if deletes else draw(st.sampled_from("xyz"))
+        key = (partition, draw(st.sampled_from(["a", "it's"])))
+        row = 0
+        if events and events[-1].partition == partition and draw(st.integers(0, 3)) == 0:
+            offset, row = events[-1].offset, events[-1].row + 1  # noqa: PLW2901 - another row of one message
+        events.append(Event("one", partition, offset, key, value, deletes, draw(st.integers(0, 5)), row))
+    return events
+
+
+@st.composite
+def cut(draw: st.DrawFn, events: Sequence[Event]) -> list[list[Event]]:
+    """The events in loads, a message's rows together."""
+    loads: list[list[Event]] = [[]]
+    for before, event in zip([None, *events], events, strict=False):
+        if (before is None or before.place != event.place) and draw(st.booleans()):
+            loads.append([])
+        loads[-1].append(event)
+    return loads
+
+
+def in_order(versions: Versions) -> dict[object, list[Version]]:
+    """Of several versions that begin at once the table does not say which was first."""
+    return {key: sorted(found, key=repr) for key, found in versions.items()}
+
+
+def ended(value: str, valid_from: int | None, valid_to: int) -> Version:
+    return Version(value, valid_from, valid_to, is_current=False)
+
+
+def event(offset: int, value: str | None, time: int | None) -> Event:
+    return Event("one", 0, offset, KEY, value, value is None, time)
+
+
+@settings(max_examples=examples(0.5))
+@given(st.data(), st.booleans())
+def test_without_a_sequence_the_versions_follow_kafka_s_order_however_events_are_cut_into_loads(
+    data: st.DataObject,
+    soft: bool,  # noqa: FBT001 - drawn
+) -> None:
+    events = data.draw(streams())
+    found = merged(data.draw(cut(events)), sequenced=False, soft=soft)
+    assert in_order(found) == in_order(replay_in_order(events, soft=soft))
+
+
+@settings(max_examples=examples(0.5))
+@given(st.data())
+def test_by_sequence_each_event_has_its_place_in_time_however_late_its_load(data: st.DataObject) -> None:
+    events = data.draw(streams())
+    found = merged(data.draw(cut(events)), sequenced=True, soft=True)
+    assert in_order(found) == in_order(replay_by_sequence(events, soft=True))
+
+
+@settings(max_examples=examples(0.5))
+@given(st.data())
+def test_a_delete_ends_the_version_at_its_time(data: st.DataObject) -> None:
+    """In one load any delete; in several those that end a current version, because others are forgotten."""
+    events = data.draw(streams())
+    assert in_order(merged([events], sequenced=True, soft=False)) == in_order(replay_by_sequence(events, soft=False))
+    kept = [one for number, one in enumerate(events) if not one.deletes or ends_a_version(one, events[:number])]
+    found = merged(data.draw(cut(kept)), sequenced=True, soft=False)
+    assert in_order(found) == in_order(replay_by_sequence(kept, soft=False))
+
+
+def ends_a_version(event: Event, before: Sequence[Event]) -> bool:
+    """Whether a delete is of a row that there is, and later than all that happened to it."""
+    versions = replay_by_sequence(before, soft=False).get(event.key, [])
+    times = [one.sequence or 0 for one in before if one.key == event.key]
+    return any(one.is_current for one in versions) and max(times) <= (event.sequence or 0)
+
+
+@settings(max_examples=examples(0.3))
+@given(st.data(), st.booleans())
+def test_what_is_merged_again_changes_nothing(data: st.DataObject, soft: bool) -> None:  # noqa: FBT001 - drawn
+    events = [replace(one, sequence=number) for number, one in enumerate(data.draw(streams()))]
+    once, again = data.draw(cut(events)), data.draw(cut(events))
+    assert merged([*once, *again], sequenced=True, soft=soft) == merged(once, sequenced=True, soft=soft)
+
+
+def test_times_that_are_equal_or_unknown_lose_no_version() -> None:
+    events = [event(0, "a", None), event(1, "b", 5), event(2, "c", 5), event(3, None, 3), event(4, "d", 1)]
+    expected = [ended("a", None, 5), ended("b", 5, 5), ended("c", 5, 5), Version("d", 5)]
+    for loads in ([events], [[one] for one in events]):
+        assert merged(loads, sequenced=False, soft=False) == {KEY: expected}
+
+
+def test_a_truncation_ends_the_current_versions_and_no_others() -> None:
+    truncation = Event("one", 0, 2, OF_ALL, None, deletes=True, sequence=7)
+    events = [event(0, "a", 5), replace(event(1, "b", 6), key=(2, "a"))]
+    found = merged(
+        [events, [event(2, None, 6)], [replace(truncation, offset=3), event(4, "c", 9)]], sequenced=False, soft=False
+    )
+    assert found == {(2, "a"): [ended("b", 6, 7)], KEY: [ended("a", 5, 6), Version("c", 9)]}
+
+
+def test_a_row_from_before_the_table_kept_versions_is_the_first_one() -> None:
+    for sequenced in (False, True):
+        found = merged([[event(0, "a", 5)]], sequenced=sequenced, soft=False, old=[1, 2])
+        began = 0 if sequenced else None
+        assert found[KEY] == [ended("old", began, 5), Version("a", 5)]
+        assert found[2, "a"] == [Version("old", None, is_current=None)]
