@@ -11,11 +11,11 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", None)
 class SystemClock:
     """The machine's clock."""
 
-    def monotonic_s(self) -> float:  # noqa: D102 - the port says it
+    def monotonic_s(self) -> float:
         return time.monotonic() if _STEADY is None else time.clock_gettime(_STEADY)
 
-    def wall_ms(self) -> int:  # noqa: D102 - the port says it
+    def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def sleep_s(self, seconds: float) -> None:  # noqa: D102 - the port says it
+    def sleep_s(self, seconds: float) -> None:
         time.sleep(seconds)

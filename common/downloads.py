@@ -54,7 +54,6 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The file's name."""
         return f"{self.artifact}-{self.version}.jar"
 
     @property

@@ -354,21 +354,18 @@ class Metrics:
         self._making = Lock()
 
     def add(self, metric: Metric, amount: float = 1, **labels: str) -> None:
-        """Raise a counter."""
         made = self._labelled(metric, labels)
         if not isinstance(made, Counter):
             raise TypeError(metric.name)
         made.inc(amount)
 
     def set(self, metric: Metric, value: float, **labels: str) -> None:
-        """Set a gauge."""
         made = self._labelled(metric, labels)
         if not isinstance(made, Gauge):
             raise TypeError(metric.name)
         made.set(value)
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
-        """Add one observation to a histogram."""
         made = self._labelled(metric, labels)
         if not isinstance(made, Histogram):
             raise TypeError(metric.name)

@@ -97,7 +97,6 @@ class TablesConverter:
 
     @property
     def stream(self) -> Stream:
-        """The stream's settings."""
         return self._stream
 
     @property
@@ -112,7 +111,6 @@ class TablesConverter:
 
     @property
     def needs_headers(self) -> bool:
-        """Whether Kafka's headers must be read."""
         return self._choice.needs_headers or any(group.pipeline.needs_headers for group in self._groups)
 
     def waits(self, batch: MessageBatch) -> Dependency | None:

@@ -53,7 +53,6 @@ class PlainRecords:
         self._decoder = decoder
 
     def decode(self, messages: Messages) -> Decoded:
-        """The result for the messages."""
         return self._decoder.decode(messages.values)
 
 

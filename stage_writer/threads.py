@@ -22,11 +22,9 @@ class ThreadWorkers:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="flush")
 
     def start(self, job: Runs[Result]) -> Future[Result]:
-        """Run the job in the next free thread."""
         return self._pool.submit(job.run)
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
-        """Wait until any of them has finished, or the time is over."""
         wait(cast("Collection[Future[FlushOutcome]]", running), timeout_s, return_when=FIRST_COMPLETED)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -35,5 +33,4 @@ class ThreadWorkers:
             return list(pool.map(function, items))
 
     def close(self) -> None:
-        """Accept no more jobs; does not wait for running ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)

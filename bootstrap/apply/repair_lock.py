@@ -77,7 +77,6 @@ class GuardedStore:
 
     @property
     def url(self) -> str:
-        """The root, as configured."""
         return self._store.url
 
     def list(self, prefix: str) -> Iterator[StoredObject]:

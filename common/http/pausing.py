@@ -36,7 +36,6 @@ class Pausing:
 
     @property
     def is_on(self) -> bool:
-        """Whether the service is paused now."""
         return self._since_ms is not None
 
     @property
@@ -54,14 +53,12 @@ class Pausing:
         return (f"paused since {moment}; POST /resume ends it",)
 
     def pause(self) -> None:
-        """Pause from now on."""
         if self._since_ms is None:
             self._since_ms = self._clock.wall_ms()
             self._metrics.set(self._metric, 1)
             self._log.warning("paused by request")
 
     def resume(self) -> None:
-        """Resume."""
         if self._since_ms is not None:
             self._since_ms = None
             self._metrics.set(self._metric, 0)

@@ -148,7 +148,6 @@ class HttpServer:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

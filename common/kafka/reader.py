@@ -67,7 +67,6 @@ class KafkaReader:
             self._consumer = Consumer({**self._properties, "error_cb": self._heard.hear}, logger=QUIET)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic; none when there is no such topic."""
         with self._errors(f"look up the topic {topic}", topic):
             found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._heard)
         return [TopicPartition(Topic(topic), Partition(one)) for one in found]
@@ -83,13 +82,11 @@ class KafkaReader:
             return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
 
     def ends(self, source: TopicPartition) -> tuple[Position, Position]:
-        """The first position that Kafka still has, and the end."""
         with self._errors(f"look up the ends of {source}", source.topic):
             low, high = self._consumer.get_watermark_offsets(_kafka(source, 0), timeout=_TIMEOUT_S)
         return Position(low), Position(high)
 
     def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        """The first record at or after a time; ``high``, the end, when there is none."""
         with self._errors(f"look up {source} by time", source.topic):
             (answer,) = self._consumer.offsets_for_times([_kafka(source, timestamp_ms)], timeout=_TIMEOUT_S)
             if answer.error is not None:
@@ -143,7 +140,6 @@ class KafkaReader:
                 yield wanted
 
     def close(self) -> None:
-        """Close the connections."""
         close_within(self._consumer)
 
     @contextmanager

@@ -123,7 +123,6 @@ class StructType:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields' names, in order."""
         return tuple(field.name for field in self.fields)
 
     def field(self, name: str) -> Field | None:

@@ -54,7 +54,6 @@ class AgreedColumns:
         return version_path(versions_folder(COLUMNS, self.app_id), self.version)
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _StoredColumns(
             version=1,
             app_id=self.app_id,

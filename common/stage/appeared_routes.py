@@ -55,7 +55,6 @@ class AppearedRoutes:
         return replace(self, version=self.version + 1, routes=tuple(routes))
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         return _StoredRoutes(version=1, app_id=self.app_id, routes=list(self.routes)).model_dump_json(indent=2).encode()
 
     @classmethod

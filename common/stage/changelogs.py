@@ -50,7 +50,6 @@ class TopicChanges:
 
     @property
     def pieces(self) -> int:
-        """The number of pieces."""
         return sum(span.positions for span in self.spans)
 
     @property

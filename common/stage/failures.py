@@ -35,7 +35,6 @@ class LastFailure:
     """The exit code of a command that loads only this stream."""
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _StoredFailure(
             version=1, failed_ms=self.failed_ms, problem=self.problem, remedy=self.remedy, code=int(self.code)
         )

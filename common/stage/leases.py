@@ -68,7 +68,6 @@ class LeaseRecord:
     """None in an epoch of an older release."""
 
     def to_bytes(self) -> bytes:
-        """The object's content."""
         fields: dict[str, object] = {
             "version": 1,
             "holder": self.holder,

@@ -38,7 +38,6 @@ class LoadNote:
     began_ms: int
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         return json.dumps({"version": 1, "end": int(self.end), "began_ms": self.began_ms}).encode()
 
     @classmethod

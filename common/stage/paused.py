@@ -53,7 +53,6 @@ class Pause:
 
     @property
     def path(self) -> str:
-        """The path of its object."""
         return pause_path(self.part, self.app_id)
 
     @property
@@ -69,7 +68,6 @@ class Pause:
         return f"`{self.part.program} resume {CONFIG} --stream {quoted(self.app_id)}` ends it"
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _StoredPause(version=1, since_ms=self.since_ms or 0, by=self.by, reason=self.reason)
         return stored.model_dump_json(indent=2).encode()
 

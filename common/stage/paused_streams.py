@@ -61,7 +61,6 @@ class PausedStreams:
         return pauses is None or app_id in pauses
 
     def refresh(self) -> None:
-        """Read the pauses. Raises StoreError."""
         with self._lock:
             known = self._pauses or {}
             listed = {found.path for found in self._store.list(f"{FOLDER}/{self._part}/")}

@@ -46,7 +46,6 @@ class RepairEntry:
     """Unique per command, so no two claims have the same bytes (common/storage/store.py, rule 2)."""
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _StoredTurn(version=1, author=self.author, began_ms=self.began_ms, work=self.work, unique=self.unique)
         return stored.model_dump_json().encode()
 

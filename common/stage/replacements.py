@@ -48,7 +48,6 @@ class ReplacementName:
 
     @property
     def path(self) -> str:
-        """The object's path below the stage's root."""
         return f"{_PATHS.folder(self.topic_partition)}{self.start:020d}-{self.request}.replace"
 
     @classmethod

@@ -55,11 +55,9 @@ class Resolution:
 
     @property
     def path(self) -> str:
-        """Its object in the stage."""
         return resolution_path(self.app_id, self.table_id, self.version)
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _Stored(
             app_id=self.app_id,
             table=self.table,

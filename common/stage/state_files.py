@@ -54,7 +54,6 @@ class StateFileName:
 
     @property
     def path(self) -> str:
-        """The object's path below the stage's root."""
         return f"{state_folder(self.source)}{self.start:020d}-{self.generation}-{self.unique}.{self.kind}"
 
     @classmethod

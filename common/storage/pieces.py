@@ -22,13 +22,11 @@ class Pieces:
     __slots__ = ("_ends", "_pieces")
 
     def __init__(self, pieces: Iterable[bytes] = ()) -> None:
-        """The pieces, one after the other."""
         self._pieces = tuple(piece for piece in pieces if piece)
         self._ends = tuple(accumulate(map(len, self._pieces)))
 
     @property
     def size_bytes(self) -> int:
-        """The total length."""
         return self._ends[-1] if self._ends else 0
 
     def __len__(self) -> int:
@@ -54,5 +52,4 @@ class Pieces:
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """The pieces, to be written one after the other."""
         return self._pieces

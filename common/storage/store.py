@@ -82,7 +82,6 @@ class FsspecStore:
         self._takes_parts = "s3" in self._fs.protocol
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        """Every object below the folder ``prefix``."""
         full_prefix = self._full(prefix)
         if self._local and not os.path.lexists(full_prefix):
             return
@@ -129,7 +128,6 @@ class FsspecStore:
                 return None
 
     def read_each(self, paths: Iterable[str]) -> Iterator[bytes | None]:
-        """The result of `read` for each, in order; `_READ_AHEAD` of them are held or in progress."""
         with ThreadPoolExecutor(_READ_AHEAD, thread_name_prefix="read") as pool:
             ahead: deque[Future[bytes | None]] = deque()
             for path in paths:
@@ -159,7 +157,6 @@ class FsspecStore:
             return cast("BinaryIO", self._fs.open(self._full(path), "rb"))
 
     def stat(self, path: str) -> StoredObject | None:
-        """Size and age of one object, or None when it does not exist."""
         with self._errors("look up", path):
             try:
                 info = self._fs.info(self._full(path))
@@ -185,7 +182,6 @@ class FsspecStore:
         return Created()
 
     def write(self, path: str, data: bytes) -> None:
-        """Write the object, replacing any existing one."""
         with self._errors("write", path):
             if self._local:
                 _replace(self._full(path), data)
@@ -217,7 +213,6 @@ class FsspecStore:
                 self._fs.cp_file(self._full(path), self._full(to))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects; absent ones are ignored."""
         for path in paths:
             with self._errors("delete", path):
                 try:

@@ -90,7 +90,6 @@ class CommitMetadata:
         return self.generations.get(source, 0)
 
     def to_json(self) -> str:
-        """The stored form."""
         spans: dict[str, dict[str, tuple[int, int]]] = {}
         for source, span in sorted(self.spans.items()):
             spans.setdefault(source.topic, {})[str(source.partition)] = (span.start, span.end)

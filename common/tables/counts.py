@@ -76,7 +76,6 @@ class Replaced:
 
     @property
     def words(self) -> str:
-        """The range as text."""
         return str(self.span) if self.positions is None else f"{self.positions:,} offsets of {self.span}"
 
 
@@ -130,7 +129,6 @@ class StoredCounts(BaseModel):
 
     @classmethod
     def of(cls, counts: Counts) -> StoredCounts:
-        """The stored form."""
         return cls(
             records=counts.records,
             rows=counts.rows,
@@ -143,7 +141,6 @@ class StoredCounts(BaseModel):
         )
 
     def counts(self) -> Counts:
-        """The inverse of `of`."""
         given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
         return Counts(
             self.records,
@@ -169,12 +166,10 @@ class StoredReplaced(BaseModel):
 
     @classmethod
     def of(cls, replaced: Replaced) -> StoredReplaced:
-        """The stored form."""
         span, counts = (replaced.span.start, replaced.span.end), StoredCounts.of(replaced.counts)
         return cls(span=span, request=replaced.request, counts=counts, positions=replaced.positions)
 
     def replaced(self) -> Replaced:
-        """The inverse of `of`."""
         start, end = self.span
         return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts(), self.positions)
 

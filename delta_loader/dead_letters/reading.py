@@ -120,7 +120,6 @@ class StoredDeadLetters:
         return sorted(found, key=lambda one: (-one.count, one.app_id, one.error_class, one.topic, one.reason))
 
     def count(self) -> int:
-        """The number of dead letters."""
         return sum(int(frame.count()) for _, frame in self._frames())
 
     def rows(self) -> Iterator[StoredDeadLetter]:

@@ -95,7 +95,6 @@ class LoadReporter:
     clock: Clock
 
     def held(self, source: TopicPartition, reason: Held) -> None:
-        """A Kafka partition is held."""
         self.report.held[source] = reason
         self.log.warning(
             "partition held",
@@ -158,11 +157,9 @@ class LoadReporter:
         )
 
     def conflict(self) -> None:
-        """A commit conflicted with another writer's."""
         self.metrics.add(catalogue.LOADER_CONFLICTS, app_id=self.report.app_id)
 
     def loaded(self, load: Load, version: int | None) -> None:
-        """The main table has a load."""
         self.report.version = version
         app_id = self.report.app_id
         for marker in load.markers:

@@ -99,7 +99,6 @@ class Jobs:
             self._scheduler.modify_job(name, next_run_time=datetime.now(UTC))
 
     def start(self) -> None:
-        """Start the jobs."""
         self._scheduler.start()
 
     def close(self, last_wait_s: float = _CLOSE_WITHIN_S) -> None:

@@ -124,7 +124,6 @@ class Listener:
             self._arrived.clear()
 
     def close(self) -> None:
-        """Stop listening."""
         self._closed.set()
         self._thread.join(_CLOSE_WITHIN_S)
 

@@ -45,7 +45,6 @@ class RequestQueue:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a request waits."""
         return bool(self._waiting)
 
     def take(self) -> tuple[LoadRequest, ...]:

@@ -32,7 +32,6 @@ class SparkCatalog:
         self._spark = spark
 
     def entry(self, name: str) -> Entry | None:
-        """The entry of a name. Raises TableError, ConfigError."""
         self._require_catalog(name)
         schema, _, _ = name.rpartition(".")
         with _errors("look up", name):
@@ -48,7 +47,6 @@ class SparkCatalog:
         return Entry(described.get("Type", ""), described.get("Provider", ""), described.get("Location", ""))
 
     def register(self, name: str, url: str) -> None:
-        """Register the Delta table at ``url``, spelled as in the settings, under a name. Raises TableError."""
         with _errors("register", name):
             # Columns, partitioning and properties are those of the existing table.
             self._spark.sql(f"CREATE TABLE IF NOT EXISTS {_quoted(name)} USING delta LOCATION {quote_text(url)}")

@@ -58,14 +58,12 @@ class ConstraintChecker:
         self._bridge = Bridge(spark)
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
         try:
             return self._refused(target, writes, most)
         except (Py4JError, PySparkException):
             return []  # rule 2
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        """As in the protocol."""
         begins = {one.source: int(one.position) for one in ends_at(source, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])

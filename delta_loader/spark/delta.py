@@ -101,7 +101,6 @@ class SparkDeltaTables:
         return self._bridge.is_alive()
 
     def state(self, url: str) -> TableState | None:
-        """The newest state of a table; None when it does not exist. Raises TableError."""
         with _errors("read", url):
             return self._bridge.state(url)
 
@@ -115,11 +114,9 @@ class SparkDeltaTables:
         return commits()
 
     def create(self, url: str, shape: TableShape) -> None:
-        """Create an empty table; does nothing when one exists. Raises TableError."""
         self.make(url, shape, Layout(), nullable=True)
 
     def make(self, url: str, shape: TableShape, layout: Layout, *, nullable: bool) -> None:
-        """The same with properties and clustering. Raises TableError."""
         if nullable:
             columns = schema_to_json(nullable_columns(schema_from_json(shape.schema)))
             shape = TableShape(columns, shape.partition_by)
@@ -142,14 +139,12 @@ class SparkDeltaTables:
             return Template(state, self._bridge.clustered_by(url))
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns to a table, also inside its structs, by one commit. Raises TableError."""
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
             self._support(url, [one.type for one in added])
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
 
     def set_property(self, url: str, key: str, value: str) -> None:
-        """Set a table's property by one commit. Raises TableError."""
         with _errors("set a property of", url):
             given = f"{quote_text(key)} = {quote_text(value)}"
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} SET TBLPROPERTIES ({given})")

@@ -75,13 +75,11 @@ class LoaderServing:
         log.info("serving", port=server.port)
 
     def routes(self, metrics: Metrics, token: str | None, view: LoaderView) -> Routes:
-        """All routes."""
         pages = service_pages("delta-loader", self.health, self.readiness, metrics.exposition)
         pages |= status_pages(view.status)
         return Routes(pages, {**pausing_calls(self.pausing, self.paused), "/load": self.load}, token)
 
     def health(self) -> Health:
-        """The current problems."""
         if self.loader is None:
             return Health(notes=(*self.pausing.notes, *self.paused.notes))
         lease = self.loader.lease

@@ -114,7 +114,6 @@ class LoaderView:
                         metrics.set(metric, value, **labels)
 
     def status(self) -> Status:
-        """The status for the page."""
         loader = self._loader()
         if loader is None:
             return self._starting()

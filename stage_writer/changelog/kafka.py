@@ -106,7 +106,6 @@ class KafkaChangelogs:
 
     @contextmanager
     def reader(self) -> Iterator[KafkaPieces]:
-        """A reader for use by one thread, closed at the end."""
         fixed: dict[str, Option] = {
             "group.id": self._group_id,
             "enable.auto.commit": False,
@@ -175,7 +174,6 @@ class KafkaPieces:
         self._next: tuple[TopicPartition, Position] | None = None
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
-        """Raises StateError for a topic that is gone or was recreated; and BrokerError."""
         found = self._topics.topic_ids([place.topic])
         if place.topic not in found:
             msg = f"the topic {place.topic}, which had changes of a task's state, is not there any more"
@@ -185,7 +183,6 @@ class KafkaPieces:
             raise StateError(msg)
 
     def at(self, place: TopicPartition, offset: Position) -> Piece:
-        """A message. Raises StateError if Kafka does not have it (any more), and BrokerError."""
         what = f"read offset {offset} of {place}"
         try:
             self._go_to(place, offset)

@@ -114,11 +114,9 @@ class NoChangelog:
     """For a process that neither runs topologies nor restores them."""
 
     def write(self, topic: Topic, app_id: str, name: StateFileName, data: Pieces) -> TopicChanges:
-        """Writes nothing."""
         raise NotImplementedError(topic, app_id, name, data)
 
     def reading(self) -> AbstractContextManager[ReadsChanges]:
-        """Reads nothing."""
         msg = "the state of this chain is in a Kafka topic, and this program reads none"
         raise StateError(msg, "let a stage writer read it")
 

@@ -67,11 +67,9 @@ class ColumnFinder:
     clock: Clock
 
     def known(self) -> Stream | None:
-        """See the port."""
         return found_columns(self.stream, self.stage, self.open_table)
 
     def preview(self) -> Stream | None:
-        """See the port."""
         known = self.known()
         if known is not None:
             return known
@@ -79,7 +77,6 @@ class ColumnFinder:
         return None if found is None else found[1]
 
     def find(self, ids: frozenset[SchemaKey] = frozenset()) -> FoundColumns:  # noqa: ARG002 - the port's
-        """See the port."""
         while True:
             known = self.known()
             if known is not None:

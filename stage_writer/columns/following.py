@@ -170,7 +170,6 @@ class StreamColumns:
         self._followed = {one.finder.stream.app_id: one for one in followed}
 
     def look(self) -> Mapping[str, Converter]:
-        """See the port."""
         found = {app_id: one.look() for app_id, one in self._followed.items()}
         return {app_id: converter for app_id, converter in found.items() if converter is not None}
 
@@ -184,12 +183,10 @@ class ColumnsWait:
 
     @property
     def changes_columns(self) -> bool:
-        """See the port."""
         return True
 
     @property
     def error(self) -> KafkaDeltaExpressError:
-        """What is missing."""
         app_id = self.columns.finder.stream.app_id
         msg = f"the columns of {app_id} are being looked up"
         if self.ids:
@@ -197,7 +194,6 @@ class ColumnsWait:
         return self.columns.problem or KafkaDeltaExpressError(msg, "see whether Kafka and the stage's store answer")
 
     def is_over(self) -> bool:
-        """Whether they are known."""
         return self.columns.found is not None and self.columns.covered.issuperset(self.ids)
 
 
@@ -211,7 +207,6 @@ class CoveredSchemas:
         self._ids = ids
 
     def waits(self, ids: Collection[SchemaKey]) -> ColumnsWait | None:
-        """See the port."""
         new = frozenset(ids) - self._ids
         found = self._columns.found
         if new and found is not None and found.columns == self._used:  # a schema may add no field

@@ -68,11 +68,9 @@ class RegistryFinder:
     clock: Clock
 
     def known(self) -> Stream | None:
-        """See the port."""
         return found_columns(self.stream, self.stage, self.open_table)
 
     def preview(self) -> Stream | None:
-        """See the port."""
         known = self.known()
         if known is not None:
             return known
@@ -80,7 +78,6 @@ class RegistryFinder:
         return None if agreed is None else self._with(agreed)
 
     def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
-        """See the port."""
         while True:
             agreed = agreed_columns(self.stage, self.stream.app_id)
             proposed = agreed if agreed is not None and ids.issubset(agreed.schema_ids) else self._next(agreed, ids)

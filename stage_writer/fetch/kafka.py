@@ -132,13 +132,11 @@ class KafkaSource:
             raise refused_property(_reason(error)) from error
 
     def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
-        """Join the group for the streams' topics."""
         self._streams = tuple(streams)
         self._listener = listener
         self._refresh_topics()
 
     def poll(self, timeout_s: float) -> Polled:
-        """Wait up to the given time for messages, and serve the group."""
         if any(stream.pattern for stream in self._streams) and self._due_for_topics():
             self._look_for_topics()
         self._admission.require()
@@ -160,11 +158,9 @@ class KafkaSource:
             timeout_s = 0.0
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
-        """The record before the position that each partition is read from next."""
         self._checks.expect(last)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
-        """Continue reading an assigned partition from another position."""
         self._seek(source, _kafka(source, *self._checks.begin(source, position)))
 
     def _seek(self, source: TopicPartition, place: KafkaPartition) -> None:
@@ -179,19 +175,16 @@ class KafkaSource:
                 self._consumer.incremental_assign([place])
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
-        """Stop reading these; their position in the group is kept."""
         self._paused.update(sources)
         with self._errors("pause"):
             self._consumer.pause([_kafka(source) for source in sources])
 
     def resume(self, sources: Collection[TopicPartition]) -> None:
-        """Read these again."""
         self._paused.difference_update(sources)
         with self._errors("resume"):
             self._consumer.resume([_kafka(source) for source in sources])
 
     def resolve(self, source: TopicPartition, start: Start) -> Position:
-        """The position that a start stands for."""
         if isinstance(start, FromOffsets):
             given = start.position(source.topic, source.partition)
             if given is not None:
@@ -205,7 +198,6 @@ class KafkaSource:
         return position if position >= 0 else self._offsets({source: OffsetSpec.latest()})[source]
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
-        """The end of every partition of the streams' topics."""
         found = self._metadata()
         require_apart(streams, found)
         for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
@@ -221,17 +213,14 @@ class KafkaSource:
         return self._offsets(specs) if specs else {}
 
     def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The end of these partitions, open transactions included."""
         latest = OffsetSpec.latest()
         return self._offsets(dict.fromkeys(sources, latest), IsolationLevel.READ_UNCOMMITTED)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
-        """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
         with self._errors("describe topics"):
             return topic_ids(self._admin, topics, TIMEOUT_S)
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        """The partitions among these without an owner in the group; None while the group is rebalancing."""
         group = str(self._properties["group.id"])
         with self._errors(f"describe the group {group}"):
             found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
@@ -250,7 +239,6 @@ class KafkaSource:
         return None if described.state != ConsumerGroupState.STABLE else set(sources) - owned
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit positions to the group, for lag monitoring tools only; a failure has no consequence."""
         if positions:
             with self._errors("report positions"):
                 offsets = [_kafka(source, position) for source, position in positions.items()]

@@ -56,7 +56,6 @@ class NativeFetcher:
         """Topics and partitions that were assigned or revoked while the last portion was read."""
 
     def take(self, timeout_s: float, taken_bytes: int = 0) -> Fetched:
-        """Like `Fetcher.take`."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         most_bytes = self._most_bytes - taken_bytes
         strays: list[Message] = []
@@ -78,19 +77,16 @@ class NativeFetcher:
                 return self._portion(strays)
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to be assigned; called while the group is served."""
         places = [(found.topic, found.partition) for found in partitions]
         self._moved_now |= set(places)
         self._taking.take_over(places)
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """These are about to be revoked; called while the group is served."""
         places = [(found.topic, found.partition) for found in partitions]
         self._moved_now |= set(places)
         self._taking.let_go(places)
 
     def close(self) -> None:
-        """Call this before the consumer is closed."""
         self._taking.close()
 
     def _portion(

@@ -137,7 +137,6 @@ class SchemaRegistry:
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
-        """Why the types of these are unknown."""
         msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids))} is"
         return self._away or RegistryError(msg, "see whether the registry answers")
 

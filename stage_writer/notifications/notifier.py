@@ -59,17 +59,14 @@ class LoaderNotifier:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for operators. Safe to call from any thread."""
         problem = None if self._control is None else self._control.problem
         return () if problem is None else (f"{problem}; signs of new markers go to the stage meanwhile",)
 
     def sealed(self, app_id: str) -> None:
-        """A stream has a new marker."""
         if self._app_ids is None or app_id in self._app_ids:
             self._unsent.add(app_id)
 
     def send_due(self) -> None:
-        """Send pending notifications, if they are due."""
         now_s = self._clock.monotonic_s()
         due = {app_id for app_id in self._unsent if self._not_before_s.get(app_id, now_s) <= now_s}
         self._send(due, now_s)
@@ -77,7 +74,6 @@ class LoaderNotifier:
             self._sign(now_s)
 
     def end(self) -> None:
-        """Send all pending notifications, before the service ends."""
         now_s = self._clock.monotonic_s()
         self._send(self._unsent.copy(), now_s)
         if self._control is not None:

@@ -62,11 +62,9 @@ class KafkaControlTopic:
 
     @property
     def problem(self) -> str | None:
-        """Why it accepts no messages now; None while it does."""
         return self._problem
 
     def send(self, app_id: str) -> bool:
-        """Send the notification of a stream, without waiting for its delivery; False while the topic fails."""
         relied_on = self._problem is None
         try:
             delivered = partial(self._delivered, app_id, relied_on=relied_on)
@@ -81,13 +79,11 @@ class KafkaControlTopic:
         return relied_on
 
     def undelivered(self) -> frozenset[str]:
-        """The streams whose notifications were sent and not delivered, since the last call."""
         self._producer.poll(0)  # calls `_delivered`
         found, self._undelivered = frozenset(self._undelivered), set()
         return found
 
     def end(self, within_s: float) -> frozenset[str]:
-        """Stop sending; returns the streams whose notifications are not known to be delivered within the given time."""
         self._producer.flush(within_s)
         return self.undelivered() | frozenset(self._under_way)
 

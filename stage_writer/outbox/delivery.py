@@ -77,7 +77,6 @@ class Delivery:
         return count
 
     def close(self) -> None:
-        """Close the connections."""
         turn, self._turn = self._turn, None
         if turn is not None:
             turn.close()

@@ -77,7 +77,6 @@ class KafkaOutlet:
         return found
 
     def sealed(self, paths: tuple[str, ...]) -> None:
-        """A marker names these."""
         with self.lock:
             self.waiting.extend(path for path in paths if path not in self.waiting)
             begins = bool(self.waiting) and not self.is_running
@@ -86,7 +85,6 @@ class KafkaOutlet:
             self.start(self)
 
     def leave(self) -> None:
-        """The chain is not ours any more."""
         with self.lock:
             self.left = True
 
@@ -99,20 +97,16 @@ class Threads:
         self._closed = threading.Event()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Run it soon."""
         self._pool.submit(work)
 
     def pause(self, seconds: float) -> None:
-        """Sleep."""
         self._closed.wait(seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether no new work may be started."""
         return self._closed.is_set()
 
     def close(self) -> None:
-        """Start nothing new."""
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -150,7 +144,6 @@ class KafkaOutlets:
     def open(
         self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
     ) -> KafkaOutlet | None:
-        """The outlet of a chain, with the outboxes that are not known to be delivered."""
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
         place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, source)
@@ -173,7 +166,6 @@ class KafkaOutlets:
         return tuple(self._failing.copy().values())
 
     def close(self, within_s: float) -> bool:
-        """Deliver what is sealed, and end; returns whether all was delivered in time."""
         with self._changed:
             done = self._changed.wait_for(lambda: self._busy == 0, within_s)
         self._beside.close()

@@ -57,7 +57,6 @@ class NoOutlets:
         """None: nothing to deliver."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
-        """No problems."""
         return ()
 
 

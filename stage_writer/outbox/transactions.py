@@ -98,7 +98,6 @@ class KafkaTransactions:
         return cls(place, at, producer, group, delivered)
 
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
-        """Records and positions, both or neither."""
         self.refused.clear()
         try:
             self._transact(records, ends, generation)
@@ -157,7 +156,6 @@ class KafkaTransactions:
         self.producer.poll(0)
 
     def close(self) -> None:
-        """Close the connections, and drop records that were not delivered."""
         with suppress(KafkaException):  # a failed producer raises at each call
             self.producer.purge()
             self.producer.poll(0)

@@ -373,7 +373,6 @@ class Buffer:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory it holds."""
         outgoing_bytes: int = sum(some.nbytes for some in self.outgoing)
         return sum(table.memory_bytes for table in self.tables) + outgoing_bytes
 

@@ -33,7 +33,6 @@ class DeadLetterShare:
 
     @property
     def total(self) -> int:
-        """All dead letters."""
         return sum(self.dead_letters.values())
 
     @property

@@ -64,7 +64,6 @@ class Pauses:
             self._refreshed_s, self._refresh = now_s, self._workers.start(self._paused)
 
     def is_paused(self, app_id: str) -> bool:
-        """Whether a stream is paused."""
         return self._paused is not None and self._paused.is_paused(app_id)
 
     def among(self, owned: Iterable[AssignedPartition]) -> frozenset[TopicPartition]:
@@ -90,10 +89,8 @@ class Pauses:
                 self._source.seek(one.source, one.buffer.end)
 
     def not_paused(self, owned: Iterable[AssignedPartition]) -> list[AssignedPartition]:
-        """The partitions of streams that are not paused."""
         return [one for one in owned if not self.is_paused(one.converter.stream.app_id)]
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for each pause."""
         return tuple(note for part in (self._pausing, self._paused) if part is not None for note in part.notes)

@@ -29,6 +29,5 @@ class ReplayKafka(KafkaReader):
         self._with_headers = with_headers
 
     def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-        """The records of a range, in order."""
         for messages in self.messages(source, span):
             yield batch_of(source, messages, with_headers=self._with_headers).after(span.start)

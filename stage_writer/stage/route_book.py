@@ -81,21 +81,17 @@ class RouteBook:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """As in the protocol."""
         return self._known.routes
 
     def waits(self, wanted: Collection[str]) -> RouteWait | None:
-        """As in the protocol."""
         return None if self.decides(wanted) else RouteWait(self, tuple(wanted))
 
     def settle(self, wanted: Collection[str]) -> None:
-        """As in the protocol."""
         undecided = self._undecided(wanted)
         if undecided:
             self._agree(undecided)
 
     def refusal(self, route: str) -> str:
-        """As in the protocol."""
         return self._refusal(self._known, route) or "whose table has not appeared"
 
     def decides(self, wanted: Collection[str]) -> bool:
@@ -160,7 +156,6 @@ class RouteWait:
 
     @property
     def error(self) -> KafkaDeltaExpressError:
-        """What is missing."""
         msg = f"the stage has not taken the new routes {', '.join(map(repr, self.routes[:5]))} yet"
         return self.book.away or StoreError(msg, "see whether the stage's store answers")
 
@@ -170,7 +165,6 @@ class RouteWait:
         return False
 
     def is_over(self) -> bool:
-        """Whether they are decided."""
         return self.book.decides(self.routes)
 
 

@@ -57,7 +57,6 @@ class StageState:
         return self if topic is None else StageState(self._store, self._changelog, Topic(topic), stream.app_id)
 
     def write(self, name: StateFileName, data: Pieces) -> Change:
-        """Write a file under a unique name. Returns its path."""
         if self._topic is not None and name.kind is StateKind.CHANGES:
             with suppress(ConfigError):  # rule 4
                 return self._changelog.write(self._topic, self._app_id, name, data)

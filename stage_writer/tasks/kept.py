@@ -77,13 +77,11 @@ class KeptTask:
 
     @property
     def memory_bytes(self) -> int:
-        """The size of the changes since the last seal."""
         flying = 0 if self._flying is None else self._flying.memory_bytes
         return max(self._stores.memory_bytes - flying, 0)
 
     @property
     def wants_flush(self) -> bool:
-        """Whether a processor requested a flush since the last seal."""
         return self.converter.wants_flush
 
     def seal(self, buffer: Buffer) -> TaskChange:
@@ -98,7 +96,6 @@ class KeptTask:
         return self._flying
 
     def sealed(self, state: StateFiles) -> None:
-        """The flush has its marker."""
         flying, self._flying = self._flying, None
         if flying is not None and flying.snapshot is None:
             self._changed_bytes += flying.changes.size_bytes
@@ -118,7 +115,6 @@ class KeptTask:
             return Renewal(name, self._stores.snapshot(), self._readers, store)
 
     def renewed(self, before: StateFiles, state: StateFiles) -> None:
-        """The replacement exists."""
         if self._files == before and self._flying is None:
             self._files = state
             self._changed_bytes = 0
@@ -188,7 +184,6 @@ class TaskChange:
         self.memory_bytes = memory_bytes
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
-        """Write it, in the job's thread."""
         if self.snapshot is None:
             if not self.changes.entries:
                 return MarkedState(self._before, self._before)

@@ -75,7 +75,6 @@ class OpenTask:
             return list(islice(_found(self.stores.store(store), kind, asked), min(asked.limit, MOST_ENTRIES)))
 
     def close(self) -> None:
-        """End all access."""
         with self.gate:
             self.is_open = False
 
@@ -93,12 +92,10 @@ class LookUps:
         self._tasks: dict[str, dict[TopicPartition, OpenTask]] = {}
 
     def declare(self, app_id: str, builders: Iterable[StoreBuilder]) -> None:
-        """Declare the stores of a stream's topology."""
         self._kinds.setdefault(app_id, {}).update({builder.name: builder.kind for builder in builders})
         self._tasks.setdefault(app_id, {})
 
     def add(self, app_id: str, task: OpenTask) -> None:
-        """A task starts."""
         self._tasks[app_id][task.source] = task
 
     def remove(self, app_id: str, task: OpenTask) -> None:

@@ -43,7 +43,6 @@ class Where:
     condition: str
 
     def bind(self, columns: StructType) -> Step:
-        """The step over these columns."""
         return Condition(columns, self.condition)
 
 
@@ -54,7 +53,6 @@ class Derive:
     expressions: Mapping[str, str] = field(hash=False)
 
     def bind(self, columns: StructType) -> Step:
-        """The step over these columns."""
         return Deriver(columns, self.expressions)
 
 
@@ -65,7 +63,6 @@ class Select:
     expressions: Mapping[str, str] = field(hash=False)
 
     def bind(self, columns: StructType) -> Step:
-        """The step over these columns."""
         return _Selection(columns, self.expressions)
 
 
@@ -78,7 +75,6 @@ class MapBatches:
     """A column list, as in a stream's `columns`."""
 
     def bind(self, columns: StructType) -> Step:
-        """The step over these columns."""
         del columns
         return _Mapped(self.function, parse_ddl(self.columns))
 

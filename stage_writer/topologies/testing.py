@@ -281,17 +281,14 @@ class AnyRows(RowWriter):
         return set()
 
     def fitted(self, rows: pa.Table) -> tuple[pa.Table, Problems]:
-        """All of them."""
         return self.rows_of(list(dicts_of(rows)))
 
     def rows_of(self, values: Sequence[Row]) -> tuple[pa.Table, Problems]:
-        """All of them."""
         first = len(self._kept)
         self._kept += values
         return pa.table({"number": np.arange(first, len(self._kept))}), {}
 
     def dicts_of(self, rows: pa.Table) -> list[Row]:
-        """The dicts again."""
         return [self._kept[number] for number in rows["number"].to_pylist()]
 
 

@@ -72,7 +72,6 @@ class WriterServing:
         log.info("serving", port=server.port)
 
     def close(self) -> None:
-        """Stop serving."""
         self._parts.close()
 
 

@@ -107,7 +107,6 @@ class WriterView:
             metrics.set(catalogue.WRITER_HELD, count, reason=reason)
 
     def status(self, snapshot: LoopSnapshot) -> Status:
-        """For the page."""
         now_s = self._clock.monotonic_s()
         partitions = _partitions(snapshot)
         rows = [self._row(one, now_s) for one in partitions]

@@ -92,7 +92,6 @@ class OffsetStory:
 
     @property
     def place(self) -> OffsetPlace:
-        """The verdict."""
         return self._done() if self.is_done else self._to_come()
 
     def _done(self) -> OffsetPlace:

@@ -99,7 +99,6 @@ class VerifiedStream:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
-        """The findings that are faults."""
         return tuple(finding for finding in self.findings if finding.verdict is Verdict.FAULT)
 
     @property

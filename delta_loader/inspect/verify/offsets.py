@@ -70,7 +70,6 @@ class Bucket:
 
     @property
     def span(self) -> Span:
-        """The positions that it covers."""
         return Span(Position(self.start), Position(self.start + BUCKET))
 
 
@@ -139,7 +138,6 @@ class SpanTally:
 
     @property
     def total(self) -> int:
-        """All offsets."""
         return sum(self._counts)
 
     def outside(self) -> list[tuple[int, int | None, int]]:

@@ -35,7 +35,6 @@ class Candidates:
         self._database.execute("BEGIN")
 
     def close(self) -> None:
-        """Delete the database."""
         self._database.close()
 
     def add(self, area: int, found: StoredObject, topic: str, partition: int) -> None:

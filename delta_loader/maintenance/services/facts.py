@@ -111,12 +111,10 @@ class TableFacts:
 
     @property
     def files(self) -> int:
-        """The number of data files."""
         return sum(partition.files for partition in self.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of data in all."""
         return sum(partition.size_bytes for partition in self.partitions)
 
     @property

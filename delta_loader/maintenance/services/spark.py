@@ -51,7 +51,6 @@ class SparkServices:
         self._cancelled = False
 
     def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
-        """Carry out a task; never raises Spark's exceptions."""
         context = self._spark.sparkContext
         context.setLocalProperty("spark.scheduler.pool", POOL)
         context.setJobGroup(_GROUP, f"{piece.service.value} of {piece.url}", False)  # noqa: FBT003 - Spark's own
@@ -71,7 +70,6 @@ class SparkServices:
         return f"{len(count):,} files would be deleted"
 
     def cancel(self) -> None:
-        """End the running task; to be called from another thread."""
         self._cancelled = True
         self._spark.sparkContext.cancelJobGroup(_GROUP)
 

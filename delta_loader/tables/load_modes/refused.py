@@ -54,7 +54,6 @@ class RefusedRecord:
 
     @property
     def place(self) -> RecordPlace:
-        """The record's identity."""
         return self.source, self.offset
 
 
@@ -67,7 +66,6 @@ class RefusalIds:
 
     @classmethod
     def of(cls, ids: TxnIds, source: TopicPartition) -> RefusalIds:
-        """The ids of a partition's chain."""
         return cls(f"{ids.of(source)}:refused", f"{ids.of(source)}:refusals")
 
     def half_done(self, transactions: Mapping[str, int], start: Position) -> bool:

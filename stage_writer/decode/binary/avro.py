@@ -89,7 +89,6 @@ class AvroReader:
         self._pass = None if reader is not None else make_pass(node)
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
-        """The records' JSON."""
         if self._pass is None:
             found, refused = self._one_by_one(bodies, range(len(bodies)))
             return Texts(pa.array(found, pa.large_binary()), refused)

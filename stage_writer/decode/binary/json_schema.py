@@ -35,7 +35,6 @@ class JsonSchemaReader:
         self._validator = _validator(schema, references)
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
-        """The records themselves."""
         refused: list[tuple[int, Refusal]] = []
         for place, body in enumerate(bodies.to_pylist()):
             problem = self._problem(body)

@@ -62,7 +62,6 @@ class ProtobufReader:
         self._only = None if framed else self._type_of(message or (0,))
 
     def read(self, bodies: pa.LargeBinaryArray) -> Texts:
-        """The records' JSON."""
         found: list[bytes | None] = []
         refused: list[tuple[int, Refusal]] = []
         for place, body in enumerate(bodies.to_pylist()):

@@ -64,7 +64,6 @@ class Canal:
     forms = {"es": "epoch_ms", "ts": "epoch_ms", "data.element": "json", "old.element": "json"}  # noqa: RUF012 - read only
 
     def changes(self, parts: pa.Table) -> RowChanges:
-        """As in the protocol."""
         kind, rows, old = column_of(parts, "type"), column_of(parts, "data"), column_of(parts, "old")
         is_ddl = mask_of(column_of(parts, "isDdl"))
         truncates = is_one_of(kind, (_TRUNCATE,)) | mask_of(
@@ -91,7 +90,6 @@ class Canal:
         )
 
     def image_of(self, message: Object) -> object:
-        """As in the protocol."""
         rows = dict(message).get("data")
         return rows[0] if isinstance(rows, list) and rows else None
 

@@ -100,7 +100,6 @@ class EventDecoder:
         self.columns = inner.columns.with_fields((CDC_FIELD,))
 
     def decode(self, messages: Messages) -> Decoded:
-        """The result for the messages."""
         nulls = messages.values.is_null().to_numpy(zero_copy_only=False)
         parts, left = self._opened(messages.values, np.flatnonzero(~nulls))
         opened, refused, passed_over = self._opened_strictly(messages.values, left)

@@ -42,7 +42,6 @@ class Dms:
     forms = {"data": "json", "before-image": "json"}  # noqa: RUF012 - read only
 
     def changes(self, parts: pa.Table) -> RowChanges:
-        """As in the protocol."""
         metadata = column_of(parts, "metadata")
 
         def part(name: str) -> pa.Array:
@@ -74,5 +73,4 @@ class Dms:
         )
 
     def image_of(self, message: Object) -> object:
-        """As in the protocol."""
         return dict(message).get("data")

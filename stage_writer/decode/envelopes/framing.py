@@ -102,11 +102,9 @@ class SchemaWait:
 
     @property
     def error(self) -> RegistryError:
-        """What is missing."""
         return self.schemas.missing(self.ids)
 
     def is_over(self) -> bool:
-        """Whether all are known."""
         return self.schemas.knows(self.ids)
 
 
@@ -118,7 +116,6 @@ class OpeningDecoder:
         self._inner = inner
 
     def decode(self, messages: Messages) -> Decoded:
-        """The result for the messages."""
         bodies, rejects = self._opened(messages.values, messages.headers)
         decoded = self._inner.decode(replace(messages, values=bodies))
         together = sorted((*rejects, *decoded.rejects), key=lambda reject: reject.index)

@@ -47,7 +47,6 @@ class Maxwell:
     forms = {"ts": "epoch_s", "data": "json", "old": "json"}  # noqa: RUF012 - read only
 
     def changes(self, parts: pa.Table) -> RowChanges:
-        """As in the protocol."""
         kind = column_of(parts, "type")
         images = single_images(column_of(parts, "data"), kind, column_of(parts, "old"), is_one_of(kind, _ROWS))
         passed_over = is_one_of(kind, _PASSED_OVER)
@@ -66,5 +65,4 @@ class Maxwell:
         )
 
     def image_of(self, message: Object) -> object:
-        """As in the protocol."""
         return dict(message).get("data")

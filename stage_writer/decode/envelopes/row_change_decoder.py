@@ -63,7 +63,6 @@ class RowChangeDecoder:
 
     @property
     def columns(self) -> StructType:
-        """The columns of the rows."""
         return self._columns
 
     def decode(self, messages: Messages) -> Decoded:

@@ -38,7 +38,6 @@ class MergedMessages(Messages):
     batch: MergedBatch
 
     def topics(self, index: Index) -> pa.StringArray:
-        """The topics of some messages."""
         names = pa.array([str(source.topic) for source in self.batch.inputs])
         return names.take(pa.array(self.batch.input_of[index]))
 

@@ -120,7 +120,6 @@ class MergingSource:
         self._inner.expect(last)
 
     def seek(self, source: TopicPartition, position: Position) -> None:
-        """Continue reading an assigned chain from another position."""
         chain = self._chains.get(source)
         if chain is None:
             self._inner.seek(source, position)
@@ -159,7 +158,6 @@ class MergingSource:
         return self._groups.chains(found)
 
     def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """The end of these, open transactions included."""
         return self._groups.chains(self._inner.high_watermarks(self._spread(sources)))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
@@ -174,7 +172,6 @@ class MergingSource:
         return None if found is None else {source for source in sources if set(found).intersection(inputs_of(source))}
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit the inputs' positions to the group, for lag monitoring tools only."""
         spread: dict[TopicPartition, Position] = {}
         for source, position in positions.items():
             ends = inputs_at(position)
@@ -182,7 +179,6 @@ class MergingSource:
         self._inner.report(spread)
 
     def close(self) -> None:
-        """Leave the group; the listener is called with what is revoked."""
         self._inner.close()
 
     # The consumer group's callbacks. The underlying source calls these from poll and close.

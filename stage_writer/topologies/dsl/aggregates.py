@@ -81,7 +81,6 @@ class AggregateByKey(Processor):
         self._fold = fold
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the store."""
         super().init(context)
         self._store = context.store(self._table.store)
 
@@ -109,7 +108,6 @@ class _OverTime(Processor, ABC):
         self._table = table
 
     def init(self, context: ProcessorContext) -> None:
-        """Take the stores."""
         super().init(context)
         self._store = context.store(self._table.store)
         self._time = SeenTime(context, self._table.store)

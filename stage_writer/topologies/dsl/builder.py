@@ -55,7 +55,6 @@ class StreamsBuilder:
         return stream.to_table(materialized=materialized, name=name)
 
     def add_state_store(self, builder: StoreBuilder) -> StreamsBuilder:
-        """A store for `KStream.process`."""
         self._graph.store(builder)
         return self
 
@@ -64,7 +63,6 @@ class StreamsBuilder:
         return self._graph.build()
 
     def check(self) -> BuiltTopology:
-        """The topology as it runs."""
         return self.build().check()
 
     def describe(self) -> str:

@@ -75,11 +75,9 @@ class StoredTable(Table):
         self.store = store
 
     def stores(self) -> tuple[str, ...]:
-        """Its own store."""
         return (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
-        """Reads the store."""
         getter: Getter = context.store(self.store).get
         return getter
 
@@ -121,7 +119,6 @@ class TableProcessor(Processor):
         self._store_name = store
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the store."""
         super().init(context)
         self._store = None if self._store_name is None else context.store(self._store_name)
 

@@ -25,7 +25,6 @@ class Filter(Processor):
         self._keep = keep
 
     def process(self, record: Record) -> None:
-        """Forward it if it passes."""
         if bool(self._predicate(record.key, record.value)) is self._keep:
             self.context.forward(record)
 
@@ -37,7 +36,6 @@ class MapPairs(Processor):
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward the mapped pair."""
         key, value = self._mapper(record.key, record.value)
         self.context.forward(record.with_pair(key, value))
 
@@ -49,7 +47,6 @@ class MapValues(Processor):
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward the mapped value."""
         self.context.forward(record.with_value(self._mapper(record.key, record.value)))
 
 
@@ -71,7 +68,6 @@ class FlatMapPairs(Processor):
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward them in their order."""
         for key, value in self._mapper(record.key, record.value):
             self.context.forward(record.with_pair(key, value))
 
@@ -83,7 +79,6 @@ class FlatMapValues(Processor):
         self._mapper = mapper
 
     def process(self, record: Record) -> None:
-        """Forward them in their order."""
         for value in self._mapper(record.key, record.value):
             self.context.forward(record.with_value(value))
 
@@ -121,5 +116,4 @@ class PassThrough(Processor):
     """Passes on each record unchanged: joins several paths, or names one."""
 
     def process(self, record: Record) -> None:
-        """Forward it."""
         self.context.forward(record)

@@ -98,7 +98,6 @@ class HoldBack(Processor):
         self._table = table
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the stores."""
         super().init(context)
         self._held, self._places = map(context.store, self._table.own_stores())
         self._time = SeenTime(context, self._table.store)

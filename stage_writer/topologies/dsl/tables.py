@@ -45,7 +45,6 @@ class SourceTable(Table):
         return (self.store,)
 
     def open(self, context: ProcessorContext) -> Getter:
-        """Reads the store."""
         getter: Getter = context.store(self.store).get
         return getter
 
@@ -151,7 +150,6 @@ class MapRows(TableProcessor):
         self._mapped = table
 
     def process(self, record: Record) -> None:
-        """Forward the mapped change."""
         change: Change = record.value
         needs_old = self._mapped.sends_old and self._store is None
         old = self._mapped.mapped(record.key, change.old) if needs_old else None
@@ -198,12 +196,10 @@ class AggregateRows(Processor):
         self._remove = remove
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the store."""
         super().init(context)
         self._store = context.store(self._table.store)
 
     def process(self, record: Record) -> None:
-        """Forward the changed aggregate."""
         change: Change = record.value
         before = self._store.get(record.key)
         old = value_of(before)

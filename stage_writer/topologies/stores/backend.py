@@ -62,14 +62,14 @@ class MemoryBackend:
         self._mark: str | None = None
 
     @property
-    def mark(self) -> str | None:  # noqa: D102 - the port says it
+    def mark(self) -> str | None:
         return self._mark
 
-    def get(self, space: Space, key: bytes) -> bytes | None:  # noqa: D102 - the port says it
+    def get(self, space: Space, key: bytes) -> bytes | None:
         held = self._spaces.get(space)
         return None if held is None else held.values.get(key)
 
-    def scan(  # noqa: D102 - the port says it
+    def scan(
         self, space: Space, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         held = self._spaces.get(space)
@@ -78,26 +78,26 @@ class MemoryBackend:
             for key in held.ordered().irange(low, high, inclusive=(True, False), reverse=reverse):
                 yield key, values[key]
 
-    def count(self, space: Space) -> int:  # noqa: D102 - the port says it
+    def count(self, space: Space) -> int:
         held = self._spaces.get(space)
         return 0 if held is None else len(held.values)
 
-    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:  # noqa: D102
+    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:
         for name, changed in changes.items():
             space = self._spaces.setdefault(name, _Space())
             for key, value in changed.items():
                 space.put(key, value)
         self._mark = mark
 
-    def clear(self) -> None:  # noqa: D102 - the port says it
+    def clear(self) -> None:
         self._spaces.clear()
         self._mark = None
 
     @property
-    def size_bytes(self) -> int:  # noqa: D102 - the port says it
+    def size_bytes(self) -> int:
         return sum(space.size_bytes for space in self._spaces.values())
 
-    def close(self) -> None:  # noqa: D102 - the port says it
+    def close(self) -> None:
         self.clear()
 
 

@@ -71,11 +71,11 @@ class DiskBackend:
             self.clear()
 
     @property
-    def mark(self) -> str | None:  # noqa: D102 - the port says it
+    def mark(self) -> str | None:
         found = self._now.reading.get(_MARK, db=self._now.own)
         return None if found is None else found.decode()
 
-    def get(self, space: Space, key: bytes) -> bytes | None:  # noqa: D102 - the port says it
+    def get(self, space: Space, key: bytes) -> bytes | None:
         database = self._spaces.get(space)
         if database is None:
             return None
@@ -87,7 +87,7 @@ class DiskBackend:
         except lmdb.Error as error:  # without the context manager below: this runs for every record
             raise self._error(error, verb="read") from error
 
-    def scan(  # noqa: D102 - the port says it
+    def scan(
         self, space: Space, low: bytes = b"", high: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         database = self._spaces.get(space)
@@ -103,11 +103,11 @@ class DiskBackend:
                     if low <= entry[0] and (high is None or entry[0] < high):
                         yield entry
 
-    def count(self, space: Space) -> int:  # noqa: D102 - the port says it
+    def count(self, space: Space) -> int:
         database = self._spaces.get(space)
         return 0 if database is None else int(self._now.reading.stat(database)["entries"])
 
-    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:  # noqa: D102
+    def apply(self, changes: Mapping[Space, Mapping[bytes, bytes | None]], mark: str | None) -> None:
         with self._errors("write"):
             while True:
                 for space in changes:
@@ -119,7 +119,7 @@ class DiskBackend:
                 else:
                     return
 
-    def clear(self) -> None:  # noqa: D102 - the port says it
+    def clear(self) -> None:
         with self._errors("clear"):
             self._let_go()
             shutil.rmtree(self._folder / _DATA, ignore_errors=True)
@@ -127,11 +127,11 @@ class DiskBackend:
             self._note({_MACHINE: self._machine.encode()})
 
     @property
-    def size_bytes(self) -> int:  # noqa: D102 - the port says it
+    def size_bytes(self) -> int:
         info, stat = self._now.environment.info(), self._now.environment.stat()
         return (info["last_pgno"] + 1) * stat["psize"]
 
-    def close(self) -> None:  # noqa: D102 - the port says it
+    def close(self) -> None:
         if self._held is None:
             return
         with self._errors("close"):

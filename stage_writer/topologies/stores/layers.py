@@ -140,7 +140,6 @@ class Rising:
         self._start = self._written = self.value = start
 
     def set(self, value: int) -> None:
-        """Set the number."""
         self._note((self, self._key, self.value))
         self.value = value
 

@@ -206,7 +206,6 @@ class Stores:
             layers.forget()
 
     def close(self) -> None:
-        """Close the backend."""
         self._backend.close()
 
     def _require_kinds(self, kinds: Mapping[Space, str]) -> None:

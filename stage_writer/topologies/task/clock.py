@@ -97,7 +97,6 @@ class Timers:
         return list(self.heap), [timer.cancelled for _, _, timer in self.heap]
 
     def restore(self, saved: Saved) -> None:
-        """Return to a saved state."""
         self.heap = list(saved[0])
         for (_, _, timer), cancelled in zip(*saved, strict=True):
             timer.cancelled = cancelled
@@ -141,7 +140,6 @@ class TaskClock:
         return self.stream_time_ms, self.stream.saved(), self.wall.saved()
 
     def restore(self, saved: tuple[int, Saved, Saved]) -> None:
-        """Return to a saved state."""
         self.stream_time_ms, stream, wall = saved
         self.stream.restore(stream)
         self.wall.restore(wall)

@@ -69,7 +69,6 @@ class Outbox:
         yield from self.late.values()
 
     def undo(self, index: int) -> None:
-        """Remove a message's output."""
         for collected in self.collections():
             collected.undo(index)
         while self.topics and self.topics[-1].index == index:
@@ -78,7 +77,6 @@ class Outbox:
             self.dropped.pop()
 
     def clear(self) -> None:
-        """Start the next conversion."""
         for collected in self.collections():
             collected.clear()
         self.topics.clear()

@@ -82,13 +82,11 @@ class NodeContext:
         self._punctuate: Punctuator | None = None
 
     def bind(self, processor: Processor) -> None:
-        """Set the node's processor."""
         self._punctuate = processor.punctuate
 
     def schedule(
         self, interval: timedelta, punctuation: PunctuationType, callback: Punctuator | None = None
     ) -> Cancellable:
-        """See `ProcessorContext.schedule`."""
         interval_ms = round(interval.total_seconds() * 1000)
         callback = callback or self._punctuate
         if interval_ms < 1 or callback is None:
@@ -102,11 +100,9 @@ class NodeContext:
         return self._clock.wall.schedule(name, interval_ms, callback, first_ms)
 
     def commit(self) -> None:
-        """See `ProcessorContext.commit`."""
         self._outbox.wants_commit = True
 
     def store(self, name: str) -> Any:  # noqa: ANN401 - one of the three kinds of stores, which the user knows
-        """See `ProcessorContext.store`."""
         try:
             return self._stores[name]
         except KeyError:
@@ -115,7 +111,6 @@ class NodeContext:
             raise ConfigError(problem, remedy) from None
 
     def drop(self, record: Record, reason: str = "late") -> None:
-        """See `ProcessorContext.drop`."""
         if reason == LATE and self._late_to_dead_letters and self._current.place != PUNCTUATING:
             msg = f"{self._node}: the record's time {record.timestamp_ms} is too late for its window"
             raise LateRecordError(msg)
@@ -123,29 +118,24 @@ class NodeContext:
 
     @property
     def node(self) -> str:
-        """See `ProcessorContext.node`."""
         return self._node
 
     @property
     def task_id(self) -> str:
-        """See `ProcessorContext.task_id`."""
         return self._task_id
 
     @property
     def topic(self) -> str | None:
-        """See `ProcessorContext.topic`."""
         current = self._current
         return None if current.input is None or current.place == PUNCTUATING else current.input.topic
 
     @property
     def partition(self) -> int:
-        """See `ProcessorContext.partition`."""
         current = self._current
         return -1 if current.input is None or current.place == PUNCTUATING else current.input.partition
 
     @property
     def offset(self) -> int:
-        """See `ProcessorContext.offset`."""
         current = self._current
         if current.input is None or current.place == PUNCTUATING:
             return -1
@@ -153,12 +143,10 @@ class NodeContext:
 
     @property
     def timestamp_ms(self) -> int:
-        """See `ProcessorContext.timestamp_ms`."""
         return self._current.time_ms
 
     @property
     def headers(self) -> Headers:
-        """See `ProcessorContext.headers`."""
         current = self._current
         if current.input is None or current.input.headers is None or current.place == PUNCTUATING:
             return ()
@@ -166,12 +154,10 @@ class NodeContext:
 
     @property
     def stream_time_ms(self) -> int:
-        """See `ProcessorContext.stream_time_ms`."""
         return self._clock.stream_time_ms
 
     @property
     def wall_clock_ms(self) -> int:
-        """See `ProcessorContext.wall_clock_ms`."""
         return self._clock.wall_clock_ms
 
 

@@ -51,7 +51,6 @@ class Input:
 
     @property
     def source(self) -> TopicPartition:
-        """The Kafka partition."""
         return TopicPartition(Topic(self.topic), Partition(self.partition))
 
 

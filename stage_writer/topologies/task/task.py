@@ -97,7 +97,6 @@ class Task:
         return self._clock.stream_time_ms
 
     def process(self, inputs: Sequence[Input], wall_clock_ms: int) -> Output:
-        """The result for these messages."""
         (output,) = process_together([(self, inputs)], wall_clock_ms)
         return output
 

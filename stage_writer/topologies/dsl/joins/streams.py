@@ -79,7 +79,6 @@ class JoinSide(Processor):
         self._keeps = join.keeps_left if is_left else join.keeps_right
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the stores of both sides."""
         super().init(context)
         own, other = self._join.left_store, self._join.right_store
         self._own, self._other = map(context.store, (own, other) if self._is_left else (other, own))

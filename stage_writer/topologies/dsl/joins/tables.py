@@ -35,7 +35,6 @@ class LookUp(Processor):
         self._keeps_unmatched = keeps_unmatched
 
     def init(self, context: ProcessorContext) -> None:
-        """Open the table."""
         super().init(context)
         self._get = self._table.open(context)
 
@@ -57,7 +56,6 @@ class Previous(Processor):
         self._joiner = joiner
 
     def init(self, context: ProcessorContext) -> None:
-        """Get the store."""
         super().init(context)
         self._store = context.store(self._store_name)
 
@@ -134,7 +132,6 @@ class TableJoinSide(Processor):
         self._is_left = is_left
 
     def init(self, context: ProcessorContext) -> None:
-        """Open the other table."""
         super().init(context)
         self._get = (self._table.right if self._is_left else self._table.left).open(context)
 
