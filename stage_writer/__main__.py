@@ -57,6 +57,7 @@ from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import missing_topic, undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.process_memory import keep_memory, rarely_collect
+from stage_writer.recreated import topics_continue
 from stage_writer.replay.dead_letters import Letters, unfit_of
 from stage_writer.replay.kafka import ReplayKafka
 from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
@@ -310,16 +311,17 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if schemas is not None:
             schemas.check()
             report("schemas", f"ok: {settings.schema_registry['url']} answers")
-        ends = _ends(settings)
+        ends, ids = _ends(settings)
         for text in _topics(settings, ends):
             report("kafka", text)
-        well = _try_records(settings, converters, ends, report)
+        is_continued = topics_continue(settings, ends, ids, report)
+        well = _try_records(settings, converters, ends, report) and is_continued
         _check_topics_of_ours(settings, report)
     except KafkaDeltaExpressError as error:
         if as_json:
             cli.echo(_checks_as_json(checks, fit=False, failure={"problem": error.problem, "remedy": error.remedy}))
         raise
-    verdict = "all well" if well else "not well: many records would be dead letters, or some would hold their partition"
+    verdict = "all well" if well else "not well: many records would be dead letters, or a partition is held"
     cli.echo(_checks_as_json(checks, fit=well) if as_json else verdict)
     if not well:
         raise typer.Exit(ExitCode.HELD)
@@ -505,18 +507,19 @@ def _try_records(
     return well
 
 
-def _ends(settings: Settings) -> Mapping[TopicPartition, Position]:
-    """The end offsets of the streams' partitions. Raises the error of a topic that may not be read."""
+def _ends(settings: Settings) -> tuple[Mapping[TopicPartition, Position], Mapping[Topic, str | None]]:
+    """The ends of the partitions of the streams, and their topics' ids. Raises for a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings, preview=True)
     source = source_of(settings, _groups(converters), SystemClock(), silent)
     try:
         ends = source.end_positions(settings.streams)
+        ids = source.topic_ids({found.topic for found in ends})
         _require_written(settings, converters)
     finally:
         source.close()
     require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
-    return ends
+    return ends, ids
 
 
 def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:

@@ -515,7 +515,7 @@ def test_writer_check(
 ) -> None:
     without_signals_and_logs(writer_program, monkeypatch)
     monkeypatch.setattr(writer_program, "open_stage", nothing if error is None else raising(error))
-    monkeypatch.setattr(writer_program, "_ends", lambda _: {ORDERS: 0})
+    monkeypatch.setattr(writer_program, "_ends", lambda _: ({ORDERS: 0}, {}))
     monkeypatch.setattr(writer_program, "_topics", lambda *_: iter(["ok"]))
     monkeypatch.setattr(writer_program, "_try_records", lambda *_: well)
     monkeypatch.setattr(writer_program, "_check_topics_of_ours", nothing)

@@ -14,6 +14,7 @@ from common.settings.checks.record_format import check_format
 from common.settings.checks.route_tables import check_route_tables
 from common.settings.checks.route_template import check_template
 from common.settings.checks.routes import check_routes
+from common.settings.checks.start import check_start
 from common.settings.checks.topology import check_topology
 
 if TYPE_CHECKING:
@@ -34,4 +35,5 @@ def checked(stream: Stream) -> Stream:
     check_route_tables(stream)
     check_dead_letters_topic(stream)
     check_template(stream)
+    check_start(stream)
     return stream

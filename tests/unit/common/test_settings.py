@@ -159,6 +159,12 @@ def test_a_token_is_never_shown() -> None:
     assert "0123456789abcdef" not in print_settings(settings)
 
 
+def test_positions_to_start_at_are_of_topics_of_the_stream() -> None:
+    with pytest.raises(ConfigError, match="start has positions of 'ordres', which is none of topics"):
+        parse(with_stream(start={"ordres": {0: 5}}))
+    assert parse(with_stream(topics=["^ord"], start={"ordres": {0: 5}}))
+
+
 def test_a_start_is_a_word_a_moment_or_positions() -> None:
     def start(value: object) -> object:
         return parse(with_stream(start=value)).streams[0].start

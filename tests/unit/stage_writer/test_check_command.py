@@ -7,8 +7,42 @@ from pathlib import Path
 import pytest
 
 from common import cli
+from common.settings import Settings
+from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
+from stage_writer.recreated import topics_continue
 from tests.builders import config_file
+from tests.fakes.staging import Staging
+
+ORDERS = Topic("orders")
+
+
+def test_a_topic_that_was_created_again_is_reported(tmp_path: Path) -> None:
+    staging = Staging.below(tmp_path)
+    partitions = [TopicPartition(ORDERS, Partition(number)) for number in range(3)]
+    staging.flush(1, 0, 10)
+    (path,) = (tmp_path / "stage").glob("done/orders/1/*.done")
+    marker = json.loads(path.read_text())
+    path.write_text(json.dumps({**marker, "topic_id": "first"}))
+    settings = Settings.model_validate(
+        {
+            "kafka": {"bootstrap.servers": "nowhere:1"},
+            "stage": {"url": staging.stage_url},
+            "streams": [{"app_id": "orders", "topics": ["orders"], "table": f"{tmp_path}/t", "columns": "id INT"}],
+        }
+    )
+    told: list[str] = []
+
+    def look(topic_id: str | None) -> bool:
+        told.clear()
+        return topics_continue(settings, partitions, {ORDERS: topic_id}, lambda *line: told.append(" ".join(line)))
+
+    assert (look("first"), look(None), told) == (True, True, [])
+    assert not look("second")
+    assert told[0].startswith("chain the topic orders was deleted and created again")
+    assert "bootstrap restart" in told[0]
+    path.write_text("{")
+    assert not look("second"), "and a marker that nobody can read holds the partition"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
