@@ -56,6 +56,11 @@ class OffsetRange:
         )
         return staged + sum(net for net in nets if net is not None)
 
+    @property
+    def rows_elsewhere(self) -> int:
+        """Rows that the main table's commits count and that went to the tables of routes."""
+        return sum(found.counts.rows - found.counts.rows_here for found in self.loaded if found.counts is not None)
+
     def filtered(self, *, may_be: bool) -> int | None:
         """Records that the stream's condition left out; None when a commit that may have left some out has no count."""
         return self._known(_filtered, may_be=may_be)

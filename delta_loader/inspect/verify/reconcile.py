@@ -210,6 +210,9 @@ def _difference(
         f"{fewer:,} of {expected:,} {what} in {place} are missing: version {versions} of {tables.url} counted them, "
         "and no later commit removed them"
     )
+    elsewhere = 0 if dead else region.rows_elsewhere
+    if elsewhere:
+        text += f"; {elsewhere:,} went to other tables, which are not read if the stream no longer names them"
     return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
 
 

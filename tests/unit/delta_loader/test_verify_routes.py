@@ -191,6 +191,8 @@ def test_a_record_that_one_of_its_tables_refused_is_not_proved_and_no_fault(copi
 def test_a_record_that_one_table_has_lost_is_a_fault(logs: Logs) -> None:
     report = logs.verify(Contents(**{**WHOLE, "orders_b": [7, 8]}))
     assert kinds(report, Verdict.FAULT) == [("rows_missing", "orders")]
+    (fault,) = (each for each in report.findings if each.verdict is Verdict.FAULT)
+    assert fault.text.endswith("6 went to other tables, which are not read if the stream no longer names them")
 
 
 def test_what_was_deleted_from_a_routes_table_is_noted_with_that(logs: Logs) -> None:
