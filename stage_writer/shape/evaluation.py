@@ -90,6 +90,11 @@ class Evaluator:
         self._projection = ", ".join(f'(\n{expression.text}\n) AS "value {place}"' for place, expression in selected)
 
     @property
+    def kafka_parts(self) -> frozenset[str]:
+        """The parts of ``kafka`` that the expressions use."""
+        return frozenset(self._kafka_parts)
+
+    @property
     def needs_headers(self) -> bool:
         """Whether an expression uses ``kafka.headers``."""
         return "headers" in self._kafka_parts

@@ -10,7 +10,8 @@ Rules:
 3. Rows are split with one sort over a batch, and a table without rows costs nothing: there may be hundreds.
 4. Where events are merged, all events of a key go to the same tables, a tombstone too: otherwise a delete would not
    find the row, and an update would leave the old one in another table. The expression therefore sees only the key
-   columns and ``kafka``, and `_cdc` where tombstones are ignored. Each of the tables merges its own copy.
+   columns and what ``kafka`` says alike of all of a key's messages (their topic, partition and key), and `_cdc` where
+   tombstones are ignored. Each of the tables merges its own copy.
 5. With a `route_table`, a value that is no route yet becomes one before its record has a table, and all writers agree
    on that in the stage. A value that cannot become one makes the record a reject, regardless of ``unrouted``.
 """
@@ -52,6 +53,8 @@ SETTING = "route"
 OWN = 0
 """The number of the stream's main table; the others have the numbers of `Stream.row_tables`."""
 _SHOWN_CHARACTERS = 100
+_KAFKA_OF_A_KEY = frozenset({"topic", "partition", "key", "key_text"})
+"""What is the same for all messages about a row."""
 
 
 class AppearingRoutes(Protocol):
@@ -191,13 +194,18 @@ def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
         return Evaluator(columns, {SETTING: route})
     seen = columns_of_every_event(columns, stream)
     try:
-        return Evaluator(seen, {SETTING: route})
+        found = Evaluator(seen, {SETTING: route})
     except ExpressionError:
         Evaluator(columns, {SETTING: route})  # invalid for any stream
         known = ", ".join(seen.names)
         problem = f"it uses more than the key ({known}) and kafka, so the events of one row might go to several tables"
         remedy = "route by kafka.topic or by a key column, or give each table a stream of its own with `where`"
         raise refused(SETTING, route, problem, remedy) from None
+    differing = sorted(found.kafka_parts - _KAFKA_OF_A_KEY)
+    if differing:
+        problem = f"kafka.{differing[0]} differs among the events of one row, which might go to several tables"
+        raise refused(SETTING, route, problem, "use kafka.topic, kafka.partition, kafka.key or a key column")
+    return found
 
 
 def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:

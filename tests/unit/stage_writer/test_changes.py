@@ -254,7 +254,13 @@ def test_a_route_by_what_not_every_event_of_a_key_has_is_refused() -> None:
     values = [record(op="d", before={"id": 1}, source={"table": "us", "db": "x"}), None]
     (staged,) = StreamConverter(stream).convert([batch_of(values)])
     assert (staged.tombstones, staged.records) == (1, 2)
-    StreamConverter(merging(route="kafka.topic", routes=ROUTES))
+    for part in ("topic", "key_text", "partition"):
+        StreamConverter(merging(route=f"CAST(kafka.{part} AS VARCHAR)", routes=ROUTES))
+    for part in ("offset", "timestamp"):
+        with pytest.raises(ExpressionError, match=f"kafka.{part} differs among the events of one row"):
+            StreamConverter(merging(route=f"CAST(kafka.{part} AS VARCHAR)", routes=ROUTES))
+    with pytest.raises(ExpressionError, match=r"kafka\.\w+ differs among"):
+        StreamConverter(merging(route="CAST(kafka AS VARCHAR)", routes=ROUTES))
 
 
 def test_a_field_with_a_name_that_merging_has_for_itself_is_not_offered_as_a_column() -> None:
