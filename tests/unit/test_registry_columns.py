@@ -5,11 +5,16 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import fastavro
+import pyarrow.parquet as pq
 import pytest
 import structlog
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from common.clock import SystemClock
 from common.errors import ConfigError, RegistryError, SchemaError
@@ -82,6 +87,15 @@ class RegistryWorld(World):
     def registered(self, schema: str, kind: str = "AVRO", subject: str = "") -> int:
         return self.registry.register(schema, kind, subject)
 
+    def staged_values(self, column: str) -> list[object]:
+        """A column of the files of `FIRST`, in the order of the chain; None where a file lacks it."""
+        values: list[object] = []
+        for one in manifests(self.stage, f"done/orders/{FIRST.partition}"):
+            for file in one.tables[0].files:
+                rows = pq.read_table(f"{self.settings.streams[0].table}/{file.path}").to_pylist()
+                values += [row.get(column) for row in rows]
+        return values
+
     def order(self, schema_id: int, **values: object) -> bytes:
         """A message in Avro."""
         out = io.BytesIO()
@@ -122,27 +136,90 @@ def world_of(folder: Path, registry: Registry, **stream: object) -> RegistryWorl
     return RegistryWorld(folder, usual, registry=registry)
 
 
-def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, registry: Registry) -> None:
-    world = world_of(tmp_path, registry)
-    one = world.registered(avro(("id", "int"), ("note", "string")))
+def json_schema(*fields: tuple[str, str]) -> str:
+    return json.dumps({"type": "object", "properties": {name: {"type": kind} for name, kind in fields}})
+
+
+def proto(*fields: tuple[str, str, int]) -> str:
+    declared = " ".join(f"optional {kind} {name} = {number};" for name, kind, number in fields)
+    return f'syntax = "proto3"; message Order {{ {declared} }}'
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The same two schemas, and records by them, in one format."""
+
+    format: str
+    schemas: tuple[str, str]
+    id_type: str
+
+    def message(self, world: RegistryWorld, schema_id: int, **values: object) -> bytes:
+        if self.format == "avro":
+            return world.order(schema_id, **values)
+        if self.format == "json":
+            return frame(schema_id, json.dumps(values).encode())
+        text = str(world.registry.schemas[schema_id - 1]["schema"])
+        pool = DescriptorPool()
+        for file in FileDescriptorSet.FromString(compile_protobuf(text)).file:
+            pool.Add(file)
+        record = GetMessageClass(pool.FindMessageTypeByName("Order"))(**values)
+        return frame(schema_id, b"\0" + record.SerializeToString())
+
+
+ENCODINGS = {
+    each.format: each
+    for each in (
+        Encoding(
+            "avro", (avro(("id", "int"), ("note", "string")), avro(("price", "double"), ("id", "int"))), id_type="INT"
+        ),
+        Encoding(
+            "protobuf",
+            (
+                proto(("id", "int32", 1), ("note", "string", 2)),
+                proto(("price", "double", 3), ("id", "int32", 1), ("note", "string", 2)),
+            ),
+            id_type="INT",
+        ),
+        Encoding(
+            "json",
+            (
+                json_schema(("id", "integer"), ("note", "string")),
+                json_schema(("price", "number"), ("id", "integer")),
+            ),
+            id_type="BIGINT",
+        ),
+    )
+}
+
+
+@pytest.mark.parametrize("format_of", ENCODINGS)
+def test_a_new_field_is_in_its_column_from_its_first_record(tmp_path: Path, registry: Registry, format_of: str) -> None:
+    encoding = ENCODINGS[format_of]
+    world = world_of(tmp_path, registry, format=format_of)
+    message = partial(encoding.message, world)
+    kind = format_of.upper()
+    one = world.registered(encoding.schemas[0], kind)
     writer = world.follower()
-    writer.produce(world.order(one, id=1, note="a"))
+    writer.produce(message(one, id=1, note="a"))
     arrive(world, 1, writer)
-    two = world.registered(avro(("price", "double"), ("id", "int")))
-    writer.group.values += [world.order(one, id=2, note="b")]
+    two = world.registered(encoding.schemas[1], kind)
+    writer.group.values += [message(one, id=2, note="b")]
     writer.group.ends[FIRST] = 2
     writer.service.step(0.01)  # it is in the buffer, whose file has no more columns
-    writer.produce(world.order(two, id=3, price=1.5), world.order(one, id=4, note="d"))
+    writer.produce(message(two, id=3, price=1.5), message(one, id=4, note="d"))
     arrive(world, 4, writer)
-    before, after = "id INT, note STRING", "id INT, note STRING, price DOUBLE"
-    assert world.staged() == [before, before, after]
+    before = f"id {encoding.id_type}, note STRING"
+    after = f"{before}, price DOUBLE"
+    rescue = ", _rescued STRING" if format_of == "json" else ""
+    assert world.staged() == [before + rescue, before + rescue, after + rescue]
+    assert world.staged_values("price") == [None, None, 1.5, None]
     assert world.counted() == (4, 0)
     assert required(agreed_columns(world.stage, "orders")).schema_ids == (one, two)
     restarted = world.follower(SECOND)
     asked = len(registry.asked)
-    restarted.produce(world.order(two, id=5, price=2.5))
+    restarted.produce(message(two, id=5, price=2.5))
     arrive(world, 5, restarted)
-    assert world.staged(SECOND) == [after]
+    assert world.staged(SECOND) == [after + rescue]
     assert registry.asked[asked:] == [f"GET /schemas/ids/{two}"], "the columns are in the stage"
 
 
