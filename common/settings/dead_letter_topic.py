@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 SCHEME = "kafka://"
+TOPIC_DESCRIPTION = (
+    "A Kafka topic that gets the writer's dead letters too, each once; not those of records that a table refuses, "
+    "which the loader finds, nor those of a replay. See [commands.md](commands.md#in-a-kafka-topic-too)."
+)
 
 
 def with_dead_letters_topic(values: object) -> object:

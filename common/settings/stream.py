@@ -15,7 +15,7 @@ from common.schema import StructType, parse_ddl
 from common.schema.evolution import NO_COLUMNS
 from common.settings.catalog import require_location, with_locations, with_main_table
 from common.settings.columns_from import ColumnsFrom, columns_from, with_implied
-from common.settings.dead_letter_topic import with_dead_letters_topic
+from common.settings.dead_letter_topic import TOPIC_DESCRIPTION, with_dead_letters_topic
 from common.settings.expectations import OnFail, Rules
 from common.settings.formats import Forms, ValueFormat, forms_of
 from common.settings.loading import Evolution, LoadSetting
@@ -274,7 +274,7 @@ class Stream(Section):
     dead_letters_topic: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9._-]{1,249}$",
-        description="A Kafka topic that gets the writer's dead letters too, each once. See [commands.md](commands.md).",
+        description=TOPIC_DESCRIPTION,
     )
     route: str | None = Field(
         default=None,

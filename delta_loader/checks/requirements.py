@@ -20,7 +20,13 @@ from common.tables.urls import comparable
 from delta_loader.check_result import Check, Level
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.load_modes.compatibility import differences, remedy_for
-from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode, load_mode_name, through_spark
+from delta_loader.tables.load_modes.load_mode import (
+    Refused,
+    checks_rows,
+    choose_load_mode,
+    load_mode_name,
+    through_spark,
+)
 from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 if TYPE_CHECKING:
@@ -55,6 +61,8 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     else:
         text = f"{app_id}: {url}, version {state.version}, is loaded by {load_mode_name(way)}: {way.reason}"
         yield Check("table", Level.OK, text, app_id=app_id)
+        if checks_rows(way) and stream.dead_letters_topic is not None:
+            yield _in_the_table_alone(stream, stream.dead_letters_topic)
     yield _columns(stream, state, url, way)
     yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
@@ -64,6 +72,16 @@ def columns_from_check(stream: Stream, found: Stream | None) -> Check:
     """The columns of a stream that does not declare them; ``found`` is the stream with them, None if unknown."""
     columns = "none yet; its writer infers them" if found is None else found.columns
     return Check("columns", Level.OK, f"{stream.app_id}: {stream.columns}: {columns}", app_id=stream.app_id)
+
+
+def _in_the_table_alone(stream: Stream, topic: str) -> Check:
+    """The warning for a topic that does not get all of a stream's dead letters."""
+    text = (
+        f"{stream.app_id}: {stream.table} checks rows; the dead letters of records that it refuses are in "
+        f"{stream.dead_letters} and not in the topic {topic}"
+    )
+    remedy = "give the stream the same conditions as expect, so that the writer finds them; or read that table too"
+    return Check("dead letters", Level.WARNING, text, remedy, stream.app_id)
 
 
 def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
