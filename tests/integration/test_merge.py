@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlparse
@@ -14,6 +17,7 @@ from deltalake import DeltaTable
 
 from common.clock import SystemClock
 from common.settings import Stream
+from delta_loader.spark.bridge import CONFLICTS, Bridge
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.commits import AlreadyLoaded, Conflicted
 from stage_writer.convert import StreamConverter
@@ -21,6 +25,7 @@ from tests.conftest import FRESH
 from tests.fakes.changes import COLUMNS, NULL, ChangeStream
 from tests.fakes.events import Row
 from tests.reading import rows_of
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 pytestmark = pytest.mark.spark
+PATIENCE_S = 300
 
 
 class Watched(SparkDeltaTables):
@@ -298,6 +304,105 @@ def test_a_statement_that_commits_nothing_here_is_no_load(tmp_path: Path, spark:
         transaction.merge(spark.range(1), "SELECT 1", {})
     assert not transaction.is_committing()
     assert tables.state(stream.table) == before
+
+
+def _load_of(app_id: str, last_offset: int, *, merges: bool) -> dict[str, object]:
+    """A load that moves the position of one Kafka partition and has no staged files."""
+    moved = {"txn": {"appId": app_id, "version": last_offset, "lastUpdated": 1}}
+    inside = {"files": [], "replaced": [], "transactions": [moved], "merges": merges, "app_id": "orders"}
+    return {**inside, "metadata": "{}", "escaped": "", "longest_bytes": 255}
+
+
+@pytest.mark.parametrize("other_loads", [False, True])
+def test_a_merge_that_lost_its_copy_of_the_source_begins_again_as_the_same_load(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    other_loads: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Spark drops the copy between the two reads of it, of which the first one waits for that in the condition."""
+    url, asked, lost = f"{tmp_path}/table", tmp_path / "asked", tmp_path / "lost"
+    session, bridge = spark.newSession(), Bridge(spark)
+    session.range(4).selectExpr("id", "'a' AS value").write.format("delta").save(url)
+    session.conf.set("spark.databricks.delta.merge.materializeSource", "all")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", sys.executable)
+
+    def waits(_key: object) -> bool:
+        if not lost.exists():
+            asked.touch()
+        while not lost.exists():
+            time.sleep(0.01)
+        return True
+
+    def lose() -> None:
+        until(asked.exists, within_s=PATIENCE_S)
+        try:
+            if other_loads:
+                other = bridge.begin(url, defers_checkpoint=False)
+                other.state(["orders-0"])
+                other.commit(_load_of("orders-0", 5, merges=False))
+            copies = spark.sparkContext._jsc.getPersistentRDDs()
+            found = [key for key in copies if copies[key].name() == "mergeMaterializedSource"]
+            assert found
+            for key in found:
+                copies[key].unpersist(True)  # noqa: FBT003 - of Java: and wait
+        finally:
+            lost.touch()
+
+    session.udf.register("waits", waits, "boolean")
+    source = session.range(2, 6).coalesce(1).selectExpr("id", "'b' AS value")
+    source.createOrReplaceTempView("events")
+    transaction = bridge.begin(url, defers_checkpoint=False)
+    transaction.state(["orders-0"])
+    statement = (
+        f"MERGE INTO delta.`{url}` t USING events s ON t.id = s.id AND waits(s.id) "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    with ThreadPoolExecutor(1) as pool:
+        losing = pool.submit(lose)
+        if other_loads:
+            with pytest.raises(CONFLICTS):
+                transaction.merge(source, statement, _load_of("orders-0", 7, merges=True))
+        else:
+            assert transaction.merge(source, statement, _load_of("orders-0", 7, merges=True)) == 1
+        losing.result()
+    values = {row["id"]: row["value"] for row in rows_of(url)}
+    state = bridge.state(url)
+    assert state is not None
+    assert state.transactions == {"orders-0": 5 if other_loads else 7}
+    if other_loads:
+        assert (values, state.version) == (dict.fromkeys(range(4), "a"), 1)
+    else:
+        assert (values, state.version) == ({0: "a", 1: "a", 2: "b", 3: "b", 4: "b", 5: "b"}, 1)
+        assert transaction.merged().rows == 4
+
+
+def test_a_commit_outside_of_the_load_s_transaction_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    """A command that did not ask for its transaction would commit rows without positions."""
+    url, bridge = f"{tmp_path}/table", Bridge(spark)
+    spark.range(1).selectExpr("id").write.format("delta").save(url)
+    given = bridge.begin(url, defers_checkpoint=False)
+    kind = given._java.getClass()
+    (handover,) = (one for one in kind.getDeclaredClasses() if one.getSimpleName() == "Handover")
+    (constructor,) = handover.getDeclaredConstructors()
+    constructor.setAccessible(True)
+    arguments = spark.sparkContext._gateway.new_array(spark.sparkContext._jvm.Object, 1)
+    arguments[0] = given._java
+    companion = getattr(spark.sparkContext._jvm, "org.apache.spark.sql.delta.TransactionExecutionObserver$")
+    observers = getattr(companion, "MODULE$")
+    before = observers.getObserver()
+    observers.setObserver(constructor.newInstance(arguments))
+    try:
+        with pytest.raises(Exception, match="Delta would commit outside of the transaction that it was given"):
+            bridge.begin(url, defers_checkpoint=False).commit(_load_of("orders-0", 7, merges=False))
+        assert bridge.version(url) == 0
+        given.commit(_load_of("orders-0", 7, merges=False))
+        bridge.begin(url, defers_checkpoint=False).commit(_load_of("orders-1", 3, merges=False))
+    finally:
+        observers.setObserver(before)
+    state = bridge.state(url)
+    assert state is not None
+    assert state.transactions == {"orders-0": 7, "orders-1": 3}
 
 
 def test_files_without_a_key_of_the_load_are_not_read(tmp_path: Path, spark: SparkSession) -> None:
