@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from common.downloads import read_lock
-from delta_loader.spark.jars import LOCK
+from delta_loader.spark.pairs import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

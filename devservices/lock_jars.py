@@ -16,15 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from common.downloads import Jar
-from delta_loader.spark.jars import LOCK as LOADER_LOCK
+from delta_loader.spark.pairs import LOCK as LOADER_LOCK
+from delta_loader.spark.pairs import OLDER_LOCK
 from devservices.kafka import LOCK as KAFKA_LOCK
 
 STREAMS_LOCK = Path(__file__).parent / "kafka_streams.lock"
-PAIRS_LOCK = Path(__file__).parent / "spark_pairs.lock"
 BENCHMARK_LOCK = Path(__file__).parent.parent / "benchmarks" / "jars.lock"
 
 _AWS = "software.amazon.awssdk"
-_AWS_VERSION = "2.35.4"
 _LINE = re.compile(r"\s+(?P<group>[^:]+):(?P<artifact>[^:]+):jar:(?P<version>[^:]+):(?:compile|runtime)")
 
 
@@ -38,18 +37,26 @@ class Group:
     beside_pyspark: bool = True
 
 
-DELTA = Group("delta", ("io.delta:delta-spark_4.2_2.13:4.4.0",))
-S3 = Group(
-    "s3",
-    (
-        "org.apache.hadoop:hadoop-aws:3.5.0",
-        f"{_AWS}:s3:{_AWS_VERSION}",
-        f"{_AWS}:s3-transfer-manager:{_AWS_VERSION}",
-        f"{_AWS}:sts:{_AWS_VERSION}",
-        f"{_AWS}:apache-client:{_AWS_VERSION}",
-        f"{_AWS}:netty-nio-client:{_AWS_VERSION}",
-    ),
-    without=(f"{_AWS}:bundle",),  # every AWS service in one jar of 600 MB
+def _delta(spark: str, version: str, name: str = "delta") -> Group:
+    """Delta for a line of Spark's releases."""
+    return Group(name, (f"io.delta:delta-spark_{spark}_2.13:{version}",))
+
+
+def _s3(hadoop: str, aws: str, name: str = "s3") -> Group:
+    """S3 for the Hadoop in pyspark, with the AWS SDK that it was built with."""
+    parts = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+    return Group(
+        name,
+        (f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"{_AWS}:{part}:{aws}" for part in parts)),
+        without=(f"{_AWS}:bundle",),  # every AWS service in one jar of 600 MB
+    )
+
+
+PINNED = (_delta("4.2", "4.4.0"), _s3("3.5.0", "2.35.4"))
+OLDER = tuple(
+    group
+    for delta in ("4.3.1", "4.2.0")
+    for group in (_delta("4.1", delta, f"delta-{delta}"), _s3("3.4.2", "2.29.52", f"s3-{delta}"))
 )
 KAFKA = Group(
     "kafka",
@@ -86,30 +93,13 @@ STREAMING = Group(
 )
 AVRO = Group("spark-avro", (f"{_SPARK}:spark-avro_2.13:4.1.1",))  # it was not published with 4.2.0
 
-_COMPILED_AGAINST = ("sql", "sql-api", "catalyst", "core", "common-utils", "common-utils-java", "unsafe")
-
-
-def _pair(spark: str, delta: str) -> Group:
-    """What of an older pair the loader's Java classes are compiled against; the rest is the installed pyspark's."""
-    parts = tuple(f"{_SPARK}:spark-{part}_2.13:{spark}" for part in _COMPILED_AGAINST)
-    line = spark.rpartition(".")[0]
-    roots = (*parts, f"io.delta:delta-spark_{line}_2.13:{delta}", f"io.delta:delta-storage:{delta}")
-    return Group(f"spark-{spark}-delta-{delta}", roots, without=("*:*",), beside_pyspark=False)
-
-
-PAIRS = (_pair("4.1.3", "4.3.1"), _pair("4.1.3", "4.2.0"))
-
 
 def main() -> None:
     """Write the locks."""
-    _write(LOADER_LOCK, (DELTA, S3), "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
+    _write(LOADER_LOCK, PINNED, "What the loader's Spark needs beside pyspark 4.2.0: Delta, and S3 through s3a.")
     _write(KAFKA_LOCK, (KAFKA,), "Apache Kafka for development and tests.")
     _write(STREAMS_LOCK, (STREAMS,), "Kafka Streams and its test driver, which topologies are compared with.")
-    _write(
-        PAIRS_LOCK,
-        PAIRS,
-        "The pairs of Spark and Delta before the loader's, which its Java classes also compile against.",
-    )
+    _write(OLDER_LOCK, OLDER, "The same for the older pairs of Spark and Delta that the loader runs on.")
     _write(BENCHMARK_LOCK, (STREAMING, AVRO), "Spark's Kafka source and its Avro, for the benchmark.")
 
 

@@ -21,7 +21,7 @@ def rows_of(url: str, storage_options: Mapping[str, object] | None = None, sql: 
 
 def select(query: str, url: str, storage_options: Mapping[str, object] | None = None) -> list[dict[str, Any]]:
     """The answer to a query about the table ``t``."""
-    table = DeltaTable(url.replace("s3a://", "s3://"), storage_options=_aws(storage_options or {}))
+    table = DeltaTable(url.replace("s3a://", "s3://"), storage_options=delta_rs_options(storage_options or {}))
     answer = QueryBuilder().register("t", table).execute(query).read_all()
     return list(pa.table(answer).to_pylist(maps_as_pydicts="strict"))
 
@@ -39,7 +39,8 @@ def place_of(row: Mapping[str, Any]) -> tuple[str, int, int]:
     return row["_kafka_topic"], row["_kafka_partition"], row["_kafka_offset"]
 
 
-def _aws(options: Mapping[str, object]) -> dict[str, str] | None:
+def delta_rs_options(options: Mapping[str, object]) -> dict[str, str] | None:
+    """fsspec's storage options as delta-rs names them."""
     if not options:
         return None
     client = options["client_kwargs"]

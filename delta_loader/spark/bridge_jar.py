@@ -2,11 +2,12 @@
 
 Rules:
 
-1. It is compiled with the JDK's ``javac`` against pyspark's jars and those of `delta_loader/jars.lock`, once for each
-   version of the sources and the lock: both are in the name of its folder in the cache. It appears there whole, and the
-   same class files make the same jar.
+1. It is compiled with the JDK's ``javac`` against pyspark's jars and the locked ones (`delta_loader.spark.pairs`), once
+   for each version of the sources and of Delta: both are in the name of its folder in the cache. It appears there
+   whole, and the same class files make the same jar.
 2. A wheel that is built where the jar is in the cache (after `make setup`) includes it, and the loader's image has it
-   in its cache: no compiler is needed there. Otherwise a loader compiles it when it first starts.
+   in its cache: no compiler is needed there. Otherwise, and for an older Delta, a loader compiles it when it first
+   starts.
 3. Apart from compiling, only Python's standard library is used: a wheel is built before anything is installed.
 """
 
@@ -22,16 +23,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.downloads import cache_folder, ensure_jars, read_lock
+from common.downloads import cache_folder, ensure_jars
 from common.errors import BuildError
+from delta_loader.spark.pairs import LOCK, OLDER_LOCK, installed, is_release, locked_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NAME = "kafka-delta-express.jar"
 FOLDER = Path(__file__).parent.parent / "java"
-
-_LOCK = FOLDER.parent / "jars.lock"
 
 _RELEASE = "17"  # the release that Spark itself requires
 _OPTIONS = ("--release", _RELEASE, "-proc:none", "-nowarn", "-encoding", "UTF-8")
@@ -43,24 +43,25 @@ def sources() -> list[Path]:
     return sorted(FOLDER.glob("*.java"))
 
 
-def built_jar(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the jar is, or would be, in the cache."""
-    key = hashlib.sha256(repr(_OPTIONS).encode())
-    for file in (_LOCK, *sources()):
+def built_jar(environ: Mapping[str, str] = os.environ, older: str = "") -> Path:
+    """Where the jar is, or would be, in the cache; ``older`` is a version of Delta before the release's."""
+    key = hashlib.sha256(repr(_OPTIONS).encode() + older.encode())
+    for file in (OLDER_LOCK if older else LOCK, *sources()):
         key.update(file.read_bytes())
     return cache_folder(environ) / "built" / key.hexdigest()[:16] / NAME
 
 
 def ensure_bridge_jar(environ: Mapping[str, str] = os.environ) -> Path:
-    """The jar, compiled if it is missing. Raises BuildError and DownloadError."""
+    """The jar for the installed Delta, compiled if it is missing. Raises BuildError and DownloadError."""
+    delta, spark = installed()
+    older = "" if is_release(delta) else delta
     shipped = FOLDER / NAME
-    if shipped.exists():
+    if shipped.exists() and not older:
         return shipped
-    target = built_jar(environ)
+    target = built_jar(environ, older)
     if not target.exists():
         javac = _javac(environ)
-        locked = read_lock(_LOCK)
-        jars = ensure_jars([jar for group in locked.values() for jar in group], environ)
+        jars = ensure_jars([jar for group in locked_jars(delta, spark).values() for jar in group], environ)
         compile_jar(target, [*jars, *pyspark_jars()], javac)
     return target
 

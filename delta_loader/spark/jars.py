@@ -1,4 +1,4 @@
-"""The jars that the loader's Spark session needs and pyspark does not ship, exactly as in `delta_loader/jars.lock`.
+"""The jars that the loader's Spark session needs and pyspark does not ship, exactly as locked.
 
 They are passed to Spark as plain files (``spark.jars``): no resolver runs when a session starts, the network is not
 used once they are in the cache, and every session of one release runs on the same bytes.
@@ -6,22 +6,21 @@ used once they are in the cache, and every session of one release runs on the sa
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from common import downloads
+from delta_loader.spark.pairs import installed, locked_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
-JarGroup = Literal["delta", "s3"]
-
-LOCK = Path(__file__).parent.parent / "jars.lock"
+    from delta_loader.spark.pairs import JarGroup
 
 
 def ensure_jars(groups: Iterable[JarGroup]) -> list[Path]:
-    """The jars of these groups, downloaded where they are missing; raises DownloadError."""
-    lock = downloads.read_lock(LOCK)
+    """The jars of these groups, downloaded where they are missing; raises DownloadError and BuildError."""
+    lock = locked_jars(*installed())
     return list(downloads.ensure_jars([jar for group in groups for jar in lock[group]]))
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from common.errors import ConfigError, TableError
 from delta_loader.spark.bridge_jar import ensure_bridge_jar
-from delta_loader.spark.jars import JarGroup, ensure_jars
+from delta_loader.spark.jars import ensure_jars
 from delta_loader.spark.java import start_java
 from delta_loader.spark.launch import launch_options
 from delta_loader.spark.log_store import is_s3, log_store_options
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.settings import Settings
+    from delta_loader.spark.pairs import JarGroup
 
 _S3A = "spark.hadoop.fs.s3a."
 _CREDENTIALS = "org.apache.hadoop.fs.s3a."

@@ -1,0 +1,68 @@
+"""The older pairs of Spark and Delta that the loader also runs on, as Python packages in the cache.
+
+A pair comes before the packages of the running environment, by PYTHONPATH: all others are shared. Its jars are the
+loader's own business (`delta_loader/older_jars.lock`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.downloads import cache_folder
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A Python package, exactly."""
+
+    requirement: str
+    sha256: str
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self.requirement.partition("==")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A delta-spark and the newest pyspark that it takes."""
+
+    delta: Package
+    spark: Package
+
+    @property
+    def name(self) -> str:
+        """As a test's id."""
+        return f"{self.delta.requirement} {self.spark.requirement}".replace("==", "-")
+
+
+_SPARK_4_1 = Package("pyspark==4.1.1", "77f78984aa84fbe865c717dd37b49913b4e5c97d76ef6824f932f1aefa6621ec")
+OLDER_PAIRS = (
+    Pair(Package("delta-spark==4.3.1", "f77602e9c2c89a519742b935a8f68d942119cf61643c3dc6e809fdf49ffe3ed2"), _SPARK_4_1),
+    Pair(Package("delta-spark==4.2.0", "46327eaeb50915aec3b66bb4ab8fb8db7f90774f2a3bb65bb859333cedc6ef8f"), _SPARK_4_1),
+)
+
+
+def environment_of(pair: Pair) -> dict[str, str]:
+    """The environment of a process that runs on a pair, which is installed first where it is missing."""
+    folders = [str(_installed(package)) for package in (pair.delta, pair.spark)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+
+
+def _installed(package: Package) -> Path:
+    target = cache_folder() / "python" / package.sha256[:16]
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".") as name:
+            lock, made = Path(name) / "lock", Path(name) / "made"
+            lock.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n", "utf-8")
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            subprocess.run([*pip, "--require-hashes", "--target", str(made), "-r", str(lock)], check=True)
+            made.rename(target)
+    return target

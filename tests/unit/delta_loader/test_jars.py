@@ -1,0 +1,42 @@
+"""Which jars belong to which Spark and Delta."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from common.errors import BuildError
+from delta_loader.spark.bridge_jar import built_jar
+from delta_loader.spark.pairs import is_release, locked_jars
+from devservices.spark_pairs import OLDER_PAIRS
+
+PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+OLDER = [(pair.delta.version, pair.spark.version) for pair in OLDER_PAIRS]
+
+
+@pytest.mark.parametrize(("delta", "spark"), [(version("delta-spark"), version("pyspark")), *OLDER])
+def test_a_pair_has_the_jars_of_its_delta_and_may_be_installed(delta: str, spark: str) -> None:
+    jars = locked_jars(delta, spark)
+    assert [jar.version for jar in jars["delta"] if jar.artifact.startswith("delta-spark_")] == [delta]
+    assert any(jar.artifact == "hadoop-aws" for jar in jars["s3"])
+    extra = {one.name: one.specifier for one in map(Requirement, PROJECT["optional-dependencies"]["delta-loader"])}
+    assert extra["delta-spark"].contains(delta)
+    assert extra["pyspark"].contains(spark)
+    assert is_release(delta) is ((delta, spark) not in OLDER)
+
+
+def test_a_pair_that_was_not_tried_is_refused_with_those_that_were() -> None:
+    pairs = r"4\.3\.1 with pyspark 4\.1, delta-spark 4\.2\.0 with pyspark 4\.1"
+    for delta, spark in (("4.3.0", "4.1.1"), ("4.4.0", "4.1.1"), ("4.3.1", "4.2.0"), ("4.2.0", "4.10.0")):
+        with pytest.raises(BuildError, match=pairs) as refused:
+            locked_jars(delta, spark)
+        assert f"delta-spark {delta} with pyspark {spark} is installed" in refused.value.problem
+
+
+def test_each_delta_has_a_jar_of_its_own_in_the_cache() -> None:
+    jars = {built_jar({}), *(built_jar({}, delta) for delta, _ in OLDER)}
+    assert len(jars) == 1 + len(OLDER)
