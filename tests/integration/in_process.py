@@ -12,6 +12,7 @@ from common.cli import settings_from
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.settings import load_settings
+from common.settings.stores import table_stores
 from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from delta_loader.inspect.verify.table_offsets import SparkContents
@@ -68,6 +69,6 @@ def verify(config: Path, spark: SparkSession, app_id: str = "") -> Verified:
     kafka = KafkaOffsets(settings)
     try:
         (stream,) = (one for one in settings.streams if app_id in {"", one.app_id})
-        return Verifier(FsspecStore, in_turn, SparkContents(spark), kafka).verify(stream)
+        return Verifier(table_stores(settings), in_turn, SparkContents(spark), kafka).verify(stream)
     finally:
         kafka.close()

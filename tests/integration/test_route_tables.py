@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from common.storage.store import FsspecStore
 from delta_loader.inspect.verify.findings import Verdict
 from tests.integration import in_process
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
+    from tests.conftest import Lake
     from tests.integration.conftest import Programs
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -110,23 +112,25 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     assert rows("views", "page.name")[-1] == (7, "r")
 
 
+@pytest.mark.s3
+@pytest.mark.parametrize("lake", ["moto"], indirect=True)
 def test_tables_appear_with_the_values_of_route(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, lake: Lake
 ) -> None:
-    topic = new_topic(1)
+    topic, spark_url = new_topic(1), lake.url.replace("s3://", "s3a://")
     stream = {
         "app_id": "events",
         "topics": [topic],
-        "table": f"{tmp_path}/all/events",
+        "table": f"{lake.url}/all/events",
         "columns": "kind STRING, id BIGINT",
         "route": "kind",
-        "route_table": f"{tmp_path}/tables/{{route}}",
+        "route_table": f"{lake.url}/tables/{{route}}",
         "route_limit": 3,
     }
     config = programs.config(
         {
             "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage"},
+            "stage": {"url": f"{lake.url}/stage", "storage_options": dict(lake.storage_options)},
             "writer": {"group_id": topic, "http": None},
             "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
             "streams": [stream],
@@ -142,22 +146,22 @@ def test_tables_appear_with_the_values_of_route(
         assert in_process.load(config, spark).failure is None
 
     def ids(name: str) -> list[int]:
-        return sorted(row.id for row in spark.read.format("delta").load(f"{tmp_path}/{name}").select("id").collect())
+        return sorted(row.id for row in spark.read.format("delta").load(f"{spark_url}/{name}").select("id").collect())
 
     stage("click", "view", None, "../up", "click")
     stage("view", "late", "page", "click", "page")
     assert (ids("tables/click"), ids("tables/view"), ids("tables/late")) == ([0, 3, 4], [0, 1], [1])
     assert ids("all/events") == [2]
-    assert not (tmp_path / "tables/page").exists()
-    letters = spark.read.format("delta").load(f"{tmp_path}/all/events_dead_letters")
+    assert not list(FsspecStore(f"{lake.url}/tables", lake.storage_options).list("page"))
+    letters = spark.read.format("delta").load(f"{spark_url}/all/events_dead_letters")
     assert [row.error_class for row in letters.collect()] == ["unrouted"] * 3
     report = in_process.verify(config, spark)
     assert {finding.verdict for finding in report.findings} <= {Verdict.PROVED, Verdict.NOTED}, report.findings
-    assert set(report.routed) == {f"{tmp_path}/tables/{route}" for route in ("click", "view", "late")}
+    assert set(report.routed) == {f"{lake.url}/tables/{route}" for route in ("click", "view", "late")}
     status = json.loads(programs.succeed("delta-loader", "status", config, "--json"))
     (shown,) = status["streams"]
     assert shown["appeared"] == ["click", "view", "late"]
     page = programs.succeed("delta-loader", "explain", config, "--topic", topic, "--partition", "0", "--offset", "0")
-    assert f"{tmp_path}/tables/click" in page
+    assert f"{lake.url}/tables/click" in page
     checked = programs.run("stage-writer", "check", config).stdout
     assert "3 of the newest 10 records would be dead letters" in checked, checked
