@@ -17,6 +17,7 @@ from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
+from common.settings.overlap import APART
 from common.settings.places import nested
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
@@ -405,7 +406,7 @@ class Settings(Section):
         if shared:
             msg = (
                 f"the streams {other.app_id!r} and {stream.app_id!r} both read the topic {shared[0]!r}, and a stage "
-                "has one chain for a topic; put one of them into a config with a stage.url and group_id of its own"
+                f"has one chain for a topic; {APART}"
             )
             raise ValueError(msg)
 

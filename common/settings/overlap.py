@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from common.settings.stream import Stream
 
+APART = "put one of them into a config with a stage.url and a writer.group_id of its own"
+"""What to do with two streams that take one topic."""
+
 
 @dataclass(slots=True)
 class UnreadTopics:
@@ -36,4 +39,4 @@ def require_apart(streams: Collection[Stream], topics: Collection[str]) -> None:
 def _error(topic: str, names: list[str]) -> ConfigError:
     named = " and ".join(map(repr, names))
     msg = f"the streams {named} both take the topic {topic!r}, and a stage has one chain for each topic"
-    return ConfigError(msg, "change streams[].topics so that one of them takes it, or give each config a stage.url")
+    return ConfigError(msg, f"change streams[].topics so that one of them takes it, or {APART}")

@@ -64,7 +64,8 @@ class OfWriters:
             )
             remedy = (
                 "check that writers run, and see their page, `/healthcheck` or log; `stage-writer check "
-                f"{CONFIG}` tests what they need. Healthy ones are too slow or too few (runbook: StagingLags)"
+                f"{CONFIG}` tests what they need. Healthy ones are too slow or too few, or share their "
+                "`writer.group_id` with those of another stage (runbook: StagingLags)"
             )
             title = f"{worst.source} waits to be staged"
             yield Problem(ProblemLevel.WARNING, title, text, remedy, also=len(self.waits) - 1)

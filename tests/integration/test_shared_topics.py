@@ -1,4 +1,4 @@
-"""Two streams whose regular expressions take one topic, as a user runs them."""
+"""Two streams that take one topic, as a user runs them: refused in one config, and at home in two."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from delta_loader.inspect.verify.findings import Verdict
+from tests.integration import in_process
 from tests.integration.test_on_marker import Service
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from devservices.kafka import KafkaCluster
     from tests.integration.conftest import Programs
@@ -66,3 +72,69 @@ def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_co
         assert refused.returncode == 2
         assert said in refused.stderr
         assert "streams[].topics" in refused.stderr
+
+
+@pytest.mark.spark
+def test_two_configs_read_one_topic_each_for_itself_as_the_refusal_says(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    streams: dict[str, dict[str, object]] = {
+        app_id: {"app_id": app_id, "topics": [topic], "table": f"{tmp_path}/{app_id}", "columns": "id INT, v STRING"}
+        for app_id in ("every", "latest")
+    }
+    streams["latest"] |= {"load": "merge", "merge": {"keys": ["id"]}, "start": {1: 1}}
+
+    def config(name: str, *app_ids: str) -> Path:
+        settings = {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "stage": {"url": f"{tmp_path}/stage-{name}"},
+            "writer": {"group_id": f"{topic}-{name}", "http": None},
+            "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
+            "streams": [streams[app_id] for app_id in app_ids],
+        }
+        return programs.config(settings, f"{name}.yaml")
+
+    refused = programs.run("stage-writer", "check", config("both", "every", "latest"))
+    assert refused.returncode == 2
+    assert "put one of them into a config with a stage.url and a writer.group_id of its own" in refused.stderr
+    configs = {app_id: config(app_id, app_id) for app_id in streams}
+
+    def stage(*values: str) -> None:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+        for partition in (0, 1):
+            for number, value in enumerate(values):
+                row = {"id": 10 * partition + number % 2, "v": value}
+                producer.produce(topic, json.dumps(row), partition=partition)
+        assert producer.flush(120) == 0
+        for one in configs.values():
+            programs.succeed("stage-writer", "run", one, "--until-caught-up")
+
+    def load() -> None:
+        for one in configs.values():
+            report = in_process.load(one, spark)
+            assert (report.failure, report.held) == (None, {})
+
+    def values(app_id: str) -> list[tuple[int, str]]:
+        return sorted((row["id"], row["v"]) for row in rows_of(f"{tmp_path}/{app_id}"))
+
+    stage("a", "b", "c")
+    load()
+    assert values("every") == [(0, "a"), (0, "c"), (1, "b"), (10, "a"), (10, "c"), (11, "b")]
+    assert values("latest") == [(0, "c"), (1, "b"), (10, "c"), (11, "b")]
+
+    # A repair of the one stream leaves the other's chain alone.
+    others = [path for path in (tmp_path / "stage-latest").rglob("*.done") if path.is_file()]
+    rewind = ("--topic", topic, "--partition", "0", "--to", "0", "--below-table", "--yes")
+    programs.succeed("bootstrap", "rewind", configs["every"], *rewind)
+    assert [path for path in others if not path.exists()] == []
+    stage("d")
+    load()
+    assert values("every") == [
+        *((0, "a"), (0, "c"), (0, "d"), (1, "b"), (10, "a"), (10, "c"), (10, "d"), (11, "b")),
+    ]
+    assert values("latest") == [(0, "d"), (1, "b"), (10, "d"), (11, "b")]
+    for one in configs.values():
+        programs.succeed("bootstrap", "markers", "verify", one)
+        findings = in_process.verify(one, spark).findings
+        assert Verdict.FAULT not in {finding.verdict for finding in findings}, findings
