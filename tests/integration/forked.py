@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,8 @@ from devservices import processes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# What a program imports only where it needs it, and most runs do: pyarrow looks for pandas with its first array.
+_LATER = {"stage_writer": ("pandas",), "delta_loader": ("delta_loader.spark.session", "delta_loader.wiring")}
 _LOOK_S = 0.02
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -160,7 +163,9 @@ def forked_programs() -> Iterator[Forked]:
 def main(module: str) -> None:
     """Fork for each line of standard input; the answer is an exit code, minus a signal's number, or a process id."""
     _die_with_the_parent()
-    importlib.import_module(f"{module}.__main__")
+    for name in (f"{module}.__main__", *_LATER.get(module, ())):
+        importlib.import_module(name)
+    gc.freeze()  # a fork looks through none of it again, which would copy it
     started: dict[int, Path] = {}
 
     def reap(*_: object) -> None:
