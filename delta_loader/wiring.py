@@ -48,7 +48,8 @@ def spark_ports(
     metrics: Metrics,
 ) -> Ports:
     """The ports of a service whose ``tables`` are those of a running session."""
-    store = stage_store(settings)
+    store, delta = stage_store(settings), tables if isinstance(tables, SparkDeltaTables) else None
+    replacer = SparkReplacer(spark, settings.stage.url)
     return Ports(
         stage=Stage(store, parallel),
         tables=tables,
@@ -58,13 +59,13 @@ def spark_ports(
         new_id=new_id,
         log=log,
         metrics=metrics,
-        columns=tables if isinstance(tables, SparkDeltaTables) else None,
+        columns=delta,
         valid_through=_valid_through(settings, tables, log),
-        maker=tables if isinstance(tables, SparkDeltaTables) else None,
+        maker=delta,
         registering=registering_of(settings, spark),
         refusing=Refusing(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
         partitions=KafkaPartitions(settings, SystemClock()),
-        replacements=Replacements(store, tables, SparkReplacer(spark, settings.stage.url), new_id, log, metrics),
+        replacements=Replacements(store, tables, replacer, new_id, log, metrics, delta),
     )
 
 

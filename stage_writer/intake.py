@@ -11,7 +11,9 @@ Rules:
    next owner.
 5. Nothing from a record on that may not be staged (`StagedRows.stop`) goes into a buffer: what was polled or queued
    after it is dropped, and the partition is held once the records in front of it are staged.
-6. An unexpected exception affects only the partitions whose batches raised it.
+6. Rows with fields that are about to be columns are not buffered, and neither is what was polled or queued after them:
+   the partition waits, and reads them again into a buffer with these columns (stage_writer/schemas.py).
+7. An unexpected exception affects only the partitions whose batches raised it.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from common.spans import Position, TopicPartition
     from stage_writer.assignment import AssignedPartitions
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.parquet.buffer import StagedRows
     from stage_writer.partitions.buffers import Buffers
     from stage_writer.partitions.dependency_wait import DependencyWaits
@@ -59,7 +62,7 @@ class Intake:
         self._waits = waits
         self._pauses = pauses
         self._clock, self._stopping, self._telemetry = runtime.clock, runtime.stopping, runtime.telemetry
-        self._waiting: deque[tuple[Converts, Mapping[TopicPartition, AssignedPartition], Iterator[Slice]]] = deque()
+        self._waiting: deque[tuple[Converts, dict[TopicPartition, AssignedPartition], Iterator[Slice]]] = deque()
         self._ends: dict[TopicPartition, tuple[AssignedPartition, Position]] = {}
         """Kafka's reported ends that reading has not reached yet, for the partition as it was then."""
 
@@ -98,7 +101,7 @@ class Intake:
                     self._buffer(converter, rows, owners)
                     if not rows[-1][1].is_piece:
                         left = 0 if self._stopping.is_on else left - 1
-            except Exception as error:  # noqa: BLE001 - rule 6
+            except Exception as error:  # noqa: BLE001 - rule 7
                 left = 1
                 for owned in owners.values():
                     if self._assignment.owned.get(owned.source) is owned:
@@ -127,10 +130,12 @@ class Intake:
 
     def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
         for batch, staged in rows:
-            owned = owners[batch.source]
-            if self._assignment.owned.get(batch.source) is not owned or owned.stop is not None:
+            owned = owners.get(batch.source)
+            if owned is None or self._assignment.owned.get(batch.source) is not owned or owned.stop is not None:
                 continue
-            if staged.stop is not None:
+            if staged.offered.fields and (wait := self._buffers.lacks(owned, staged.offered)) is not None:
+                self._read_again(owned, wait)
+            elif staged.stop is not None:
                 owned.stop = breaks_rule(batch.source, staged.end, staged.stop)
                 owned.buffer.end = max(owned.buffer.end, staged.end) if owned.buffer.records else owned.buffer.end
             else:
@@ -141,6 +146,13 @@ class Intake:
                 owned.buffer.last_record = batch.record_at(-1)
                 self._telemetry.converted(batch, converter.stream, staged)
                 owned.buffer.add_sample(self._telemetry.sampled(batch, converter, staged, begins_flush=begins_flush))
+
+    def _read_again(self, owned: AssignedPartition, wait: Dependency) -> None:
+        """The partition waits, and reads what is not buffered again (rule 6)."""
+        for _, owners, _ in self._waiting:
+            owners.pop(owned.source, None)
+        owned.taken = owned.buffer.end
+        self._waits.begin(owned, wait)
 
 
 def _by_converter(

@@ -66,7 +66,7 @@ class StageWriter:
         self._runtime = runtime
         self._attachments = attachments
         self._streams = [converter.stream for converter in converters]
-        schemas = Schemas(converters, stage, runtime.clock, runtime.log, attachments.columns)
+        schemas = Schemas(converters, stage, workers, runtime.clock, runtime.log, columns=attachments.columns)
         buffers = Buffers(options.filing, schemas)
         self.assignment = AssignedPartitions(
             converters,

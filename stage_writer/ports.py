@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from common.settings import Start, Stream
     from common.spans import Position, Topic, TopicPartition
     from common.stage.chain_origins import ChainOrigin
+    from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import Change, MarkedState, StateFileName, StateFiles, StateKind
@@ -406,8 +407,14 @@ class WriterStage(Protocol):
     def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
 
-    def gained(self, app_id: str) -> StructType | None:
-        """The columns that a stream has gained, as last published by the loader; None if there are none."""
+    def gained(self, app_id: str) -> Evolved | None:
+        """The columns that a stream has gained, as last published; None if there are none."""
+
+    def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
+        """Agree with the stream's other writers on columns for fields that records offer.
+
+        ``offers`` are by the path of the marker that comes with them. What cannot be a column is left out.
+        """
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""

@@ -1,31 +1,159 @@
-"""The columns that streams have now: what the loader published, and what was found for those that declare none.
+"""The columns that streams have now: what was agreed on in the stage, and what was found for those that declare none.
 
 Rules:
 
-1. Writers do not coordinate with each other: a column is used from when the loader has published it, and only in a new
-   buffer, because all rows of a file have the same columns.
-2. It does not matter when a writer refreshes: one that knows fewer columns keeps their fields in the rescue column. So
-   a failed refresh is logged, and tried again.
-3. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
+1. A field is in its column from its first record. Rows with a field that could be a column are not buffered: their
+   partition waits (stage_writer/partitions/dependency_wait.py) until the writers have agreed on its column, and reads
+   them again then. So they come with a new buffer, because all rows of a file have the same columns.
+2. Each field is waited for once. What the answer leaves out (a limit, a type of the table that JSON cannot fill) stays
+   in the rescue column from then on.
+3. A stage that fails is asked again with growing pauses, like one that takes no flush. One that refuses, or has an
+   object that cannot be read, holds no record: the fields stay in the rescue column, and markers offer them to the
+   loader.
+4. What other processes agreed on is read periodically. A failed refresh is logged, and tried again: a writer that knows
+   fewer columns agrees on them when it meets their fields.
+5. Columns that a stream does not declare are found elsewhere (stage_writer/columns/); what it gains is in addition.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from common.errors import MarkerError, StoreError
+from common.backoff import Backoff
+from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
+from common.schema.evolution import NO_COLUMNS, additions, joined_columns, restricted, with_additions
 from stage_writer.ports import DECLARED_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock
     from common.schema import StructType
-    from stage_writer.ports import Converter, FollowsColumns, WriterStage
+    from common.settings import Stream
+    from common.stage.evolved import Evolved
+    from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreement:
+    """A job that agrees on columns in the stage."""
+
+    stage: WriterStage
+    stream: Stream
+    offers: Mapping[str, StructType]
+
+    def run(self) -> Evolved:
+        """Run it."""
+        return self.stage.gain(self.stream, self.offers)
+
+
+@dataclass(slots=True)
+class GainedColumns:
+    """What one stream has gained, and what it is about to. Called by the loop's thread."""
+
+    stage: WriterStage
+    workers: Workers
+    clock: Clock
+    log: FilteringBoundLogger
+    known: Evolved | None = None
+    problem: KafkaDeltaExpressError | None = None
+    """Why the last attempt to agree failed."""
+    _left_out: StructType = NO_COLUMNS
+    """Fields that were asked for (rule 2)."""
+    _offers: dict[str, StructType] = field(default_factory=dict)
+    """What is to be asked for, by the marker that comes with it."""
+    _attempt: tuple[Running[Evolved], Mapping[str, StructType]] | None = None
+    _ask_at_s: float = 0.0
+    _backoff: Backoff = field(default_factory=Backoff)
+
+    @property
+    def columns(self) -> StructType:
+        """The gained columns."""
+        return NO_COLUMNS if self.known is None else self.known.columns
+
+    def is_decided(self, offered: StructType) -> bool:
+        """Whether each of these fields is a column, or never will be one."""
+        decided = with_additions(self.columns, additions(self.columns, self._left_out))
+        return not additions(decided, offered)
+
+    def want(self, offered: StructType, marker: str) -> None:
+        """Agree on columns for these fields, which come with a marker."""
+        self._offers[marker] = joined_columns(self._offers.get(marker, NO_COLUMNS), offered)
+
+    def found(self, published: Evolved | None) -> bool:
+        """Take what was found in the stage; whether that is new."""
+        if published is None or published == self.known:
+            return False
+        self.known, self._left_out = published, NO_COLUMNS
+        return True
+
+    def agree(self, stream: Stream) -> bool:
+        """Start what is due, and take what has ended; whether there are new columns."""
+        if self._attempt is not None:
+            return self._attempt[0].done() and self._ended(*self._attempt)
+        if self._offers and self.clock.monotonic_s() >= self._ask_at_s:
+            offers, self._offers = self._offers, {}
+            self._attempt = self.workers.start(_Agreement(self.stage, stream, offers)), offers
+        return False
+
+    def _ended(self, running: Running[Evolved], offers: Mapping[str, StructType]) -> bool:
+        self._attempt = None
+        try:
+            agreed = running.result()
+        except (StoreError, MarkerError) as error:
+            self._failed(error, offers)
+            return False
+        self.problem = None
+        self._backoff.reset()
+        self._leave_out(offers)
+        if self.known is not None and agreed.version <= self.known.version:
+            return False  # what was found in the meantime
+        self.known = agreed
+        return True
+
+    def _failed(self, error: StoreError | MarkerError, offers: Mapping[str, StructType]) -> None:
+        if isinstance(error, StoreRefusedError | MarkerError):  # rule 3
+            self._leave_out(offers)
+            self.log.warning("new fields stay in the rescue column", problem=error.problem, remedy=error.remedy)
+            return
+        pause_s = self._backoff.next_s()
+        self.problem, self._ask_at_s = error, self.clock.monotonic_s() + pause_s
+        for marker, offered in offers.items():
+            self.want(offered, marker)
+        self.log.warning("columns not agreed on, trying again", problem=error.problem, retry_in_s=pause_s)
+
+    def _leave_out(self, offers: Mapping[str, StructType]) -> None:
+        for offered in offers.values():
+            self._left_out = with_additions(self._left_out, additions(self._left_out, offered))
+
+
+@dataclass(frozen=True, slots=True)
+class NewFields:
+    """A `Dependency` on columns for fields of a stream."""
+
+    gained: GainedColumns
+    app_id: str
+    offered: StructType
+
+    @property
+    def changes_columns(self) -> bool:
+        """See the port."""
+        return True
+
+    @property
+    def error(self) -> KafkaDeltaExpressError:
+        """What is missing."""
+        msg = f"{self.app_id} gains columns for the new fields {', '.join(self.offered.names[:5])}"
+        return self.gained.problem or StoreError(msg, "see whether the stage's store answers")
+
+    def is_over(self) -> bool:
+        """Whether they are agreed on. `Schemas.look` starts the attempts."""
+        return self.gained.is_decided(self.offered)
 
 
 class Schemas:
@@ -35,14 +163,18 @@ class Schemas:
         self,
         converters: Collection[Converter],
         stage: WriterStage,
+        workers: Workers,
         clock: Clock,
         log: FilteringBoundLogger,
+        *,
         columns: FollowsColumns = DECLARED_COLUMNS,
     ) -> None:
         """Reads nothing yet."""
         self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
         self._newest = dict(self._declared)
-        self._known: dict[str, StructType] = {}
+        self._gained = {
+            app_id: GainedColumns(stage, workers, clock, log.bind(app_id=app_id)) for app_id in self._declared
+        }
         self._columns = columns
         self._stage = stage
         self._clock = clock
@@ -53,24 +185,44 @@ class Schemas:
         """The conversion for what is read from now on."""
         return self._newest.get(converter.stream.app_id, converter)
 
+    def waits(self, converter: Converter, offered: StructType, marker: str) -> NewFields | None:
+        """What rows wait for that offer fields (rule 1); None if these stay where they are.
+
+        ``marker`` is the one that the rows come with.
+        """
+        app_id = converter.stream.app_id
+        gained = self._gained[app_id]
+        wait = NewFields(gained, app_id, offered)
+        if not wait.is_over():
+            gained.want(offered, marker)
+            return wait
+        is_older = self._newest[app_id] is not converter
+        return wait if is_older and restricted(gained.columns, offered).fields else None
+
     def look(self) -> None:
-        """Take up columns that were found, and refresh the published ones if that is due."""
+        """Take up columns that were found or agreed on, and refresh the published ones if that is due."""
         for app_id, found in self._columns.look().items():
             if found.stream.evolves:
                 self._declared[app_id] = found
-            gained = self._known.get(app_id)
-            self._newest[app_id] = found if gained is None else found.at(gained)
+            gained = self._gained.get(app_id)
+            self._newest[app_id] = found if gained is None or gained.known is None else found.at(gained.columns)
+        for app_id, gained in self._gained.items():
+            if gained.agree(self._declared[app_id].stream):
+                self._take(app_id)
         now_s = self._clock.monotonic_s()
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_AT_SCHEMAS_S
-        for app_id, declared in self._declared.items():
+        for app_id, gained in self._gained.items():
             try:
-                gained = self._stage.gained(app_id)
+                is_new = gained.found(self._stage.gained(app_id))
             except (StoreError, MarkerError) as error:
                 self._log.warning("gained columns not looked at", app_id=app_id, problem=error.problem)
                 continue
-            if gained is not None and gained != self._known.get(app_id):
-                self._known[app_id] = gained
-                self._newest[app_id] = declared.at(gained)
-                self._log.info("columns gained", app_id=app_id, columns=list(gained.names))
+            if is_new:
+                self._take(app_id)
+
+    def _take(self, app_id: str) -> None:
+        columns = self._gained[app_id].columns
+        self._newest[app_id] = self._declared[app_id].at(columns)
+        self._log.info("columns gained", app_id=app_id, columns=list(columns.names))

@@ -1,12 +1,13 @@
-"""The columns that a stream has gained, as the loader publishes them in the stage for the writers.
+"""The columns that a stream has gained, as its writers and its loader agree on them in the stage.
 
 Rules:
 
 1. ``schema/<app_id>/<version, 20 digits>.json`` has all columns that were agreed on up to that version, made by
-   exclusive create; the highest version counts. A version has every column of the one before it, with its type.
-2. A column is published only when the table has it, with the table's type: a file with the columns of any version is
-   compatible with the table. The table is the truth; if these objects are lost, they are made again from it and from
-   new offers.
+   exclusive create; the highest version counts. A version has every column of the one before it.
+2. A writer makes a version before it stages a value in a new column. A file with the columns of any version can be
+   loaded: the loader adds those that the table lacks in front of the load. The loader makes a version for columns that
+   it gave the table by offers in markers, and for those of which the table has another type: the table is the truth.
+   If these objects are lost, they are made again from it and from new records.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from common.ports import Created
 from common.schema import StructType, schema_from_json, schema_to_json
+from common.schema.evolution import NO_COLUMNS, additions, with_additions
 from common.stage.stored import Stored, reading, require_known_version
 from common.stage.versions import newest, version_path, versions_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from common.ports import ObjectStore
 
 SCHEMA = "schema"
@@ -32,7 +37,7 @@ class Gained:
     column: str
     """Its path and type, in SQL's syntax."""
     offered_by: str
-    """The marker that offered it."""
+    """The marker that offered it, or that is the first to have it."""
     created_ms: int
 
 
@@ -50,6 +55,20 @@ class Evolved:
     def path(self) -> str:
         """The path of its object in the stage."""
         return version_path(folder_of(self.app_id), self.version)
+
+    @classmethod
+    def nothing(cls, app_id: str) -> Evolved:
+        """What a stream has before its first version."""
+        return cls(app_id, 0, NO_COLUMNS)
+
+    def with_columns(
+        self, columns: StructType, declared: StructType, offers: Mapping[str, StructType], now_ms: int
+    ) -> Evolved:
+        """The next version; ``offers`` are by the path of the marker that each comes with."""
+        known = with_additions(declared, additions(declared, self.columns))
+        by_path = {one.path: path for path, offer in reversed(list(offers.items())) for one in additions(known, offer)}
+        new = (Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, columns))
+        return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))
 
     def to_bytes(self) -> bytes:
         """The stored form."""
@@ -83,6 +102,11 @@ def folder_of(app_id: str) -> str:
 def latest(store: ObjectStore, app_id: str) -> Evolved | None:
     """The latest published columns of a stream; None while there are none. Raises StoreError and MarkerError."""
     return newest(store, folder_of(app_id), Evolved.from_bytes)
+
+
+def publish(store: ObjectStore, evolved: Evolved) -> bool:
+    """Make a version; False if another process made it first. Raises StoreError."""
+    return isinstance(store.create(evolved.path, evolved.to_bytes()), Created)
 
 
 class _StoredGained(Stored):

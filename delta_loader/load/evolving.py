@@ -1,25 +1,26 @@
-"""Streams with `unknown_fields: evolve`: the table gains the columns that writers offer, and writers are notified.
+"""Streams with `unknown_fields: evolve`: the table gains the columns that writers stage or offer.
 
 Rules:
 
-1. Only the loader agrees to columns, and the table is what it agrees by (tables/evolve.py). Columns are added by a
-   separate commit, before the rows whose marker offered them; then they are published (common/stage/evolved.py). A
-   crash in between is harmless: the next pass meets the same markers, and the table has the columns.
-2. An offer never blocks the loading of rows: a column that the table does not take is reported, and its values stay in
+1. Columns that staged files have and the table lacks are added by a separate commit, in front of the load. A crash in
+   between is harmless: the next pass meets the same markers, and the table has the columns.
+2. Columns that markers offer are values in the rescue column: of a writer of an older release, or of one that could not
+   agree on them (stage_writer/schemas.py). The table gains them in the same way; then they are published, with the
+   table's types (common/stage/evolved.py, common/schema/agreement.py).
+3. An offer never blocks the loading of rows: a column that the table does not take is reported, and its values stay in
    the rescue column.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
-from common.schema.evolution import NO_COLUMNS, additions, with_additions
-from common.stage.evolved import Evolved, Gained
-from delta_loader.tables.evolve import Agreement, Known, agree, joined_offers
+from common.schema.agreement import Agreement, Known, agree, joined_offers
+from common.schema.evolution import NO_COLUMNS, restricted
+from common.stage.evolved import Evolved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,13 +62,15 @@ class Evolver:
     def evolve(self, table: Target, shape: TableShape, markers: Sequence[Marker]) -> bool:
         """Add the columns that files of a shape need and that markers offer; returns whether the table may differ.
 
+        Where the table has other types than a file, they are published, so that writers stage with them from now on.
+
         Raises StoreError, MarkerError, and TableError when the table cannot be read.
         """
         if table.url == self._stream.dead_letters:
             return False
         offers = self._offers(markers)
         columns, staged = schema_from_json(table.shape.schema), schema_from_json(shape.schema)
-        if not offers and not additions(columns, staged):
+        if not offers and restricted(columns, staged) == restricted(staged, staged):
             return False
         if self._stream.columns_from is not None:
             agreed = self._stage.agreed(self._stream.app_id)
@@ -101,7 +104,7 @@ class Evolver:
         return NO_COLUMNS if state is None else schema_from_json(state.schema)
 
     def _add(self, url: str, added: Sequence[Addition]) -> None:
-        """Add columns; those that the table does not take are reported one by one (rule 2)."""
+        """Add columns; those that the table does not take are reported one by one (rule 3)."""
         try:
             self._adder.add_columns(url, added)
         except TableError as error:
@@ -118,15 +121,11 @@ class Evolver:
 
     def _publish(self, published: Evolved | None, agreement: Agreement, offers: dict[str, StructType]) -> bool:
         """Publish what is agreed to writers; False when another loader was faster and its publication must be read."""
-        last = published or Evolved(self._stream.app_id, 0, NO_COLUMNS)
-        before = last.columns
-        if agreement.columns == before:
+        last = published or Evolved.nothing(self._stream.app_id)
+        if agreement.columns == last.columns:
             return True
-        now_ms = self._clock.wall_ms()
-        known = with_additions(self._declared, additions(self._declared, before))
-        by_path = {one.path: path for path, offer in reversed(offers.items()) for one in additions(known, offer)}
-        gained = [Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, agreement.columns)]
-        new = replace(last, version=last.version + 1, columns=agreement.columns, gained=(*last.gained, *gained))
+        new = last.with_columns(agreement.columns, self._declared, offers, self._clock.wall_ms())
+        gained = new.gained[len(last.gained) :]
         is_published = self._stage.publish(new)
         if is_published:
             self._log.info(

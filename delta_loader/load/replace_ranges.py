@@ -16,8 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from common import metrics as catalogue
-from common.errors import MarkerError, TableError
+from common.errors import MarkerError, SchemaError, TableError
 from common.metrics import Metrics
+from common.schema import schema_from_json
+from common.schema.evolution import additions
+from common.settings.loading import Evolution
+from common.stage.markers import TableKind
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.tables.identity import identity_of
 from common.tables.transactions import TxnIds
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
-    from delta_loader.ports import DeltaTables, NewId
+    from delta_loader.ports import ColumnAdder, DeltaTables, NewId
 
 
 class Replacer(Protocol):
@@ -96,6 +100,7 @@ class Replacements:
     new_id: NewId
     log: FilteringBoundLogger
     metrics: Metrics = field(default_factory=Metrics)
+    columns: ColumnAdder | None = None
 
     def run(
         self,
@@ -211,10 +216,26 @@ class Replacements:
         if self._ids(stream, rows).generation(rows.transactions, source):
             problem = "its topic was recreated, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
-        refused = next((reason for target in targets if (reason := misfit(request, target))), None)
+        wide = (self._with_columns_of(request, stream, target) for target in targets)
+        refused = next((reason for target in wide if (reason := misfit(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+
+    def _with_columns_of(self, request: Request, stream: Stream, target: Target) -> Target:
+        """The table with the columns that only the staged rows have, where the stream's tables gain columns."""
+        table, gains = request.content.of(target.url), stream.evolves or stream.evolution is not Evolution.STRICT
+        if not gains or self.columns is None or table is None or table.kind is not TableKind.ROWS:
+            return target
+        try:
+            lacking = additions(schema_from_json(target.shape.schema), schema_from_json(table.schema))
+        except SchemaError:
+            return target  # the comparison reports it
+        if lacking and table.files:
+            self.columns.add_columns(target.url, lacking)
+            self.log.info("columns added", table=target.url, columns=[str(one) for one in lacking])
+            return self._target(target.url) or target
+        return target
 
     def _ids(self, stream: Stream, rows: Target) -> TxnIds:
         ids = TxnIds(stream.app_id, stream.several_topics)

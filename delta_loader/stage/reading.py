@@ -15,12 +15,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, NewerFormatError
-from common.ports import Created
 from common.settings.appearing import with_routes
 from common.stage.agreed_columns import agreed_columns
 from common.stage.appeared_routes import appeared, with_appeared
 from common.stage.chain_origins import BEGIN, origin_from_bytes, source_of
-from common.stage.evolved import latest
+from common.stage.evolved import latest, publish
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
 from delta_loader.plan.plan import Found, UnreadableMarker, for_tables
@@ -177,7 +176,7 @@ class Stage:
 
     def publish(self, evolved: Evolved) -> bool:
         """Publish the columns that a stream has gained; False when that version exists already. Raises StoreError."""
-        return isinstance(self.store.create(evolved.path, evolved.to_bytes()), Created)
+        return publish(self.store, evolved)
 
     def object(self, path: str) -> bytes | None:
         """Another object of the stage: an operator's resolution. Raises StoreError."""

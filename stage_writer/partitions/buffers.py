@@ -1,14 +1,17 @@
-"""New buffers: the columns that they get, and the size that their rows are expected to have as Parquet."""
+"""New buffers: the columns that they get or lack, and the size that their rows are expected to have as Parquet."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from common.stage.markers import MarkerName
 from stage_writer.parquet.buffer import FIRST_GUESS, Buffer
 
 if TYPE_CHECKING:
+    from common.schema import StructType
     from common.spans import Position
+    from stage_writer.decode.dependency import Dependency
     from stage_writer.parquet.buffer import FilePolicy
     from stage_writer.partitions.partition import AssignedPartition
     from stage_writer.ports import Converter
@@ -42,6 +45,11 @@ class Buffers:
         is_idle = owned.buffer.is_empty and owned.taken <= owned.buffer.end
         if is_idle and self._schemas.newest(owned.converter) is not owned.converter:
             self.begin_next(owned)
+
+    def lacks(self, owned: AssignedPartition, offered: StructType) -> Dependency | None:
+        """What rows of a partition with these further fields wait for before they are buffered, if anything."""
+        marker = MarkerName(owned.source, owned.buffer.end).path  # their buffer is the next one
+        return self._schemas.waits(owned.converter, offered, marker)
 
     def flushed(self, app_id: str, arrow_bytes: int, parquet_bytes: int) -> None:
         """A flush of the stream had these sizes."""

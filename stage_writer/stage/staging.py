@@ -75,15 +75,17 @@ from stage_writer.ports import (
     Postponed,
     Sealed,
 )
+from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.state_cleaning import KEEP_S, StateCleaning
 from stage_writer.stage.state_files import StageState, state_at, state_of_origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from common.schema import StructType
     from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.state_files import MarkedState, StateFiles, StateKind
     from stage_writer.changelog.ports import Changelog
@@ -280,10 +282,13 @@ class ObjectStage:
             violations=dict(buffer.violations),
         )
 
-    def gained(self, app_id: str) -> StructType | None:
-        """The columns that a stream has gained, as last published by the loader; None if there are none."""
-        found = latest(self._store, app_id)
-        return None if found is None else found.columns
+    def gained(self, app_id: str) -> Evolved | None:
+        """The columns that a stream has gained, as last published; None if there are none."""
+        return latest(self._store, app_id)
+
+    def gain(self, stream: Stream, offers: Mapping[str, StructType]) -> Evolved:
+        """Agree on columns for fields that records offer, by marker (stage_writer/stage/gaining.py)."""
+        return gain_columns(self._store, self._tables, self._clock, stream, offers)
 
     def now_s(self) -> float:
         """The monotonic clock's time."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
-from common.schema.evolution import additions, joined, joined_columns, with_additions
+from common.schema.evolution import additions, joined, joined_columns, restricted, with_additions
 from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -30,6 +30,7 @@ from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.json_document import Json, Number, Object, parse_document
 from stage_writer.parquet.buffer import StagedRows
+from stage_writer.stage.gaining import gain_columns
 from tests.builders import required, settings_of
 from tests.conftest import examples
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -128,16 +129,21 @@ class Writer:
     newest: StreamConverter = CONVERTER
     waiting: list[tuple[list[Record], StagedRows]] = field(default_factory=list)
     position: int = 0
+    agrees: bool = False
+    """Whether it agrees on columns before it stages new fields; otherwise it only offers them."""
 
-    def read(self, records: list[Record]) -> None:
+    def convert(self, records: list[Record]) -> StagedRows:
         values = [json.dumps(record).encode() for record in records]
         size = len(values)
         offsets = np.arange(self.position, self.position + size)
         batch = MessageBatch(self.source, offsets, offsets, pa.array(values), pa.nulls(size, pa.binary()), None)
         (staged,) = self.converter.convert([batch])
         assert not staged.dead_letters
+        return staged
+
+    def add(self, records: list[Record], staged: StagedRows) -> None:
         self.waiting.append((records, staged))
-        self.position += size
+        self.position += len(records)
 
 
 @dataclass
@@ -166,6 +172,16 @@ class World:
             metrics=Metrics(),
             columns=self.tables,
         )
+
+    def read(self, writer: Writer, records: list[Record]) -> None:
+        staged = writer.convert(records)
+        if writer.agrees and staged.offered.fields:
+            agreed = gain_columns(self.store, lambda _: self.store, SystemClock(), self.stream, {"": staged.offered})
+            writer.newest = converter_at(schema_to_json(agreed.columns))
+            self.flush(writer)
+            staged = writer.convert(records)
+            assert not restricted(agreed.columns, staged.offered).fields
+        writer.add(records, staged)
 
     def flush(self, writer: Writer) -> None:
         if writer.waiting:
@@ -264,7 +280,7 @@ STORES = iter(range(10**9))
 
 
 @settings(max_examples=examples(0.12))
-@given(st.lists(STEPS, max_size=20))
+@given(st.lists(STEPS, max_size=20), st.tuples(st.booleans(), st.booleans()))
 @example(
     [
         ("read", 0, [{"id": 1, "x": 1, "meta": {"a": 1, "y": {"z": [1]}}}]),
@@ -280,15 +296,18 @@ STORES = iter(range(10**9))
         ("look", 0, []),
         ("flush", 0, []),
         ("read", 0, [{"id": 3, "x": 2.5}, {"id": 4, "x": 3}, {"id": 5, "x": 2**63}]),
-    ]
+    ],
+    (False, False),
 )
-def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step]) -> None:
+@example([("read", 0, [{"id": 1, "x": 1}]), ("read", 1, [{"id": 1, "x": "text"}])], (True, True))
+def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step], agree: tuple[bool, bool]) -> None:
     world = World(stream_of(), FsspecStore(f"memory://stage-{next(STORES)}"))
+    world.writers[0].agrees, world.writers[1].agrees = agree
     for step, index, records in steps:
         writer = world.writers[index]
         match step:
             case "read":
-                writer.read(records)
+                world.read(writer, records)
             case "flush":
                 world.flush(writer)
             case "look":
@@ -311,6 +330,6 @@ def test_two_writers_end_with_one_schema_and_nothing_is_lost(steps: list[Step]) 
 
 def read_again(world: World, records: list[Record]) -> StructType:
     for writer in world.writers:
-        writer.read(records)
+        world.read(writer, records)
     finish(world)
     return world.columns

@@ -1,7 +1,7 @@
 """Worlds whose records gain fields: their converter, and the book of each value.
 
-Each field that a record was sent with is in a column of its name, which the table has with that type, or in the rescue
-column of its row; with the value that was sent.
+Each field that a record was sent with is in a column of its name, which the table has with that type, if its value is
+of this type: in the field's first record too. Otherwise it is in the rescue column of its row, as it was sent.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Values:
         """Rows that do not have what was sent."""
         if table is None:
             return
-        known = to_arrow_schema(schema_from_json(table.schema))
+        columns = schema_from_json(table.schema)
+        known = to_arrow_schema(columns)
         for path, start in table.parts:
             found = self._rows(f"{url}/{path}")
             for name in found.column_names:
@@ -126,12 +127,24 @@ class Values:
                     have = self._values(row)
                     if have != sent_beside(value):
                         yield f"{place} has {have}, and was sent with {sent_beside(value)}"
+                    for name in self._not_in_columns(row, columns):
+                        yield f"{place} has {name} in the rescue column, which is a column of the table"
+
+    def _not_in_columns(self, row: Record, columns: StructType) -> Iterator[str]:
+        for name, value in self._rescued(row).items():
+            column = columns.field(name)
+            if column is not None and _fitting(value, column.type) is not None:
+                yield name
 
     def _values(self, row: Record) -> Record:
         base = {"n", self.rescue_column, *(one.name for one in KAFKA_FIELDS)}
         columns = {name: value for name, value in row.items() if name not in base and value is not None}
-        rescued = row.get(self.rescue_column)
-        return {**columns, **(json.loads(str(rescued)) if rescued is not None else {})}
+        return {**columns, **self._rescued(row)}
+
+    def _rescued(self, row: Record) -> Record:
+        text = row.get(self.rescue_column)
+        found: Record = {} if text is None else json.loads(str(text))
+        return found
 
     def _rows(self, path: str) -> pa.Table:
         """Of a data file, which never changes."""

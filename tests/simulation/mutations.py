@@ -19,6 +19,7 @@ from bootstrap.plans.restart import Left, Restart, plan_restart
 from bootstrap.plans.task_states import TaskStates
 from common.errors import BrokerError
 from common.ports import AlreadyExists, Created
+from common.schema import agreement
 from common.settings import Stream
 from common.spans import Position
 from common.stage.state_files import EMPTY_STATE
@@ -30,7 +31,7 @@ from delta_loader.load.refusals import Refusals
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.plan import plan
 from delta_loader.scheduling.schedule import Schedule
-from delta_loader.tables import commits, evolve
+from delta_loader.tables import commits
 from delta_loader.tables.commits import CommitNaming, rows_commit, side_commit
 from delta_loader.tables.file_split import FileSplit
 from delta_loader.tables.merging.statement import MergeStatement
@@ -43,6 +44,7 @@ from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.parquet.buffer import Buffer
 from stage_writer.partitions import topic_monitor
+from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
@@ -471,9 +473,13 @@ def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
     return patch.object(DependencyWaits, "look", without_seeking)
 
 
+def _new_fields_stay_in_the_rescue_column() -> AbstractContextManager[object]:
+    return patch.object(Buffers, "lacks", lambda *_: None)
+
+
 def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
-    def agree(*arguments: object) -> evolve.Agreement:
-        return replace(evolve.agree(*arguments), added=())  # type: ignore[arg-type]
+    def agree(*arguments: object) -> agreement.Agreement:
+        return replace(agreement.agree(*arguments), added=())  # type: ignore[arg-type]
 
     return patch.object(evolving, "agree", agree)
 
@@ -652,7 +658,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the end of a partition that waits says nothing", _the_end_of_a_partition_that_waits_counts, REGISTRY_AWAY
     ),
     Mutation("who has waited reads again what was dropped", _who_has_waited_reads_on_where_it_was),
-    Mutation("columns are added before they are published", _columns_are_published_and_not_added),
+    Mutation("columns of files are added in front of their load", _columns_are_published_and_not_added),
+    Mutation(
+        "a field is in its column from its first record",
+        _new_fields_stay_in_the_rescue_column,
+        worlds=Worlds.EVOLVING,
+    ),
     Mutation("every table gets its rows", _rows_go_to_the_own_table_only),
     Mutation("a task goes on from its chain's state", _a_task_begins_with_nothing, worlds=Worlds.TASKS),
     Mutation("rows and state are of one marker", _the_marker_names_the_state_before_it, worlds=Worlds.TASKS),

@@ -1,17 +1,22 @@
-"""Writers and a loader over one stage: how columns are offered, added, published and taken up."""
+"""Writers and a loader over one stage: how columns are agreed on, staged, offered, added and taken up."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import date
+from io import BytesIO
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import structlog
 
-from common.errors import ConfigError, StoreError, TableError
+from common.errors import ConfigError, StoreError, StoreRefusedError, TableError
 from common.metrics import Metrics
+from common.ports import CreateOutcome
 from common.schema import parse_ddl, schema_from_json, schema_to_json, to_ddl
+from common.schema.agreement import Known, agree
 from common.schema.evolution import Addition
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
@@ -21,7 +26,6 @@ from delta_loader.load.ports import Ports
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
-from delta_loader.tables.evolve import Known, agree
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
@@ -32,6 +36,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
+from tests.unit.stage_writer.test_table_compatibility import write_log
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
 
@@ -66,6 +71,42 @@ class Fails(Stage):
         raise StoreError(msg, "")
 
 
+class Refuses(FsspecStore):
+    """The stage of a writer that may not publish columns, as one of an older release does not."""
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        if path.startswith("schema/"):
+            msg = f"no {path} for you"
+            raise StoreRefusedError(msg)
+        return super().create(path, data)
+
+
+class Interrupted(FsspecStore):
+    """Something happens right before the first creation of columns."""
+
+    def __init__(self, url: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(url)
+        self.meanwhile: Callable[[], None] | None = meanwhile
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        if path.startswith("schema/") and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().create(path, data)
+
+
+class Away(FsspecStore):
+    """A stage that takes no columns while it is away."""
+
+    is_away = False
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        if path.startswith("schema/") and self.is_away:
+            msg = "the store is away"
+            raise StoreError(msg, "wait")
+        return super().create(path, data)
+
+
 class Beaten(Stage):
     """Another loader publishes right before this one."""
 
@@ -90,13 +131,14 @@ class World:
         self.settings = settings_of(f"{folder}", **stream)
         self.stream = self.settings.streams[0]
 
-    def writer(self, source: TopicPartition) -> tuple[StageWriter, Member]:
+    def writer(self, source: TopicPartition, stage: FsspecStore | None = None) -> tuple[StageWriter, Member]:
+        """A writer of one Kafka partition; ``stage`` is how it sees the stage."""
         group = Member(self.clock, {source: 0}, ids={source.topic: "first"})
         names = iter(range(1_000))
-        stage = ObjectStage(
-            self.store, lambda _: self.table, self.clock, lambda: f"{source.partition}{next(names):031x}", "w"
+        objects = ObjectStage(
+            stage or self.store, lambda _: self.table, self.clock, lambda: f"{source.partition}{next(names):031x}", "w"
         )
-        writer = new_writer(StreamConverter(self.stream), source=group, stage=stage, runtime=runtime_of(self.clock))
+        writer = new_writer(StreamConverter(self.stream), source=group, stage=objects, runtime=runtime_of(self.clock))
         group.subscribe([self.stream], writer)
         VALUES[source] = []
         return writer, group
@@ -124,9 +166,23 @@ class World:
             found.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
         return found
 
+    def rows(self, source: TopicPartition) -> list[dict[str, object]]:
+        """What is staged of a partition, without the columns that are null."""
+        paths = [
+            file.path
+            for one in manifests(self.store, f"done/orders/{source.partition}")
+            for file in one.tables[0].files
+        ]
+        found = [row for path in paths for row in pq.read_table(BytesIO(required(self.table.read(path)))).to_pylist()]
+        return [{name: value for name, value in row.items() if value is not None} for row in found]
+
     @property
     def columns(self) -> str:
         return to_ddl(schema_from_json(self.tables.tables[self.stream.table].schema))
+
+    @property
+    def published(self) -> Evolved:
+        return required(latest(self.store, "orders"))
 
 
 def settings_of(folder: str, **stream: object) -> Settings:
@@ -147,9 +203,125 @@ def produce(writer: StageWriter, group: Member, source: TopicPartition, *values:
         writer.step(0.5)
 
 
+def test_a_field_is_in_its_column_from_its_first_record(tmp_path: Path) -> None:
+    world = World(tmp_path, columns="id BIGINT, meta STRUCT<a: BIGINT>")
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1})
+    produce(*writer, SOURCES[0], {"id": 2}, {"id": 3, "x": 1, "meta": {"new": "n"}}, {"id": 4, "x": 0, "bad name": 1})
+    produce(*writer, SOURCES[0], {"id": 5, "x": 2, "X": 3, "y": None}, {"id": 6, "x": "text"})
+    older, newer = "id BIGINT, meta STRUCT<a: BIGINT>", "id BIGINT, meta STRUCT<a: BIGINT, new: STRING>, x BIGINT"
+    assert world.staged(SOURCES[0]) == [(f"{older}, _rescued STRING", None), *[(f"{newer}, _rescued STRING", None)] * 2]
+    assert world.rows(SOURCES[0]) == [
+        {"id": 1},
+        {"id": 2},
+        {"id": 3, "x": 1, "meta": {"a": None, "new": "n"}},
+        {"id": 4, "x": 0, "_rescued": '{"bad name":1}'},
+        {"id": 5, "x": 2, "_rescued": '{"X":3,"y":null}'},
+        {"id": 6, "_rescued": '{"x":"text"}'},
+    ]
+    assert [(one.column, one.offered_by) for one in world.published.gained] == [
+        ("meta.new STRING", f"done/orders/0/{1:020d}.done"),
+        ("x BIGINT", f"done/orders/0/{1:020d}.done"),
+    ]
+    world.load()
+    assert world.columns == f"{older[:-1]}, new: STRING>, _rescued STRING, x BIGINT"
+    assert (world.published.version, len(world.tables.tables[world.stream.table].paths)) == (1, 3)
+
+
+def test_of_two_writers_that_infer_differently_the_first_counts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    one = world.writer(SOURCES[0])
+    overtaken = Interrupted(f"{tmp_path}/stage", lambda: produce(*one, SOURCES[0], {"id": 1, "x": 1, "a": 1}))
+    two = world.writer(SOURCES[1], overtaken)
+    produce(*two, SOURCES[1], {"id": 2, "x": "text", "y": True}, {"id": 3, "x": 3})
+    assert world.rows(SOURCES[0]) == [{"id": 1, "a": 1, "x": 1}]
+    assert world.rows(SOURCES[1]) == [{"id": 2, "y": True, "_rescued": '{"x":"text"}'}, {"id": 3, "x": 3}]
+    assert (world.published.version, to_ddl(world.published.columns)) == (2, "a BIGINT, x BIGINT, y BOOLEAN")
+    produce(*one, SOURCES[0], {"id": 4, "y": False})  # it agrees on what is agreed on
+    assert world.rows(SOURCES[0])[-1] == {"id": 4, "y": False}
+    world.load()
+    assert world.columns == "id BIGINT, a BIGINT, x BIGINT, _rescued STRING, y BOOLEAN"
+    assert world.published.version == 2
+
+
+def test_partitions_of_one_writer_offer_together(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    writer, group = world.writer(SOURCES[0])
+    group.ends[SOURCES[1]] = 1
+    VALUES[SOURCES[1]] = [{"id": 2, "x": 0.5}]
+    produce(writer, group, SOURCES[0], {"id": 1, "x": 1})
+    assert (world.rows(SOURCES[0]), world.rows(SOURCES[1])) == ([{"id": 1, "x": 1.0}], [{"id": 2, "x": 0.5}])
+    produce(writer, group, SOURCES[0], {"id": 3, "late": 1})
+    VALUES[SOURCES[1]] += [{"id": 4}, {"id": 5, "late": 2}]
+    group.ends[SOURCES[1]] = 3
+    for _ in range(8):
+        writer.step(0.5)
+    assert world.rows(SOURCES[1])[1:] == [{"id": 4}, {"id": 5, "late": 2}]
+    assert world.published.version == 2
+
+
+def test_the_type_of_a_column_that_the_table_has_counts(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    write_log(world.table, "id BIGINT, _rescued STRING, X STRING, day DATE, blob BINARY")
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1, "x": 1, "day": "2026-03-01"}, {"id": 2, "day": "soon"})
+    assert world.staged(SOURCES[0]) == [("id BIGINT, day DATE, _rescued STRING", "x BIGINT")]
+    assert world.rows(SOURCES[0]) == [
+        {"id": 1, "day": date(2026, 3, 1), "_rescued": '{"x":1}'},
+        {"id": 2, "_rescued": '{"day":"soon"}'},
+    ]
+
+
+def test_a_type_that_the_table_got_in_between_holds_and_is_published(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    writer = world.writer(SOURCES[0])
+    produce(*writer, SOURCES[0], {"id": 1})
+    world.load()
+    produce(*writer, SOURCES[0], {"id": 2, "x": 1})
+    table = world.tables.tables[world.stream.table]
+    table.schema = schema_to_json(parse_ddl("id BIGINT, _rescued STRING, x STRING"))  # as ALTER TABLE does
+    problem = (
+        f"what is staged does not fit the Delta table {world.stream.table}: the column x is STRING, staged as BIGINT"
+    )
+    world.load(failure=problem)
+    assert (world.published.version, to_ddl(world.published.columns)) == (2, "x STRING")
+
+
+def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    away = Away(f"{tmp_path}/stage")
+    writer, group = world.writer(SOURCES[0], away)
+    produce(writer, group, SOURCES[0], {"id": 1})
+    away.is_away = True
+    produce(writer, group, SOURCES[0], {"id": 2}, {"id": 3, "x": 1})
+    assert world.rows(SOURCES[0]) == [{"id": 1}]
+    (owned,) = writer.assignment.owned.values()
+    assert (owned.buffer.end, owned.taken, owned.read_to) == (1, 1, 1)
+    assert writer.health().problems == ("1 partition(s) wait: the store is away → wait",)
+    away.is_away = False
+    for _ in range(400):
+        writer.step(0.5)
+    assert world.rows(SOURCES[0])[1:] == [{"id": 2}, {"id": 3, "x": 1}]
+    assert writer.health().problems == ()
+
+
+def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_path: Path) -> None:
+    world = World(tmp_path, expect={"positive": "id > 0"}, on_fail="hold")
+    writer, group = world.writer(SOURCES[0])
+    produce(writer, group, SOURCES[0], {"id": 1}, {"id": 2})
+    VALUES[SOURCES[0]] += [{"id": 3}]
+    group.ends[SOURCES[0]] = 3
+    writer.step(0.1)  # a buffer with the old columns stands
+    produce(writer, group, SOURCES[0], {"id": 4, "x": 1}, {"id": -5}, {"id": 6})
+    assert world.rows(SOURCES[0]) == [{"id": 1}, {"id": 2}, {"id": 3}, {"id": 4, "x": 1}]
+    assert [(held.reason, required(held.place).position) for held in writer.assignment.held.values()] == [
+        ("expectation", 4)
+    ]
+
+
 def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, two = (world.writer(source) for source in SOURCES)
+    one, two = (world.writer(source, Refuses(f"{tmp_path}/stage")) for source in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
     produce(*two, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
     assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
@@ -160,18 +332,13 @@ def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
 
     world.clock.now_s += LOOK_AT_SCHEMAS_S
     for writer, source in ((one, SOURCES[0]), (two, SOURCES[1])):
-        produce(*writer, source, {"id": 4, "x": 2})  # the buffer that stands has the columns of before
+        produce(*writer, source, {"id": 4, "x": 2})
         produce(*writer, source, {"id": 5, "x": "text"})
-        assert [columns for columns, _ in world.staged(source)][-1] == (
-            "id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING"
-        )
-        assert world.staged(source)[-1][1] is None
+        assert world.staged(source)[-1] == ("id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING", None)
     world.load()
     assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRUCT<z: BOOLEAN>"
-    published = latest(world.store, "orders")
-    assert published is not None
-    assert (published.version, to_ddl(published.columns)) == (1, "x DOUBLE, y STRUCT<z: BOOLEAN>")
-    assert {gained.offered_by.split("/")[2] for gained in published.gained} <= {"0", "1"}
+    assert (world.published.version, to_ddl(world.published.columns)) == (1, "x DOUBLE, y STRUCT<z: BOOLEAN>")
+    assert {gained.offered_by.split("/")[2] for gained in world.published.gained} <= {"0", "1"}
 
 
 def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
@@ -190,7 +357,7 @@ def test_a_table_that_lost_its_columns_gets_them_again(tmp_path: Path) -> None:
 
 def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path: Path) -> None:
     world = World(tmp_path)
-    produce(*world.writer(SOURCES[0]), SOURCES[0], {"id": 1, "x": 1})
+    produce(*world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage")), SOURCES[0], {"id": 1, "x": 1})
     world.load(Fails(world.store, in_turn), failure=f"no {folder_of('orders')}{1:020d}.json today")
     assert (world.columns, world.tables.tables[world.stream.table].paths) == (
         "id BIGINT, _rescued STRING, x BIGINT",
@@ -204,7 +371,7 @@ def test_a_loader_that_dies_between_adding_and_publishing_is_made_good(tmp_path:
 
 def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Path) -> None:
     world = World(tmp_path)
-    produce(*world.writer(SOURCES[0]), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
+    produce(*world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage")), SOURCES[0], {"id": 1, "x": 1.5, "y": "y"})
     world.load(Beaten(world.store))
     published = latest(world.store, "orders")
     assert published is not None
@@ -214,7 +381,7 @@ def test_of_two_loaders_the_later_one_publishes_what_both_agree_on(tmp_path: Pat
 
 def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) -> None:
     world = World(tmp_path, Picky())
-    writer = world.writer(SOURCES[0])
+    writer = world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage"))
     produce(*writer, SOURCES[0], {"id": 1, "a": 1, "sick": 1, "z": "z"})
     world.load()
     assert world.columns == "id BIGINT, _rescued STRING, a BIGINT, z STRING"
@@ -227,7 +394,8 @@ def test_there_is_a_limit(tmp_path: Path) -> None:
     produce(*one, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
     produce(*two, SOURCES[1], {"id": 1, "a": {"b": 1, "c": 1, "d": 1}})
     world.load()
-    assert world.columns == "id BIGINT, _rescued STRING, `user-0` BIGINT, `user-1` BIGINT, `user-10` BIGINT"
+    assert world.columns == "id BIGINT, `user-0` BIGINT, `user-1` BIGINT, `user-10` BIGINT, _rescued STRING"
+    assert [offered for source in SOURCES for _, offered in world.staged(source)] == [None, None]
 
 
 def test_the_columns_of_a_table_that_somebody_has_altered_are_used_as_they_are() -> None:

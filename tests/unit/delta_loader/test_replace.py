@@ -9,6 +9,8 @@ import structlog
 
 from common.metrics import Metrics
 from common.remedies import replay
+from common.schema import parse_ddl, schema_from_json, schema_to_json
+from common.settings import Stream
 from common.spans import Position, Span
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
@@ -124,12 +126,15 @@ class World:
         start: int = 0,
         end: int = 10,
         route: AbstractSet[int] = frozenset(),
+        schema: str | None = None,
     ) -> None:
+        """Make a request; with ``schema`` there is a file of rows, which has these columns."""
         name = ReplacementName(self.staging.source(0), Position(start), digit * 32)
         self.replacer.staged[name.request] = frozenset(rows), frozenset(letters)
         file = self._file(self.dead, name, len(letters))
+        of_rows = () if schema is None else (self._file(self.rows, name, len(rows)),)
         tables: tuple[ReplacementTable, ...] = (
-            ReplacementTable(self.rows, TableKind.ROWS, self.staging.schema(), ()),
+            ReplacementTable(self.rows, TableKind.ROWS, schema or self.staging.schema(), of_rows),
             ReplacementTable(self.dead, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (file,)),
         )
         if route:
@@ -147,7 +152,7 @@ class World:
 
     def run(self) -> list[Held]:
         log = structlog.get_logger()
-        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics)
+        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.books)
         return list(replacements.run(self.stream, lambda _: Position(10), lambda: False).held.values())
 
     def requests(self) -> list[str]:
@@ -173,6 +178,21 @@ def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None
     world.ask("1", ODD, EVEN)
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
+
+
+@pytest.mark.parametrize(
+    ("more", "is_refused"), [({}, True), ({"unknown_fields": "evolve"}, False), ({"evolution": "add"}, False)]
+)
+def test_a_replacement_may_bring_columns_to_a_table_that_gains_some(
+    world: World, more: dict[str, str], *, is_refused: bool
+) -> None:
+    world.stream = Stream.model_validate({**world.stream.model_dump(exclude_unset=True), **more})
+    older = schema_from_json(world.staging.schema())
+    wider = schema_to_json(older.with_fields(parse_ddl("gained BIGINT")))
+    world.ask("1", ODD, EVEN, schema=wider)
+    assert [held.reason for held in world.run()] == ["replacement_refused"] * is_refused
+    assert schema_from_json(world.books.tables[world.rows].schema).names[len(older) :] == ("gained",)[is_refused:]
+    assert world.now() == ((EVEN, ODD) if is_refused else (ODD, EVEN))
 
 
 def test_a_replacement_without_records_that_the_tables_have_is_refused(world: World) -> None:

@@ -314,7 +314,7 @@ def test_facts_are_recorded_and_gained_columns_are_read(world: World, tables: Ta
     assert stage.gained("orders") is None
     evolved = Evolved("orders", 1, parse_ddl("more STRING"))
     world.store.create(evolved.path, evolved.to_bytes())
-    assert stage.gained("orders") == evolved.columns
+    assert stage.gained("orders") == evolved
 
 
 def test_a_marker_that_would_be_too_large_leaves_out_its_files_statistics(

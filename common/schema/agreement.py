@@ -1,13 +1,13 @@
-"""Which of the columns that writers offer a table gains. Pure.
+"""Which columns a stream gains of those that its records offer. Pure; writers and loaders decide by the same rules.
 
 Rules:
 
 1. Existing types stay: the table's types win over published ones, published types over offered ones, and the types of
    several offers are joined (common/schema/evolution.py). The result therefore does not depend on the order, the number
-   of repetitions, or the loader that takes the offers: one table always gets one set of columns.
-2. A column that files have and the table lacks is added in any case: the files were staged with columns that were
-   published once, and since then the table was rolled back, or it is another of the stream's tables.
-3. The published columns are those that the table has of them, with the table's types.
+   of repetitions, or the process that takes the offers: one table always gets one set of columns.
+2. A column that files have and the table lacks is added in any case: the files were staged with columns that are
+   published, and the table has not had such files yet, was rolled back, or is another of the stream's tables.
+3. The published columns have the table's types, where it has them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Agreement:
     added: tuple[Addition, ...]
     """The columns that it lacks."""
     columns: StructType
-    """What is published once the table has the added columns."""
+    """What is published for the stream's writers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,10 @@ def agree(
     table: StructType, known: Known, offered: StructType, staged: StructType, refused: Collection[Addition] = ()
 ) -> Agreement:
     """What the table gains; ``refused`` are additions that it turned out not to take."""
-    due = additions(table, staged)
-    later = with_additions(table, due)
-    due = (*due, *additions(later, known.published))
-    later = with_additions(table, due)
+    later = with_additions(table, additions(table, staged))
+    later = with_additions(later, additions(later, known.published))
     fresh = (one for one in additions(later, offered) if one not in refused)
-    added = (*due, *within(fresh, known.room))
-    later = with_additions(table, added)
+    later = with_additions(later, within(fresh, known.room))
     # The table may already have a column that was offered, added by someone else: it is used as it is.
     gained = within(additions(known.published, restricted(later, offered)), known.room)
-    return Agreement(added, restricted(later, with_additions(known.published, gained)))
+    return Agreement(additions(table, later), restricted(later, with_additions(known.published, gained)))

@@ -1,0 +1,59 @@
+"""Columns for fields that no column reads: a writer agrees on them in the stage before it stages a value in one.
+
+Rules:
+
+1. The next version is made by exclusive create (common/stage/evolved.py). Of two writers that infer different types, or
+   a writer and a loader, the second one reads what the first one made, and uses its types.
+2. The table's types come first, then the published ones, then those that the records show (common/schema/agreement.py).
+   A table that does not exist yet, or that this process cannot read, is no obstacle: the loader, which reads it at each
+   load, publishes its types.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.schema import schema_from_json
+from common.schema.agreement import Known, agree, joined_offers
+from common.schema.evolution import NO_COLUMNS
+from common.stage.evolved import Evolved, latest, publish
+from common.tables.delta_log import read_table_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.ports import Clock, ObjectStore
+    from common.schema import StructType
+    from common.settings import Stream
+
+
+def gain_columns(
+    stage: ObjectStore,
+    open_table: Callable[[str], ObjectStore],
+    clock: Clock,
+    stream: Stream,
+    offers: Mapping[str, StructType],
+) -> Evolved:
+    """The stream's gained columns, with those of ``offers`` that it can gain; these are by marker.
+
+    Raises StoreError and MarkerError.
+    """
+    offered, declared = joined_offers(offers.values()), stream.schema_of_columns
+    table = _columns_of(stream.table, open_table)
+    while True:
+        last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
+        columns = agree(table, Known(declared, last.columns, stream.evolve_limit), offered, declared).columns
+        if columns == last.columns:
+            return last
+        new = last.with_columns(columns, declared, offers, clock.wall_ms())
+        if publish(stage, new):
+            return new
+
+
+def _columns_of(url: str, open_table: Callable[[str], ObjectStore]) -> StructType:
+    """The columns of a table as it is now; none where they are unknown (rule 2)."""
+    try:
+        state = read_table_state(open_table(url))
+        return NO_COLUMNS if state is None else schema_from_json(state.schema)
+    except Exception:  # noqa: BLE001 - a broken log costs staging nothing, and the loader reports it
+        return NO_COLUMNS
