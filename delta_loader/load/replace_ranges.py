@@ -2,8 +2,9 @@
 
 Rules:
 
-1. Requests are carried out in the order in which they were made, so the later of two over one range wins. Each is
-   carried out step by step (load/replace_steps.py, rule 2) and then deleted; its data files are deleted after it.
+1. Requests are carried out in the order in which they were made, so the later of two over one range wins; but one that
+   has begun is first (load/replace_steps.py, rule 4). Each is carried out step by step (rule 2 there) and then deleted;
+   its data files are deleted after it.
 2. The finished steps are read from the tables' txn actions and histories (load/replace_steps.py, rule 5) and never
    remembered.
 3. A request that cannot be carried out holds only itself and later requests that overlap it; it is reported as a held
@@ -25,7 +26,17 @@ from common.stage.markers import TableKind
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.tables.identity import identity_of
 from common.tables.transactions import TxnIds
-from delta_loader.load.replace_steps import Request, RequestStep, behind, misfit, taken_back, txn_id, waits, would_lose
+from delta_loader.load.replace_steps import (
+    Request,
+    RequestStep,
+    behind,
+    is_superseded,
+    misfit,
+    taken_back,
+    txn_id,
+    waits,
+    would_lose,
+)
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
@@ -47,9 +58,6 @@ class Replacer(Protocol):
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         """How many records of the range some tables have and the request does not."""
 
-    def stale(self, request: Request, url: str) -> int:
-        """How many records a table has in the range that the request does not have for it."""
-
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it."""
 
@@ -63,11 +71,6 @@ class _Stepping:
 
     def lost(self, request: Request, urls: tuple[str, ...]) -> int:
         found = self.replacer.lost(request, urls)
-        self.stepped()
-        return found
-
-    def stale(self, request: Request, url: str) -> int:
-        found = self.replacer.stale(request, url)
         self.stepped()
         return found
 
@@ -118,9 +121,7 @@ class Replacements:
         reporting = replace(self, replacer=_Stepping(self.replacer, stepped))
         left: list[Request] = []
         unreadable: list[ReplacementName] = []
-        for request in sorted(
-            self._requests(stream, held, unreadable), key=lambda one: (one.content.created_ms, one.name)
-        ):
+        for request in self._in_order(list(self._requests(stream, held, unreadable)), stream):
             if stop():
                 break
             reason = behind(request, left)
@@ -161,6 +162,16 @@ class Replacements:
                 unreadable.append(name)
                 held[name.topic_partition] = Held("replacement_refused", error.problem, error.remedy)
 
+    def _in_order(self, requests: list[Request], stream: Stream) -> list[Request]:
+        """As they are to be carried out (rule 1)."""
+        tables = [target for target in map(self._target, stream.tables) if target is not None] if requests[1:] else []
+
+        def order(request: Request) -> tuple[bool, int, ReplacementName]:
+            has_begun = any(_done(target, request) for target in tables)
+            return not has_begun, request.content.created_ms, request.name
+
+        return sorted(requests, key=order)
+
     def _carry_out(self, request: Request, stream: Stream) -> Held | None:
         """Take the steps that are not done yet; returns why one cannot be taken, or None when all are done."""
         rows = self._target(stream.table)
@@ -168,7 +179,7 @@ class Replacements:
             return request.held("replacement_waits", f"there is no table {stream.table}", request.give_up)
         done = _done(rows, request)
         gone = self._gone_file(request)
-        if gone is None or done < RequestStep.ROWS:
+        if done < RequestStep.ROWS or (gone is None and not self._is_superseded(request, rows)):
             sides = self._sides(request, stream)
             refused = (
                 self._taken_back(request, stream)
@@ -181,6 +192,9 @@ class Replacements:
         self.store.delete([request.name.path])
         self.store.delete(file.path for table in request.content.tables for file in table.files)
         return None
+
+    def _is_superseded(self, request: Request, rows: Target) -> bool:
+        return rows.version is not None and is_superseded(request, self.tables.history(rows.url, rows.version))
 
     def _taken_back(self, request: Request, stream: Stream) -> Held | None:
         """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""
@@ -255,7 +269,7 @@ class Replacements:
             reason = self._taken_back(request, stream)
             if reason is not None:
                 return reason
-            if _done(side, request) < RequestStep.DROP and self.replacer.stale(request, side.url):
+            if _done(side, request) < RequestStep.DROP:
                 self._commit(request, side.url, RequestStep.DROP, metadata)
         return self._taken_back(request, stream)
 

@@ -8,9 +8,11 @@ Rules:
    replaced, in one commit; then the old rows are deleted from the secondary tables. Between these commits a record may
    be visible in two tables, and after a crash the next pass continues with the next step.
 3. Each step is marked by the request's own txn action, in the same commit. It is therefore done once, no matter which
-   loader tries.
+   loader tries. The deletion from a secondary table is also committed when there is nothing to delete: otherwise a
+   loader that was paused before it would delete what a later request has added since.
 4. Requests whose ranges overlap are carried out one after the other, to the end: a step of one between two of another
-   could leave a record in neither table.
+   could leave a record in neither table. One that has begun is therefore first, regardless of their dates. If the
+   table has the rows of a later one, an earlier one was carried out, and its create has arrived a second time.
 5. A txn action outlives the rows that were committed with it: RESTORE removes the rows and keeps the txn action. A step
    is therefore done if its commit is on the table's lineage (common/tables/rollback.py), which is checked before each
    next step and after the last. A step that was rolled back, or that the log no longer shows, is not repeated (Delta
@@ -157,6 +159,18 @@ def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> H
         "some of its records may be in two tables or in none",
         request.give_up_and_ask_again,
     )
+
+
+def is_superseded(request: Request, history: Iterable[LoggedCommit]) -> bool:
+    """Whether the main table has the rows of a later request for some of its range (rule 4)."""
+    source, span = request.name.topic_partition, request.content.span
+    for commit, is_on_lineage in islice(with_lineage(history), MOST_COMMITS):
+        if _is_of(commit, request):
+            return False
+        later = None if commit.metadata is None else commit.metadata.replaced.get(source)
+        if is_on_lineage and later is not None and span.start < later.span.end and later.span.start < span.end:
+            return True
+    return False
 
 
 def _is_of(commit: LoggedCommit, request: Request) -> bool:

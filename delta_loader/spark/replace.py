@@ -55,11 +55,6 @@ class SparkReplacer:
             read = [frame for frame in known if frame is not None]
             return int((have.join(_offsets(read), _OFFSET, "left_anti") if read else have).count())
 
-    def stale(self, request: Request, url: str) -> int:
-        """How many records a table has in the range that the request does not have for it."""
-        with _errors("read", url):
-            return int(self._stale(request, url).count())
-
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it.
 

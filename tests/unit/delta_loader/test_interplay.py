@@ -277,9 +277,6 @@ class Replacer:
             raise TableError("cannot read the Delta table: a staged file is damaged", "look at it")
         return 0
 
-    def stale(self, _request: Request, _url: str) -> int:
-        return 0
-
     def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         assert metadata
         assert not keep_stale

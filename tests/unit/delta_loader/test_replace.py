@@ -77,9 +77,6 @@ class Replacer:
         staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
         return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - staged)
 
-    def stale(self, request: Request, url: str) -> int:
-        return len(self._inside(request, url) - self._new(request, url))
-
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         kind = TableKind.DEAD_LETTERS if url.endswith("_dead_letters") else TableKind.ROWS
         meanwhile = self.before.pop((request.name.request, kind, step), lambda: True)
@@ -299,6 +296,50 @@ def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> Non
     world.replacer.before["1" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
     assert world.run() == []
     assert world.books.now(world.rows) == {0, 2, 4, 6, 9}
+
+
+def test_a_request_that_has_begun_is_before_one_with_an_earlier_date(world: World) -> None:
+    """Which was made by a machine whose clock is behind."""
+    world.ask("5", ODD, EVEN)
+    world.replacer.before["5" * 32, TableKind.ROWS, RequestStep.ROWS] = in_the_way
+    world.run()
+    world.ask("2", EVEN | {1}, ODD - {1})
+    assert world.run() == []
+    assert world.missing() == set()
+    assert world.now() == (EVEN | {1}, ODD - {1})
+
+
+def test_a_request_that_comes_back_deletes_nothing_of_a_later_one(world: World) -> None:
+    """All of its creates arrived twice, the second time after both were carried out, and a table more is there."""
+    world.ask("1", {0}, set(), end=1)
+    first = {found.path: required(world.store.read(found.path)) for found in world.store.list("")}
+    world.run()
+    world.ask("2", set(), {0}, end=1)
+    world.run()
+    route = world.staging.route("a")  # which is there since then
+    world.stream = routed_settings_for(world.staging, ["a"]).streams[0].model_copy(update={"kafka_columns": True})
+    world.books.begin(route, world.staging.schema(), set())
+    world.ask("3", set(), set(), end=1, route={0})
+    world.replacer.routed |= {("1" * 32, route): frozenset(), ("3" * 32, world.rows): frozenset()}
+    assert world.run() == []
+    for path, data in first.items():
+        world.store.write(path, data)
+    assert world.run() == []
+    assert world.books.now(route) == {0}
+    assert world.requests() == []
+
+
+def test_a_loader_that_was_paused_before_a_deletion_deletes_nothing_of_a_later_request(world: World) -> None:
+    def another_loader() -> bool:
+        world.run()
+        world.ask("2", set(), {0}, end=1)
+        world.run()
+        return True
+
+    world.ask("1", {0}, set(), end=1)
+    world.replacer.before["1" * 32, TableKind.DEAD_LETTERS, RequestStep.DROP] = another_loader
+    world.run()
+    assert (0 in world.books.now(world.dead), world.missing()) == (True, set())
 
 
 def test_a_step_that_the_log_does_not_show_any_more_is_not_guessed_about(world: World) -> None:
