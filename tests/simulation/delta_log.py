@@ -237,12 +237,16 @@ class DeltaLog(MemoryDeltaTables):
         """Where each row of a table is from that was added or appended."""
         table = self.tables.get(url)
         for commit in table.commits if table is not None else ():
-            for file in commit.files:
-                yield from self.places_in(f"{url}/{file.path}")
-            for letter in commit.letters:
-                yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
-            for write in commit.written:
-                yield from places_of(self.rows_of(write))
+            yield from self.places_of(url, commit)
+
+    def places_of(self, url: str, commit: TableCommit) -> Iterator[Place]:
+        """Where each row is from that a commit adds."""
+        for file in commit.files:
+            yield from self.places_in(f"{url}/{file.path}")
+        for letter in commit.letters:
+            yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
+        for write in commit.written:
+            yield from places_of(self.rows_of(write))
 
     def rows(self, url: str) -> Iterator[dict[str, object]]:
         """The rows of a table that were added, or written from some offset on."""
@@ -292,14 +296,15 @@ class SimulatedTables:
         self.log = self._log = log
         self._broken = broken or {}
 
-    def _check(self, url: str) -> None:
+    def require_working(self, url: str) -> None:
+        """Raises TableError while a table does not work."""
         if not self._world.healed and self._broken.get(url, 0) > self._world.now_ms:
             msg = f"{url} is broken"
             raise TableError(msg, "")
 
     def state(self, url: str) -> TableState | None:
         """What a snapshot says."""
-        self._check(url)
+        self.require_working(url)
         return self._world.effect(f"look at {url}", lambda: self._log.state(url))
 
     def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
@@ -308,7 +313,7 @@ class SimulatedTables:
 
     def create(self, url: str, shape: TableShape) -> None:
         """An empty table."""
-        self._check(url)
+        self.require_working(url)
         self._world.effect(f"create {url}", lambda: self._log.create(url, shape), changes=True)
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
@@ -321,7 +326,7 @@ class SimulatedTables:
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         """Atomic, as Delta's commit is; a foreign writer's may come between, so that it has to be planned anew."""
-        self._check(commit.target.url)
+        self.require_working(commit.target.url)
         return self._world.effect(f"commit to {commit.target.url}", lambda: self._commit(commit), changes=True)
 
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:

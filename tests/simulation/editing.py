@@ -475,6 +475,7 @@ class EditedHistory:
             source
             for source, reason in self._held(pipeline).items()
             if reason in ("other_stream", "other_topic") and self._is_alone(pipeline.config, source)
+            if source in self._clusters[pipeline.config.cluster]  # whose topic may have fewer partitions
         ]
         if not held:
             return

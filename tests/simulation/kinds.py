@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.stage.markers import Manifest
     from delta_loader.load.ports import Refusing
+    from delta_loader.load.replace_ranges import Replacer
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
     from stage_writer.changelog.ports import Changelog
@@ -216,6 +217,11 @@ class Kind:
 
     def refusing(self, tables: SimulatedTables) -> Refusing | None:
         """What a loader needs where a table refuses records."""
+        del tables
+        return None
+
+    def replacer(self, tables: SimulatedTables) -> Replacer | None:
+        """What a loader replaces rows with, where operators replay ranges."""
         del tables
         return None
 

@@ -59,6 +59,7 @@ from stage_writer.topologies.stores.disk import DiskBackend
 from tests.simulation import appearing_mutations, hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
 from tests.simulation import origin_mutations as origins
+from tests.simulation import replay_mutations as replays
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
@@ -72,6 +73,7 @@ from tests.simulation.world import (
     LATE_LOADS,
     MACHINES_STOP,
     MANY_REPAIRS,
+    MANY_REPLAYS,
     OPERATED,
     OPERATED_EARLY,
     RECREATED,
@@ -728,6 +730,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed),
         )
     ),
+    *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),
     *(
         Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
         for rule, breaking, surroundings in hostile_mutations.RULES

@@ -11,6 +11,7 @@ from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
 from delta_loader.lease.holder import LoaderLease
 from delta_loader.load.ports import Ports
+from delta_loader.load.replace_ranges import Replacements
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
@@ -198,6 +199,11 @@ class Services:
     def load(self, process: Process, kind: Kind) -> None:
         """A loader, until it ends."""
         tables, stage_url = SimulatedTables(self.world, kind.log, self.broken), kind.settings.stage.url
+
+        def new_id() -> str:
+            return f"{process.name}-{next(self.names)}"
+
+        replacer = kind.replacer(tables)
         ports = Ports(
             stage=Stage(self.store(stage_url), in_turn),
             tables=tables,
@@ -206,9 +212,12 @@ class Services:
             open_store=self.store,
             parallel=in_turn,
             clock=WorldClock(self.world, process),
-            new_id=lambda: f"{process.name}-{next(self.names)}",
+            new_id=new_id,
             log=self.world.log,
             metrics=Unmeasured(),
+            replacements=None
+            if replacer is None
+            else Replacements(self.store(stage_url), tables, replacer, new_id, self.world.log, Unmeasured()),
         )
         service = LoaderService(kind.settings.streams, kind.settings.loader, ports)
         lease = self._lease(process, ports, kind) if self.leased else None

@@ -52,7 +52,7 @@ def test_a_seed_is_one_history() -> None:
 
 
 def test_the_faults_do_happen() -> None:
-    worlds = (Worlds.PLAIN, Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.EDITED)
+    worlds = (Worlds.PLAIN, Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.REPLAYED, Worlds.EDITED)
     missing = set(Fault)
     for seed in range(100):
         missing -= {fault for one in worlds for fault in run(seed, one).faults}

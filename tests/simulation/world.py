@@ -91,6 +91,7 @@ class Fault(StrEnum):
     PARTITION_ADDED = "partition added"
     TRANSACTION = "transaction aborted or committed late"
     OLD_RELEASE = "process of an older release"
+    REPLAYED = "operator replays"
     SKEWED = "process with a clock of its own"
 
 
@@ -184,6 +185,8 @@ class Chances:
     """Of what writers say in the control topic, for each loader that hears it; in peace too."""
     registry: float = 0.005
     """For each batch: the schema registry does not answer for a while."""
+    replayed: float = 0.012
+    """For each turn, in worlds of replays: an operator replays a range, or dead letters."""
     undelivered: float = 0.005
     """For each turn, where tasks write to topics: Kafka commits no transactions for a while, so that outboxes wait."""
 
@@ -208,6 +211,9 @@ LATE_LOADS = Chances(operator=0.02, commit_stall=0.3, claim_stall=0.1, shuffle=0
 
 UNDELIVERED = Chances(operator=0.02, undelivered=0.02, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair chains with records for topics that wait."""
+
+MANY_REPLAYS = Chances(replayed=0.05, foreign=0.5, commit_stall=0.1, clock_jump=0.005)
+"""Operators who replay all the time, over tables that others write to, by clocks that jump."""
 
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
 LATE_COMMITS = Chances(commit_stall=0.4)

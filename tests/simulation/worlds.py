@@ -15,6 +15,7 @@ from tests.simulation.hostile import Hostile
 from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
+from tests.simulation.replayed import Replayed
 from tests.simulation.told import Told
 from tests.simulation.world import PROFILES
 
@@ -55,6 +56,8 @@ class Worlds(StrEnum):
     """Streams that start at the end of their topics, and operators who want what lies before it after all."""
     APPEARING = "appearing"
     """Tables that appear with the values of `route`, up to a limit that all writers agree on."""
+    REPLAYED = "replayed"
+    """Several tables, and operators who replay ranges and dead letters by configs that are edited."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
@@ -81,6 +84,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.HOSTILE: Hostile,
     Worlds.BACKFILLED: Backfilled,
     Worlds.APPEARING: Appearing,
+    Worlds.REPLAYED: Replayed,
 }
 
 

@@ -1,0 +1,60 @@
+"""Rules of replays, broken on purpose (mutations.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from common.spans import Position
+from delta_loader.load import replace_ranges, replace_steps
+from delta_loader.load.replace_ranges import Replacements
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from common.settings import Stream
+    from delta_loader.load.replace_steps import Request
+    from delta_loader.plan.held import Held
+
+
+def requests_overtake_one_another() -> AbstractContextManager[object]:
+    return patch.object(replace_ranges, "behind", lambda _request, _earlier: None)
+
+
+def requests_go_by_their_dates() -> AbstractContextManager[object]:
+    """Whether one of them has begun or not."""
+
+    def in_order(self: Replacements, requests: list[Request], stream: Stream) -> list[Request]:
+        del self, stream
+        return sorted(requests, key=lambda one: (one.content.created_ms, one.name))
+
+    return patch.object(Replacements, "_in_order", in_order)
+
+
+def what_is_not_loaded_is_replaced() -> AbstractContextManager[object]:
+    waits = replace_steps.waits
+
+    def wherever(request: Request, stream: Stream, position: Position | None) -> Held | None:
+        return waits(request, stream, position and Position(request.content.span.end))
+
+    return patch.object(replace_ranges, "waits", wherever)
+
+
+def secondary_tables_come_last() -> AbstractContextManager[object]:
+    """What they get comes with what they lose."""
+    commit = Replacements._commit
+
+    def later(self: Replacements, *arguments: object, keep_stale: bool = False) -> None:
+        if not keep_stale:
+            commit(self, *arguments)  # type: ignore[arg-type]
+
+    return patch.object(Replacements, "_commit", later)
+
+
+RULES = (
+    ("requests for one range take turns", requests_overtake_one_another),
+    ("a request that has begun is first", requests_go_by_their_dates),
+    ("what is not loaded is not replaced", what_is_not_loaded_is_replaced),
+    ("secondary tables get their rows first", secondary_tables_come_last),
+)
+"""What is broken."""

@@ -1,0 +1,366 @@
+"""Records that are converted again, from Kafka or from their dead letters, and replace what the tables have of them.
+
+The config says otherwise from time to time where records of some values go: to another table, to the dead letters, or
+nowhere. Writers follow when they are started again; `stage-writer replay` follows at once, for some offsets.
+
+Rules of the books beside those of every world:
+
+1. A commit that replaces rows leaves each record of its range in at least one table, if it was in one before.
+2. At the end no request is left, and a record is where the last request says that replaced its row in the main table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+
+from common.errors import StoreError, TableError
+from common.spans import Position, Span, TopicPartition
+from common.stage.replacements import REPLACE
+from common.tables.commit_metadata import CommitMetadata
+from delta_loader.load.replace_steps import RequestStep, txn_id
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import TableCommit, Target
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.replay.dead_letters import Letters
+from stage_writer.replay.records import Range, Replay
+from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter
+from tests.simulation.delta_log import DeltaLog, Place, SimulatedTables, places_of
+from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Routed
+from tests.simulation.store import SimulatedStore
+from tests.simulation.world import Fault, WorldClock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from delta_loader.load.replace_ranges import Replacer
+    from delta_loader.load.replace_steps import Request
+    from stage_writer.convert_by_table import RecordConverter
+    from stage_writer.ports import Result
+    from stage_writer.replay.records import Records
+    from stage_writer.replay.records import Replayed as Counted
+    from tests.simulation.kafka import Broker
+    from tests.simulation.kafka import Record as Sent
+    from tests.simulation.kinds import Wanted
+    from tests.simulation.store import Bucket
+    from tests.simulation.world import Process, World
+
+_ODD = b'{"n": 4}'
+_PLACES: Mapping[bytes, tuple[str | None, ...]] = {
+    GOOD: (TABLE, TABLE, TABLE),
+    BAD: (DEAD_LETTERS, DEAD_LETTERS, TABLE),
+    _ODD: (DEAD_LETTERS, TABLE, None),
+    **dict(zip(ROUTES, ((LEFT, RIGHT, LEFT), (RIGHT, TABLE, None)), strict=True)),
+}
+"""By value: the table that its records are for, or None for none, with each of the config's editions."""
+_EDITIONS = 3
+_EDITED = 0.01
+"""How often the config is edited, for each turn."""
+_AGAIN = 0.5
+"""How often a range is the one that was replayed last."""
+_AT_A_TIME = 5
+
+
+class EditionConverter(PlainConverter):
+    """By one edition of the config."""
+
+    edition = 0
+
+    def _convert(self, batch: MessageBatch) -> StagedRows:
+        values = batch.values.to_pylist()
+        urls = [None if value is None else _PLACES[value][self.edition] for value in values]
+
+        def rows(url: str, schema: pa.Schema) -> pa.Table:
+            found = [self.row(batch, index, values[index]) for index, one in enumerate(urls) if one == url]
+            return pa.Table.from_pylist(found, schema=schema)
+
+        filtered = [value is not None and url is None for value, url in zip(values, urls, strict=True)]
+        return StagedRows(
+            batch.end,
+            len(batch),
+            values.count(None),
+            {"not_exact": urls.count(DEAD_LETTERS)} if DEAD_LETTERS in urls else {},
+            batch.timestamp_bounds_ms(),
+            tuple(rows(table.url, table.arrow_schema) for table in self.formats),
+            filtered_offsets=batch.offsets[np.array(filtered, np.bool_)],
+            routed=tuple(
+                (table, rows(table.url, table.arrow_schema)) for table in self.routed.values() if table.url in urls
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A commit that replaced a table's rows of a range."""
+
+    request: Request
+    step: RequestStep
+    places: tuple[Place, ...]
+    """What the table has of the range from then on."""
+
+    def covers(self, place: Place) -> bool:
+        """Whether a record is of its range."""
+        content = self.request.content
+        runs = content.only or (content.span,)
+        is_inside = any(run.start <= place.offset < run.end for run in runs)
+        return is_inside and place.partition == self.request.name.topic_partition.partition
+
+    def leaves_out(self, place: Place) -> bool:
+        """Whether the request has no row of a record, because of the stream's condition."""
+        return any(run.start <= place.offset < run.end for run in self.request.content.filtered)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A request whose rows are in the main table."""
+
+    swap: Swap
+    urls: Mapping[Place, list[str]]
+    """By record, the tables that it has rows for."""
+
+
+class ReplacedLog(DeltaLog):
+    """Tables in which rows are replaced."""
+
+    def __init__(self, bucket: Bucket, stage_url: str) -> None:
+        super().__init__(bucket, stage_url)
+        self.swaps: dict[str, dict[int, Swap]] = {}
+        """By table and version."""
+        self.replaced: list[Replaced] = []
+        """In the order of their commits to the main table."""
+        self.problems: list[str] = []
+
+    def places(self, url: str) -> Iterator[Place]:
+        """Where each row is from that a table has now."""
+        return iter(self.at(url, None))
+
+    def at(self, url: str, version: int | None) -> list[Place]:
+        """The same, of a version."""
+        found: list[Place] = []
+        commits = self.tables[url].commits[:version] if url in self.tables else []
+        for number, commit in enumerate(commits, 1):
+            swap = self.swaps.get(url, {}).get(number)
+            kept = found if swap is None else [place for place in found if not swap.covers(place)]
+            found = [*kept, *(self.places_of(url, commit) if swap is None else swap.places)]
+        return found
+
+    def staged(self, request: Request, url: str) -> list[Place]:
+        """The rows that a request has for a table."""
+        table = request.content.of(url)
+        files = () if table is None else table.files
+        return [place for file in files for place in places_of(self.read(f"{STAGE}/{file.path}"))]
+
+    def swap(self, swap: Swap, url: str, metadata: str) -> None:
+        """A commit that replaces rows (rule 1)."""
+        table, known = self.tables[url], CommitMetadata.from_json(metadata)
+        assert known is not None
+        before = {place for one in self.tables for place in self.places(one) if swap.covers(place)}
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        advances = {txn_id(swap.request.name.request): int(swap.step)}
+        table.commits.append(TableCommit(target, "orders", (), {}, advances, known))
+        table.transactions |= advances
+        self.swaps.setdefault(url, {})[self.version(url)] = swap
+        if url == TABLE:
+            request = swap.request
+            urls = ((place, one.url) for one in request.content.tables for place in self.staged(request, one.url))
+            self.replaced.append(Replaced(swap, {place: [one] for place, one in urls}))
+        gone = {place for place in before.difference(*map(self.places, self.tables)) if not swap.leaves_out(place)}
+        if gone:
+            self.problems.append(f"{swap.request.name.path} leaves {min(gone)} in no table, by step {swap.step!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedReplacer:
+    """A `delta_loader.load.replace_ranges.Replacer`: rows are read as of one version, and committed later."""
+
+    world: World
+    log: ReplacedLog
+    tables: SimulatedTables
+
+    def lost(self, request: Request, urls: tuple[str, ...]) -> int:
+        """How many records of the range some tables have and the request does not."""
+        filtered = [offset for run in request.content.filtered for offset in range(run.start, run.end)]
+
+        def look() -> int:
+            staged = {place.offset for url in urls for place in self.log.staged(request, url)}
+            have = {place.offset for url in urls for place in self._inside(request, url, None)}
+            return len(have.difference(staged, filtered))
+
+        return self._asked(f"read {urls[0]}", urls[0], look)
+
+    def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
+        """One commit, of a transaction that began between the look at the rows and now."""
+        read = self._asked(f"read {url}", url, lambda: self.log.version(url))
+        begun = self._asked(f"begin at {url}", url, lambda: self.log.version(url))
+
+        def commit() -> bool:
+            now = self.log.version(url)
+            if self.world.is_late and now != begun:
+                return False  # the version that it is to be is taken
+            if self.log.tables[url].transactions.get(txn_id(request.name.request), 0) >= step:
+                return True  # as Delta skips a write that it knows
+            if any(begun < number for number in self.log.swaps.get(url, ())):
+                return False  # ConcurrentAppendException
+            kept = self._stale(request, url, read) if keep_stale else []
+            self.log.swap(Swap(request, step, (*self.log.staged(request, url), *kept)), url, metadata)
+            return True
+
+        if not self.world.healed and self.world.rng.random() < self.world.chances.foreign:
+            self.world.faults[Fault.FOREIGN_COMMIT] += 1
+            return False
+        return self._asked(f"commit to {url}", url, commit, changes=True)
+
+    def _asked(self, name: str, url: str, call: Callable[[], Result], *, changes: bool = False) -> Result:
+        self.tables.require_working(url)
+        try:
+            return self.world.effect(name, call, changes=changes)
+        except StoreError as error:
+            raise TableError(error.problem, "") from error
+
+    def _inside(self, request: Request, url: str, version: int | None) -> list[Place]:
+        whole = Swap(request, RequestStep.ROWS, ())
+        return [place for place in self.log.at(url, version) if whole.covers(place)]
+
+    def _stale(self, request: Request, url: str, version: int | None) -> list[Place]:
+        new = {place.offset for place in self.log.staged(request, url)}
+        return [place for place in self._inside(request, url, version) if place.offset not in new]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecords:
+    """What Kafka has, for a replay."""
+
+    world: World
+    broker: Broker
+
+    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        """The records of a range, a few at a time."""
+        inside = [one for one in self.broker.logs[source] if span.start <= one.offset < span.end]
+        for first in range(0, len(inside), _AT_A_TIME):
+            part = inside[first : first + _AT_A_TIME]
+            yield self.world.effect("fetch", lambda part=part: _batch(source, part))  # type: ignore[misc]
+
+
+def _batch(source: TopicPartition, records: list[Sent]) -> MessageBatch:
+    return MessageBatch(
+        source,
+        np.array([one.offset for one in records], np.int64),
+        np.array([one.timestamp_ms for one in records], np.int64),
+        pa.array([one.value for one in records], pa.binary()),
+        pa.array([one.key for one in records], pa.binary()),
+        None,
+    )
+
+
+class Replayed(Routed):
+    """Several tables, configs that are edited, and replays."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__(around)
+        world = around.world
+        world.chances = replace(world.chances, recreated=0.0)
+        self.values = (*_PLACES, None)
+        self.log: ReplacedLog = ReplacedLog(around.bucket, STAGE)
+        self._edition = world.rng.randrange(_EDITIONS)
+        self._last: Range | None = None
+
+    def converter(self, process: Process | None = None) -> EditionConverter:
+        """By the config as it is now."""
+        del process
+        found = EditionConverter(self.stream, self.registry)
+        found.edition = self._edition
+        return found
+
+    def replacer(self, tables: SimulatedTables) -> Replacer:
+        """One over the world's tables."""
+        return SimulatedReplacer(self.around.world, self.log, tables)
+
+    def wanted(self, value: bytes | None) -> Wanted:
+        """By any of the editions."""
+        return ({},) if value is None else tuple({url: 1} if url else {} for url in _PLACES[value])
+
+    def happens(self) -> None:
+        """The config is edited, or an operator replays something."""
+        world = self.around.world
+        if world.rng.random() < _EDITED:
+            world.faults[Fault.EDITED] += 1
+            self._edition = world.rng.randrange(_EDITIONS)
+            world.tell(f"the config is edited: edition {self._edition}")
+        if world.rng.random() < world.chances.replayed:
+            world.faults[Fault.REPLAYED] += 1
+            self.around.spawn("replay", self._replay_letters if world.rng.random() < 0.4 else self._replay_range)
+
+    def _replay_range(self) -> None:
+        """`stage-writer replay --from --to`."""
+        world, broker = self.around.world, self.around.broker
+        source = world.rng.choice(sorted(broker.logs))
+        if broker.end(source) < 1:
+            return
+        if self._last is None or world.rng.random() >= _AGAIN:
+            start = world.rng.randrange(broker.end(source))
+            end = min(broker.end(source), start + world.rng.choice([1, 3, 10, 50]))
+            self._last = Range(source, Span(Position(start), Position(end)))
+        self._tell(self._work(LogRecords(world, broker)).stage(self._last))
+
+    def _replay_letters(self) -> None:
+        """`stage-writer replay --letters`, of all that the table has."""
+        world = self.around.world
+        places = set(world.effect("export", lambda: list(self.log.places(DEAD_LETTERS))))
+        sent = [
+            (source, record)
+            for source, log, _ in self.around.logs()
+            for record in log
+            if Place(int(source.partition), record.offset, record.timestamp_ms) in places
+        ]
+        if not sent:
+            return
+        table = pa.table(
+            {
+                "_kafka_topic": pa.array([str(source.topic) for source, _ in sent]),
+                "_kafka_partition": pa.array([int(source.partition) for source, _ in sent], pa.int32()),
+                "_kafka_offset": pa.array([record.offset for _, record in sent], pa.int64()),
+                "_kafka_timestamp": pa.array([record.timestamp_ms for _, record in sent], pa.timestamp("ms", "UTC")),
+                "key": pa.array([record.key for _, record in sent], pa.binary()),
+                "value": pa.array([record.value for _, record in sent], pa.binary()),
+            }
+        )
+        letters = Letters(table, _AT_A_TIME)
+        fitting = letters.without_unfit([self._work(letters).count(one) for one in letters.ranges("orders")])
+        for asked in fitting.requests("orders"):
+            self._tell(self._work(fitting).stage(asked))
+
+    def _work(self, records: Records) -> Replay:
+        world = self.around.world
+        return Replay(
+            cast("RecordConverter", self.converter()),
+            records,
+            SimulatedStore(world, self.around.bucket, STAGE),
+            WorldClock(world, world.process),
+            lambda: f"{world.rng.getrandbits(128):032x}",
+            writer=world.process.name,
+            file_bytes=world.rng.choice([1, 10**9]),
+        )
+
+    def _tell(self, replayed: Counted) -> None:
+        self.around.world.tell(f"an operator replays {replayed.range.words}: {replayed.rows} rows, {replayed.path}")
+
+    def problems(self) -> Iterator[str]:
+        """Requests that are left, and records that are not where the last request has them (rule 2)."""
+        yield from self.log.problems
+        yield from (f"{path} is left" for path in self.around.bucket.objects if path.startswith(f"{STAGE}/{REPLACE}/"))
+        have: dict[Place, list[str]] = {}
+        for url in self.urls():
+            for place in self.log.places(url):
+                have.setdefault(place, []).append(url)
+        for source, log, _ in self.around.logs():
+            for record in log:
+                place = Place(int(source.partition), record.offset, record.timestamp_ms)
+                swap = next((one for one in reversed(self.log.replaced) if one.swap.covers(place)), None)
+                wanted = [] if swap is None else swap.urls.get(place, [])
+                if swap is not None and have.get(place, []) != wanted:
+                    path = swap.swap.request.name.path
+                    yield f"{source} offset {record.offset} is in {have.get(place)}, and {path} has it in {wanted}"
