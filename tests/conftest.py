@@ -8,6 +8,7 @@ slice of them draws in `make test`, comes from `FRESH_SEED`, which differs from 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import random
 import re
@@ -25,7 +26,7 @@ from common.remedies import show_config
 from tests.spark_archive import JAVA_OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -82,6 +83,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = (folder, "programs" not in getattr(item, "fixturenames", ()))
         places[file] = min(place, places.get(file, place))
     items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector looks at what tests leave behind, and not at all modules and tests each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

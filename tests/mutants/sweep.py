@@ -111,6 +111,7 @@ class _Sweep:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try all mutants."""
         path = importlib.import_module(self._module).__file__ or ""
+        gc.unfreeze()  # what was frozen with the collection is not among the objects
         functions = [
             found
             for found in gc.get_objects()
