@@ -85,7 +85,11 @@ class Accepting:
             identity = read_identity(self.stream, table, self.open_store(self.stream.table))
             ids = TxnIds(self.stream.app_id, self.stream.several_topics, plain_topic=identity.plain_topic)
             ids = ids.at({}, {} if table is None else table.transactions, self.sources)
-            now = {} if table is None else {one: ids.position(table.transactions, one) for one in self.sources}
+            now = (
+                {}
+                if table is None
+                else {partition: ids.position(table.transactions, partition) for partition in self.sources}
+            )
             for url in plans.keys() - {self.stream.table}:
                 require_own_too(plans[url], now | dict(own.positions if own is not None else {}))
         return tuple(plans.values())

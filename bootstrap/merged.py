@@ -32,16 +32,18 @@ def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPa
 
 def ends_of(kafka: KafkaView, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
     """Kafka's ends of partitions, and of chains of several topics."""
-    found = kafka.ends([one for source in sources for one in inputs_of(source)])
-    return {source: _together(source, [found[one] for one in inputs_of(source)]) for source in sources}
+    found = kafka.ends([partition for source in sources for partition in inputs_of(source)])
+    return {source: _together(source, [found[partition] for partition in inputs_of(source)]) for source in sources}
 
 
 def _together(source: TopicPartition, ends: Sequence[Ends]) -> Ends:
     if not is_merged(source.topic):
         return ends[0]
     inputs = inputs_of(source)
-    low = merged_position(InputEnd(one, end.low) for one, end in zip(inputs, ends, strict=True))
-    return Ends(low, merged_position(InputEnd(one, end.high) for one, end in zip(inputs, ends, strict=True)))
+    low = merged_position(InputEnd(partition, end.low) for partition, end in zip(inputs, ends, strict=True))
+    return Ends(
+        low, merged_position(InputEnd(partition, end.high) for partition, end in zip(inputs, ends, strict=True))
+    )
 
 
 def require_plain(stream: Stream, command: str) -> None:

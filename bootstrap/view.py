@@ -96,7 +96,7 @@ def _accepted(plan: AcceptPlan, found: PartitionResolution, *, done: bool) -> It
         yield f"  the markers of {Span(found.position, found.staged_to)} are there with all their files, and are used"
     if found.rewind is not None:
         yield f"  the writers {_will(done)} stage again from {found.rewind.position} on, which Kafka has"
-        yield from (f"  {_verb(done, 'put aside', 'to put aside')}  {one.path}" for one in found.rewind.put_aside)
+        yield from (f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in found.rewind.put_aside)
 
 
 def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:

@@ -98,7 +98,10 @@ class Work:
         prove_exclusive_create(self._store)
         sources = {*(marker.name.topic_partition for marker in markers), *(found.source for found in beginnings)}
         with ExitStack() as turns:
-            stores = {one: turns.enter_context(self._turns.taken(one, "bootstrap write")) for one in sorted(sources)}
+            stores = {
+                partition: turns.enter_context(self._turns.taken(partition, "bootstrap write"))
+                for partition in sorted(sources)
+            }
             made: list[str] = []
             for marker in markers:
                 try:

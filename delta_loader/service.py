@@ -286,7 +286,7 @@ class LoaderService:
             self.last_success_s = self._ports.clock.wall_ms() / 1000
             metrics.set(catalogue.LOADER_LAST_SUCCESS, self.last_success_s)
         metrics.forget(catalogue.LOADER_HELD)
-        self._held |= {report.app_id: dict(Counter(one.reason for one in report.held.values())) for report in reports}
+        self._held |= {report.app_id: dict(Counter(held.reason for held in report.held.values())) for report in reports}
         for app_id, counts in self._held.items():
             for reason, count in counts.items():
                 metrics.set(catalogue.LOADER_HELD, count, app_id=app_id, reason=reason)

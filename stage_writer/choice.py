@@ -102,7 +102,7 @@ def _seen_by_expressions(stream: Stream) -> Stream | None:
     after = ExpressionChecker(connect(), (*columns.names, *made))
     named = set[str]() if stream.where is None else set(before.check("where", stream.where).fields)
     later = {} if stream.route is None else {"route": stream.route}
-    later |= {f"expect.{name}": one.rule for name, one in stream.expect.items()}
+    later |= {f"expect.{name}": expectation.rule for name, expectation in stream.expect.items()}
     by_later = {field for setting, text in later.items() for field in after.check(setting, text).fields}
     derive = {name: text for name, text in stream.derive.items() if name.casefold() in by_later}
     named |= by_later - {name.casefold() for name in derive}

@@ -188,8 +188,8 @@ class StreamConverter:
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
         self._offers = None
         if stream.evolves:
-            room = stream.evolve_limit - sum(one.size for one in gained)
-            kept = StructType(tuple(one for one in self._pipeline.record_columns if schema.field(one.name)))
+            room = stream.evolve_limit - sum(addition.size for addition in gained)
+            kept = StructType(tuple(field for field in self._pipeline.record_columns if schema.field(field.name)))
             self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
     def at(self, gained: StructType) -> StreamConverter:

@@ -45,4 +45,4 @@ class LoopSnapshot:
     @property
     def sources(self) -> set[TopicPartition]:
         """All partitions of this writer."""
-        return {*(one.source for one in self.owned), *self.unread, *self.held}
+        return {*(owned.source for owned in self.owned), *self.unread, *self.held}

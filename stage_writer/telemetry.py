@@ -153,7 +153,10 @@ class WriterTelemetry:
         """
         raised = self.alarms.raised.items()
         letters = (f"{app_id}: {share.sentence} → {DEAD_LETTERS_REMEDY}" for app_id, share in raised)
-        unread = (with_remedy(f"{one.problem}: it is not read", one.remedy) for one in self.unread_topics.values())
+        unread = (
+            with_remedy(f"{config_error.problem}: it is not read", config_error.remedy)
+            for config_error in self.unread_topics.values()
+        )
         return (
             *unread,
             *letters,

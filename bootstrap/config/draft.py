@@ -164,7 +164,7 @@ def _alternative(found: Alternative) -> list[str]:
 
 def _columns(columns: StructType) -> list[str]:
     # A line for each column; YAML joins them with spaces.
-    texts = [to_ddl(StructType((one,))) for one in columns]
+    texts = [to_ddl(StructType((column,))) for column in columns]
     return [f"    {text}{',' if index < len(texts) - 1 else ''}" for index, text in enumerate(texts)]
 
 

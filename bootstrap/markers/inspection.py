@@ -198,5 +198,5 @@ def _offsets(metadata: pq.FileMetaData) -> tuple[int, int] | None:
 
 def files_of(chains: Sequence[PartitionChain]) -> int:
     """The number of data files that the markers name."""
-    markers: list[Marker] = [one.marker for chain in chains for one in chain.staged if one.marker is not None]
+    markers: list[Marker] = [staged.marker for chain in chains for staged in chain.staged if staged.marker is not None]
     return sum(len(table.files) for marker in markers for table in marker.tables)

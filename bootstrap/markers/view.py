@@ -161,15 +161,15 @@ def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) 
     """The same for programs."""
     found = [
         {
-            "topic": str(one.source.topic),
-            "partition": int(one.source.partition),
-            "severity": one.severity.value,
-            "kind": one.kind,
-            "text": one.text,
-            "remedy": one.remedy,
-            "path": one.path,
+            "topic": str(finding.source.topic),
+            "partition": int(finding.source.partition),
+            "severity": finding.severity.value,
+            "kind": finding.kind,
+            "text": finding.text,
+            "remedy": finding.remedy,
+            "path": finding.path,
         }
-        for one in findings
+        for finding in findings
     ]
     return json.dumps({"chains": chains, "files": files, "findings": found}, indent=2)
 

@@ -50,7 +50,7 @@ class KafkaEnds:
 
     def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The partitions for which Kafka responds in time. Raises KafkaException, also when Kafka is unreachable."""
-        inputs = {one for source in sources for one in inputs_of(source)}
+        inputs = {partition for source in sources for partition in inputs_of(source)}
         return with_chains(self.offsets(inputs, OffsetSpec.latest()), sources)
 
     @property

@@ -52,5 +52,7 @@ def paused_problem(what: str) -> Problem:
 
 def stream_pauses(pauses: Mapping[str, Pause]) -> Iterator[Problem]:
     """The streams that an operator has paused."""
-    for app_id, one in sorted(pauses.items()):
-        yield Problem(ProblemLevel.WARNING, f"{app_id} is paused", f"{one.text[0].upper()}{one.text[1:]}.", one.remedy)
+    for app_id, pause in sorted(pauses.items()):
+        yield Problem(
+            ProblemLevel.WARNING, f"{app_id} is paused", f"{pause.text[0].upper()}{pause.text[1:]}.", pause.remedy
+        )

@@ -331,12 +331,12 @@ def moments(
     columns: StructType, shape: JsonShape, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], DataType]]:
     """Fields, at any depth of STRUCTs, that held a date or time in every sampled record: path and type."""
-    for one in columns:
-        inner = shape.fields[one.name]
+    for column in columns:
+        inner = shape.fields[column.name]
         if inner.seen - inner.nulls < shape.kinds[JsonKind.OBJECT]:
             continue
-        here = (*path, one.name)
-        if isinstance(one.type, StructType):
-            yield from moments(one.type, inner, here)
-        elif one.type in (Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
-            yield here, one.type
+        here = (*path, column.name)
+        if isinstance(column.type, StructType):
+            yield from moments(column.type, inner, here)
+        elif column.type in (Primitive.DATE, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
+            yield here, column.type

@@ -43,6 +43,6 @@ def _widened_primitive(table: Primitive, staged: Primitive) -> Primitive | None:
 
 
 def _decimal(whole_digits: int, *types: DecimalType) -> DecimalType | None:
-    scale = max(one.scale for one in types)
+    scale = max(decimal.scale for decimal in types)
     precision = whole_digits + scale
     return DecimalType(precision, scale) if precision <= MAX_DECIMAL_PRECISION else None

@@ -61,7 +61,7 @@ def exploded(columns: StructType, name: str) -> StructType:
         msg = f"explode names {name!r}, which is no ARRAY"
         raise SchemaError(msg, "name a column of type ARRAY, or derive one")
     element = replace(found, type=found.type.element, nullable=True)
-    return StructType(tuple(element if one is found else one for one in columns))
+    return StructType(tuple(element if field is found else field for field in columns))
 
 
 def table_columns_of(stream: Stream) -> StructType:

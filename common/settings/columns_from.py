@@ -69,4 +69,4 @@ def _tables_with_columns(values: Mapping[str, object]) -> bool:
     routes, own, tables = (values.get(key) for key in ("routes", "route_tables", "tables"))
     sections = [*(tables if isinstance(tables, list | tuple) else ())]
     sections += [one for each in (routes, own) if isinstance(each, dict) for one in each.values()]
-    return any(isinstance(one, dict) and "columns" in one for one in sections)
+    return any(isinstance(section, dict) and "columns" in section for section in sections)

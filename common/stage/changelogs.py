@@ -100,7 +100,7 @@ def changes_to_stored(changes: TopicChanges) -> dict[str, object]:
 def changes_from_stored(stored: StoredTopicChanges) -> TopicChanges:
     """The inverse of `changes_to_stored`. Raises ValueError for pieces that are out of order."""
     spans = tuple(Span(Position(start), Position(end)) for start, end in stored.pieces)
-    if any(one.end >= other.start for one, other in pairwise(spans)):
+    if any(span.end >= other.start for span, other in pairwise(spans)):
         msg = f"the pieces {stored.pieces} in {stored.topic} do not come one after the other"
         raise ValueError(msg)
     place = TopicPartition(Topic(stored.topic), Partition(stored.partition))

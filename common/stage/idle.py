@@ -124,8 +124,12 @@ def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tupl
         stored = _StoredIdle.model_validate_json(data)
     found = stored.partitions
     streams = (
-        StreamFact(one.app_id, one.time_ms, {Topic(topic): count for topic, count in one.topics.items()})
-        for one in stored.streams
+        StreamFact(
+            stored_fact.app_id,
+            stored_fact.time_ms,
+            {Topic(topic): count for topic, count in stored_fact.topics.items()},
+        )
+        for stored_fact in stored.streams
     )
     idle = (
         IdleFact(

@@ -99,7 +99,7 @@ class LeaseRecord:
                 found["released"] is True,
                 _lease_s(found["lease_s"], otherwise_s),
                 int(found["created_ms"]),
-                None if grants is None else tuple(_grant(one, otherwise_s) for one in grants),
+                None if grants is None else tuple(_grant(grant, otherwise_s) for grant in grants),
             )
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls("unknown", released=False, lease_s=otherwise_s, created_ms=0)

@@ -96,7 +96,7 @@ def has_reached(position: Position, goal: Position) -> bool:
     goals = inputs_at(goal)
     if not ends or not goals:
         return position >= goal
-    return all(ends.get(one.source, Position(0)) >= one.position for one in goals)
+    return all(ends.get(input_end.source, Position(0)) >= input_end.position for input_end in goals)
 
 
 def require_inputs(chain: TopicPartition, position: Position) -> None:
@@ -115,8 +115,8 @@ def with_chains(
     inside = {topic for chain in merged for topic in topics_of(chain.topic)}
     found = {source: position for source, position in ends.items() if source.topic not in inside}
     for chain in merged:
-        if all(one in ends for one in inputs_of(chain)):
-            found[chain] = merged_position(InputEnd(one, ends[one]) for one in inputs_of(chain))
+        if all(partition in ends for partition in inputs_of(chain)):
+            found[chain] = merged_position(InputEnd(partition, ends[partition]) for partition in inputs_of(chain))
     return found
 
 
@@ -144,7 +144,7 @@ class StoredInput(Lean):
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:
     """What is stored in addition to a position, and that of the span's start; None for a chain of one topic."""
-    starts = {one.source: int(one.position) for one in inputs_at(start)}
+    starts = {input_end.source: int(input_end.position) for input_end in inputs_at(start)}
     ends = [
         StoredInput(
             topic=str(end.source.topic),
@@ -163,7 +163,7 @@ def position_from_stored(source: TopicPartition, position: int, stored: Sequence
     Position 0 needs no inputs.
     """
     if stored is None and position == 0 and is_merged(source.topic):
-        return merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
+        return merged_position(InputEnd(partition, Position(0)) for partition in inputs_of(source))
     if stored is None:
         return Position(position)
     ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]

@@ -88,13 +88,13 @@ class StateFiles:
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths in the stage, in the order in which they are read."""
-        changes = tuple(one for one in self.changes if isinstance(one, str))
+        changes = tuple(change for change in self.changes if isinstance(change, str))
         return changes if self.snapshot is None else (self.snapshot, *changes)
 
     @property
     def in_topics(self) -> tuple[TopicChanges, ...]:
         """The changes in topics, the oldest first."""
-        return tuple(one for one in self.changes if not isinstance(one, str))
+        return tuple(change for change in self.changes if not isinstance(change, str))
 
     @property
     def mark(self) -> str:
@@ -127,8 +127,8 @@ class MarkedState:
     def needs(self, name: StateFileName) -> bool:
         """Whether a file is a part of it, or may stand in for it (rule 4)."""
         both = (self.files, self.before)
-        stand_ins = (_unique_of(one) for one in both if one.in_topics)
-        return any(name.path in one.paths for one in both) or name.unique in stand_ins
+        stand_ins = (_unique_of(files) for files in both if files.in_topics)
+        return any(name.path in files.paths for files in both) or name.unique in stand_ins
 
 
 def stand_in(source: TopicPartition, start: Position, generation: int, files: StateFiles) -> StateFileName:
@@ -142,7 +142,7 @@ def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
         return files
     wanted = (_unique_of(files), StateKind.SNAPSHOT)
     names = (StateFileName.parse(path) for path in there)
-    found = (one.path for one in names if one is not None and (one.unique, one.kind) == wanted)
+    found = (name.path for name in names if name is not None and (name.unique, name.kind) == wanted)
     path = next(found, None)
     return files if path is None else StateFiles(path)
 
@@ -166,13 +166,13 @@ class StoredState(StoredFiles):
 
 def files_to_stored(files: StateFiles) -> dict[str, object]:
     """The stored form of a state, before JSON."""
-    changes = [one if isinstance(one, str) else changes_to_stored(one) for one in files.changes]
+    changes = [change if isinstance(change, str) else changes_to_stored(change) for change in files.changes]
     return {"snapshot": files.snapshot, "changes": changes}
 
 
 def files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFiles:
     """The inverse of `files_to_stored`. Raises ValueError for files that are not this task's."""
-    changes = (one if isinstance(one, str) else changes_from_stored(one) for one in stored.changes)
+    changes = (change if isinstance(change, str) else changes_from_stored(change) for change in stored.changes)
     files = StateFiles(stored.snapshot, tuple(changes))
     for path in files.paths:
         name = StateFileName.parse(path)

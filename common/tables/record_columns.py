@@ -27,7 +27,7 @@ def record_columns(stream: Stream, schema: str) -> StructType:
     ours = (stream.rescue_column, CDC_COLUMN, *KAFKA_COLUMNS, *INCLUDED_COLUMNS.values())
     made = {name.casefold() for name in (*made_columns(stream), *ours, *columns_of_merge(stream))}
     columns = schema_from_json(schema)
-    return StructType(tuple(one for one in columns if one.name.casefold() not in made and not _by_delta(one)))
+    return StructType(tuple(field for field in columns if field.name.casefold() not in made and not _by_delta(field)))
 
 
 def _by_delta(field: Field) -> bool:

@@ -153,7 +153,9 @@ class _Line:
 
     def _note_replaced(self, commit: LoggedCommit) -> None:
         if self.cause is None and commit.metadata is not None:
-            self.replaced += [(commit.version, one, found.span.end) for one, found in commit.metadata.replaced.items()]
+            self.replaced += [
+                (commit.version, partition, found.span.end) for partition, found in commit.metadata.replaced.items()
+            ]
 
     def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
         """The versions after the cause with rows that loading from these positions on would load again."""

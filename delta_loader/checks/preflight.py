@@ -94,9 +94,9 @@ class Preflight:
 
     def _pauses(self, stream: Stream) -> Iterator[Check]:
         try:
-            for one in (pause_of(self.store, part, stream.app_id) for part in StreamPart):
-                if one is not None:
-                    yield Check("paused", Level.WARNING, f"{stream.app_id}: {one.text}", one.remedy, stream.app_id)
+            for pause in (pause_of(self.store, part, stream.app_id) for part in StreamPart):
+                if pause is not None:
+                    yield Check("paused", Level.WARNING, f"{stream.app_id}: {pause.text}", pause.remedy, stream.app_id)
         except KafkaDeltaExpressError as error:
             yield failed("paused", error, stream.app_id)
 

@@ -84,10 +84,10 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
     ]
     head = ("count", "class", "topic", "first", "last", "example", "reason")
     lines.append(aligned(head, rows, right=(0,)))
-    for one in groups:
-        if one.shown is not None:
-            said = f"{one.topic} {one.example[0]}/{one.example[1]}: {one.shown[0]}"
-            lines += ["", one_line(said), one_line(f"  {one.shown[1]}")]
+    for group in groups:
+        if group.shown is not None:
+            said = f"{group.topic} {group.example[0]}/{group.example[1]}: {group.shown[0]}"
+            lines += ["", one_line(said), one_line(f"  {group.shown[1]}")]
     lines.append(f"{sum(one.count for one in groups):,} dead letters")
     return "\n".join(lines)
 
@@ -96,20 +96,22 @@ def as_json(groups: Sequence[Group]) -> str:
     """The same as JSON."""
     found = [
         {
-            "app_id": one.app_id,
-            "error_class": one.error_class,
-            "topic": one.topic,
-            "reason": one.reason,
-            "count": one.count,
-            "partitions": one.partitions,
-            "first": None if one.first is None else one.first.isoformat(),
-            "last": None if one.last is None else one.last.isoformat(),
-            "example": {"partition": one.example[0], "offset": one.example[1]},
-            **({} if one.shown is None else {"error": one.shown[0], "value": one.shown[1]}),
+            "app_id": group.app_id,
+            "error_class": group.error_class,
+            "topic": group.topic,
+            "reason": group.reason,
+            "count": group.count,
+            "partitions": group.partitions,
+            "first": None if group.first is None else group.first.isoformat(),
+            "last": None if group.last is None else group.last.isoformat(),
+            "example": {"partition": group.example[0], "offset": group.example[1]},
+            **({} if group.shown is None else {"error": group.shown[0], "value": group.shown[1]}),
         }
-        for one in groups
+        for group in groups
     ]
-    return json.dumps({"dead_letters": sum(one.count for one in groups), "groups": found}, indent=2, ensure_ascii=False)
+    return json.dumps(
+        {"dead_letters": sum(group.count for group in groups), "groups": found}, indent=2, ensure_ascii=False
+    )
 
 
 def _moment(value: datetime | None) -> str:

@@ -80,7 +80,11 @@ class StoredDeadLetters:
 
     def missing(self) -> list[str]:
         """The tables that do not exist. Raises TableError, StoreError."""
-        return [one.dead_letters for one in self.streams if read_table_state(self.open_store(one.dead_letters)) is None]
+        return [
+            stream.dead_letters
+            for stream in self.streams
+            if read_table_state(self.open_store(stream.dead_letters)) is None
+        ]
 
     def groups(self, *, with_values: bool) -> list[Group]:
         """Counts by class, topic and reason pattern, the largest first."""
@@ -117,7 +121,9 @@ class StoredDeadLetters:
                             (example["error"], _text(example["value"])) if with_values else None,
                         )
                     )
-        return sorted(found, key=lambda one: (-one.count, one.app_id, one.error_class, one.topic, one.reason))
+        return sorted(
+            found, key=lambda group: (-group.count, group.app_id, group.error_class, group.topic, group.reason)
+        )
 
     def count(self) -> int:
         return sum(int(frame.count()) for _, frame in self._frames())

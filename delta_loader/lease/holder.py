@@ -75,7 +75,7 @@ class LoaderLease:
     @property
     def patience_s(self) -> float:
         """The time after which a stream not yet acquired must have a live holder."""
-        return 2 * max([self._state.lease_s, *(one.grant.lease_s for one in self._state.others)])
+        return 2 * max([self._state.lease_s, *(seen.grant.lease_s for seen in self._state.others)])
 
     @property
     def holder(self) -> str | None:
@@ -175,9 +175,9 @@ class LoaderLease:
         if had and not have and not self._released:
             self._log.warning("lease lost", epoch=epoch, holder=self.holder)
         held = {one.grant.holder for one in now.grants}
-        for one in before.others:
-            if one.grant.holder not in held and record.holder != now.me:
-                self._log.info("lease released", epoch=epoch, holder=one.grant.holder)
+        for seen in before.others:
+            if seen.grant.holder not in held and record.holder != now.me:
+                self._log.info("lease released", epoch=epoch, holder=seen.grant.holder)
         if now.elsewhere != before.elsewhere:
             for holder in sorted(set(now.elsewhere.values())):
                 streams = sorted(app_id for app_id, other in now.elsewhere.items() if other == holder)

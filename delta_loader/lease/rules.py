@@ -89,7 +89,7 @@ class LeaseState:
     @property
     def mine(self) -> Grant | None:
         """This contender's grant in the highest epoch, expired or not."""
-        return next((one.grant for one in self.grants if one.grant.holder == self.me), None)
+        return next((seen.grant for seen in self.grants if seen.grant.holder == self.me), None)
 
     @property
     def granted(self) -> frozenset[str]:
@@ -105,21 +105,24 @@ class LeaseState:
     def others(self) -> tuple[SeenGrant, ...]:
         """The grants of other loaders that include a stream of this contender."""
         return tuple(
-            one
-            for one in self.grants
-            if one.grant.holder != self.me and any(self._is_in(one.grant, app_id) for app_id in self.streams)
+            seen
+            for seen in self.grants
+            if seen.grant.holder != self.me and any(self._is_in(seen.grant, app_id) for app_id in self.streams)
         )
 
     @property
     def elsewhere(self) -> dict[str, str]:
         """The holder of each stream that another loader has, as far as is known."""
         return {
-            app_id: one.grant.holder for one in self.others for app_id in self.streams if self._is_in(one.grant, app_id)
+            app_id: seen.grant.holder
+            for seen in self.others
+            for app_id in self.streams
+            if self._is_in(seen.grant, app_id)
         }
 
     def free(self, now_s: float) -> frozenset[str]:
         """The streams that no other live loader has (rule 5)."""
-        living = [one.grant for one in self.others if now_s < one.over_s]
+        living = [seen.grant for seen in self.others if now_s < seen.over_s]
         return frozenset(app_id for app_id in self.streams if not any(self._is_in(grant, app_id) for grant in living))
 
     def _is_in(self, grant: Grant, app_id: str) -> bool:
@@ -162,14 +165,14 @@ def next_step(state: LeaseState, now_s: float, *, contending: bool) -> Wait | Cl
             return Claim(state.next_epoch)
         waits_s.append(due_s - now_s)
     if free != state.streams:  # another loader has some: its grant may end at any time
-        overs_s = (one.over_s - now_s for one in state.others if one.over_s > now_s)
+        overs_s = (seen.over_s - now_s for seen in state.others if seen.over_s > now_s)
         waits_s += [state.look_every_s, *overs_s]
     return Wait(min(waits_s, default=state.look_every_s))
 
 
 def record_of(state: LeaseState, now_s: float, created_ms: int, *, released: bool = False) -> LeaseRecord:
     """The next epoch's content if this contender makes it (rules 2 and 5); ``released``: it gives up its streams."""
-    living = [one.grant for one in state.grants if one.grant.holder != state.me and now_s < one.over_s]
+    living = [seen.grant for seen in state.grants if seen.grant.holder != state.me and now_s < seen.over_s]
     wanted = frozenset() if released else state.free(now_s)
     topics = {app_id: of for app_id, of in state.topics.items() if app_id in wanted}
     mine = [Grant(state.me, wanted, state.lease_s, state.next_epoch, topics)] if wanted else []
@@ -194,7 +197,7 @@ def observed(state: LeaseState, epoch: Epoch, record: LeaseRecord, now_s: float)
     """The state after ``epoch`` was found to be the highest; ``now_s`` is a time after that."""
     if state.seen is not None and epoch <= state.seen.epoch:
         return state
-    since_s = {(one.grant.holder, one.grant.renewed): one.since_s for one in state.grants}
+    since_s = {(seen.grant.holder, seen.grant.renewed): seen.since_s for seen in state.grants}
     grants = tuple(
         SeenGrant(grant, since_s.get((grant.holder, grant.renewed), now_s)) for grant in record.granted(epoch)
     )

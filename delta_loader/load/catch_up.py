@@ -81,7 +81,7 @@ class CatchUp:
     def _note(self, missing: DeferredRange, ids: TxnIds) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
         own, now = self.tables.own, self.tables.deferred([missing.source], [missing.url])
-        if own is not None and [one.span.end for one in now] == [missing.span.end]:
+        if own is not None and [deferred.span.end for deferred in now] == [missing.span.end]:
             metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
             with self.tables.tried(own.url):
                 self.commit(with_caught_up(TableCommit(own, ids.app_id, (), {}, {}, metadata), missing, ids))

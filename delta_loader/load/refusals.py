@@ -108,7 +108,7 @@ class Refusals:
         for source, span in commit.metadata.spans.items():
             if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
                 dead = self.refusing.screener.dead(letters.url, source, span.start)
-                ends = {one.source: one.position for one in ends_at(source, span.end)}
+                ends = {input_end.source: input_end.position for input_end in ends_at(source, span.end)}
                 found += [record for record in dead if record.offset < ends.get(record.source, span.end)]
         return list({record.place: record for record in found}.values())
 

@@ -62,7 +62,7 @@ class Shaper:
         changed = self._add(table.url, columns, wanted)
         if self._stream.evolution is Evolution.WIDEN:
             columns = with_additions(columns, additions(columns, wanted))
-            due = [one for one in widenings(columns, wanted) if (table.url, one) not in self._refused]
+            due = [widening for widening in widenings(columns, wanted) if (table.url, widening) not in self._refused]
             changed = self._widen(table.url, due) or changed
         return changed
 
@@ -74,20 +74,20 @@ class Shaper:
             self._adder.add_columns(url, added)
         except TableError as error:  # Another loader may have been faster: the next read shows it.
             self._log.warning(
-                "columns not added", table=url, columns=[str(one) for one in added], problem=error.problem
+                "columns not added", table=url, columns=[str(addition) for addition in added], problem=error.problem
             )
         else:
             self._metrics.add(catalogue.LOADER_COLUMNS_GAINED, len(added), app_id=self._stream.app_id)
-            self._log.info("columns added", table=url, columns=[str(one) for one in added])
+            self._log.info("columns added", table=url, columns=[str(addition) for addition in added])
         return True
 
     def _widen(self, url: str, due: list[Widening]) -> bool:
-        for one in due:
+        for widening in due:
             try:
-                self._adder.widen(url, one)
+                self._adder.widen(url, widening)
             except TableError as error:
-                self._refused.add((url, one))
-                self._log.warning("column not widened", table=url, column=str(one), problem=error.problem)
+                self._refused.add((url, widening))
+                self._log.warning("column not widened", table=url, column=str(widening), problem=error.problem)
             else:
-                self._log.info("column widened", table=url, column=str(one))
+                self._log.info("column widened", table=url, column=str(widening))
         return bool(due)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def undeclared_of(found: Iterable[Found]) -> UndeclaredFields | None:
     """The sum over these markers; None if none of them has such a field."""
-    return together(one.undeclared for one in _manifests(found) if one.undeclared is not None)
+    return together(manifest.undeclared for manifest in _manifests(found) if manifest.undeclared is not None)
 
 
 def violations_of(found: Iterable[Found]) -> Counter[str]:

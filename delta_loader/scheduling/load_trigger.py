@@ -116,10 +116,10 @@ class LoadTrigger:
         own = own or {}
         shared = set(app_ids) - own.keys()
         self._tables = [_Timetable(schedule, shared)] if shared or not own else []
-        for app_id, one in own.items():
-            known = next((table for table in self._tables if table.schedule is one.schedule), None)
+        for app_id, trigger in own.items():
+            known = next((table for table in self._tables if table.schedule is trigger.schedule), None)
             if known is None:
-                self._tables.append(_Timetable(one.schedule, {app_id}))
+                self._tables.append(_Timetable(trigger.schedule, {app_id}))
             else:
                 known.app_ids.add(app_id)
         self._paces = dict.fromkeys(shared if notifications is not None else (), Pace(_A_MINUTE_S / loads_per_minute))
@@ -153,7 +153,7 @@ class LoadTrigger:
         """A turn's pass has finished, or was ``cut_short``. Streams without a report are still running."""
         if cut_short:
             of_turn = self._paces.keys() if turn.app_ids is None else turn.app_ids & self._paces.keys()
-            for app_id in of_turn - {one.app_id for one in reports}:
+            for app_id in of_turn - {report.app_id for report in reports}:
                 self._paces[app_id] = self._paces[app_id].notified()
         self.collected(reports)
         if turn.reason is not Reason.ON_MARKER:

@@ -64,7 +64,7 @@ class ConstraintChecker:
             return []  # rule 2
 
     def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        begins = {one.source: int(one.position) for one in ends_at(source, start)}
+        begins = {input_end.source: int(input_end.position) for input_end in ends_at(source, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
             rows = self._spark.read.format("delta").load(spark_url(url))

@@ -141,7 +141,7 @@ class SparkDeltaTables:
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
         columns = ", ".join(map(str, added))
         with _errors("add columns to", url):
-            self._support(url, [one.type for one in added])
+            self._support(url, [addition.type for addition in added])
             self._spark.sql(f"ALTER TABLE delta.{quote_name(spark_url(url))} ADD COLUMNS ({columns})")
 
     def set_property(self, url: str, key: str, value: str) -> None:
@@ -161,7 +161,7 @@ class SparkDeltaTables:
 
     def _support(self, url: str, types: Iterable[DataType]) -> None:
         """Enable the feature that Delta requires to add a TIMESTAMP_NTZ to an existing table."""
-        if any(uses(one, Primitive.TIMESTAMP_NTZ) for one in types):
+        if any(uses(data_type, Primitive.TIMESTAMP_NTZ) for data_type in types):
             state = self.state(url)
             if state is None or _TIMESTAMP_NTZ not in state.features:
                 self.set_property(url, f"delta.feature.{_TIMESTAMP_NTZ}", "supported")

@@ -51,19 +51,21 @@ class StreamIdentity:
     def younger(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
         """The markers of one Kafka partition that are checked, without the strays of older generations."""
         begun = self.begun.get(source, 0)
-        return self.judged(source, (one for one in found if not (isinstance(one, Marker) and one.is_older_than(begun))))
+        return self.judged(
+            source, (marker for marker in found if not (isinstance(marker, Marker) and marker.is_older_than(begun)))
+        )
 
     def judged(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
         instead = self._in_its_place(source)
         topic_id: str | None = None
         judged: list[Found] = []
-        for one in sorted(found, key=lambda each: each.name):
-            foreign = self._other_stream(one) or (None if instead is None else self._beside(one.name, *instead))
-            if foreign is None and isinstance(one, Marker) and one.manifest is not None:
-                foreign = self._other_topic(one.name, one.manifest, topic_id)
-                topic_id = topic_id or one.manifest.topic_id
-            judged.append(foreign or self._readable(one))
+        for marker in sorted(found, key=lambda each: each.name):
+            foreign = self._other_stream(marker) or (None if instead is None else self._beside(marker.name, *instead))
+            if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
+                foreign = self._other_topic(marker.name, marker.manifest, topic_id)
+                topic_id = topic_id or marker.manifest.topic_id
+            judged.append(foreign or self._readable(marker))
         return judged
 
     def _in_its_place(self, source: TopicPartition) -> tuple[str, TopicPartition] | None:

@@ -100,7 +100,7 @@ def stream_status(
         kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
         found = _stream_status(stream, stage, open_store, kafka)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
-        return replace(found, unfit=(*found.unfit, *left), pauses=tuple(one for one in pauses if one is not None))
+        return replace(found, unfit=(*found.unfit, *left), pauses=tuple(pause for pause in pauses if pause is not None))
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
         return StreamStatus(
@@ -205,14 +205,19 @@ def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:
 
 def _has_foreign(found: Iterable[Found]) -> bool:
     """Whether staged markers belong to something other than the table's position."""
-    return any(isinstance(one, ForeignMarker) for one in found)
+    return any(isinstance(marker, ForeignMarker) for marker in found)
 
 
 def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> Iterator[Check]:
     """The incompatibilities of the stream's main table, and of those that have their own columns."""
     others = dict.fromkeys(url for url, _ in stream.sections.values())
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
-    return (found for url, one in tables for found in table_checks(stream, one, url) if found.level is Level.ERROR)
+    return (
+        found
+        for url, table_state in tables
+        for found in table_checks(stream, table_state, url)
+        if found.level is Level.ERROR
+    )
 
 
 def _wanted(listed: Listed, position: Position | None) -> Sequence[MarkerName]:

@@ -125,7 +125,9 @@ class LeaseStatus:
 
     def unheld(self, app_ids: Iterable[str]) -> list[str]:
         """The streams that no loader has the lease of."""
-        return [one for one in app_ids if not any(streams is None or one in streams for _, streams in self.grants)]
+        return [
+            app_id for app_id in app_ids if not any(streams is None or app_id in streams for _, streams in self.grants)
+        ]
 
 
 _COLUMNS_SHOWN = 10
@@ -140,7 +142,7 @@ def exit_code(streams: Iterable[StreamStatus]) -> ExitCode:
     for stream in streams:
         codes |= {stream.failure_code} if stream.failure is not None else set()
         codes |= {stream.last_failure.code} if stream.last_failure is not None else set()
-        waits = any(one.held is not None or one.writers_hold is not None for one in stream.partitions)
+        waits = any(status.held is not None or status.writers_hold is not None for status in stream.partitions)
         codes |= {ExitCode.HELD} if waits or stream.unfit or stream.pauses else set()
     return ExitCode.of(codes)
 
@@ -188,15 +190,16 @@ def _stream_json(stream: StreamStatus) -> Json:
             for missing in stream.deferred
         ],
         "gained": [
-            {"column": one.column, "offered_by": one.offered_by, "published_ms": one.created_ms}
-            for one in stream.gained
+            {"column": gained.column, "offered_by": gained.offered_by, "published_ms": gained.created_ms}
+            for gained in stream.gained
         ],
         "appeared": list(stream.appeared),
         "valid_through_ms": stream.valid_through_ms,
         "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
         "violations": dict(stream.violations),
         "paused": {
-            str(one.part): {"since_ms": one.since_ms, "by": one.by, "reason": one.reason} for one in stream.pauses
+            str(pause.part): {"since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
+            for pause in stream.pauses
         },
         "put_aside": {"late_claims": stream.aside.late, "rewound": stream.aside.rewound},
         "partitions": [_partition_json(partition) for partition in stream.partitions],
@@ -260,7 +263,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     version = "not created yet" if stream.version is None else f"version {stream.version}"
     named = "" if stream.name is None else f", {stream.name}"
     lines = [f"{stream.app_id}: {stream.table}{named} ({version})"]
-    lines += [text for one in stream.pauses for text in (f"  {one.text}", f"  → {one.remedy}")]
+    lines += [text for pause in stream.pauses for text in (f"  {pause.text}", f"  → {pause.remedy}")]
     if stream.failure is not None:
         return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
@@ -288,7 +291,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         for words, held in (("held", partition.held), ("writers hold it", partition.writers_hold)):
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]
-    if sum(one.held is not None and one.held.reason in REWOUND for one in stream.partitions) > 1:
+    if sum(status.held is not None and status.held.reason in REWOUND for status in stream.partitions) > 1:
         lines.append(
             f"  → all of them at once: `bootstrap rewind {CONFIG} --all-held`, which shows first what it would do"
         )

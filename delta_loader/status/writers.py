@@ -84,10 +84,10 @@ class KafkaSaid:
 def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
     """The Kafka partitions of a stream that its writers hold."""
     found: dict[TopicPartition, Held] = {}
-    for source, one in chains.seen.items():
-        reason = topic_recreated(source, one.topic_id, ids_together(source.topic, said.topic_ids))
-        if reason is None and one.ends:
-            reason = gone_from_kafka(source, one.staged, said.firsts.at(source, chains.looked_s))
+    for source, seen in chains.seen.items():
+        reason = topic_recreated(source, seen.topic_id, ids_together(source.topic, said.topic_ids))
+        if reason is None and seen.ends:
+            reason = gone_from_kafka(source, seen.staged, said.firsts.at(source, chains.looked_s))
         if reason is not None:
             found[source] = reason
     return found
@@ -98,7 +98,7 @@ def without_chain(
 ) -> Iterator[TopicPartition]:
     """The Kafka partitions of a stream of which nothing is staged; unknown for chains of several topics."""
     if not stream.may_merge:
-        covered = {one for source in seen for one in inputs_of(source)}
+        covered = {partition for source in seen for partition in inputs_of(source)}
         yield from (source for source in partitions if stream.takes(source.topic) and source not in covered)
 
 
@@ -106,7 +106,7 @@ def unstaged(
     stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
 ) -> list[Unstaged]:
     """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
-    places = {source: one.staged if one.ends else None for source, one in chains.seen.items()}
+    places = {source: seen.staged if seen.ends else None for source, seen in chains.seen.items()}
     unbegun = frozenset(without_chain(stream, chains.seen, partitions))
     begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
     places |= {source: begins.first(source) for source in unbegun}

@@ -101,9 +101,9 @@ class LoaderServing:
         found = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
         if self.view is not None:
             found += [one for writers in self.view.of_writers().values() for one in writers.problems()]
-        for one in found:
-            also = f", and {one.also} more like it" if one.also else ""
-            yield with_remedy(f"{one.title}{also}: {one.problem}", one.remedy)
+        for problem in found:
+            also = f", and {problem.also} more like it" if problem.also else ""
+            yield with_remedy(f"{problem.title}{also}: {problem.problem}", problem.remedy)
 
     def readiness(self) -> Health:
         """Whether the process loads, or could: a rolling replacement waits until the new loader is on standby."""

@@ -313,7 +313,7 @@ def _more(loader: Loader, app_id: str) -> str:
 
 def _sorted(problems: Iterable[Problem]) -> list[Problem]:
     """The problems, the worst first."""
-    return sorted(problems, key=lambda one: one.level is not ProblemLevel.ERROR)
+    return sorted(problems, key=lambda problem: problem.level is not ProblemLevel.ERROR)
 
 
 def _held_at_all(entry: StreamStats, writers: Mapping[str, OfWriters]) -> Mapping[TopicPartition, Held]:

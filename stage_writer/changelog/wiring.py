@@ -70,4 +70,4 @@ def _topics(settings: Settings) -> KafkaChangelogs:
 
 
 def _written(settings: Settings) -> list[Topic]:
-    return sorted({Topic(one.state_changelog) for one in settings.streams if one.state_changelog is not None})
+    return sorted({Topic(stream.state_changelog) for stream in settings.streams if stream.state_changelog is not None})

@@ -167,10 +167,10 @@ class StreamColumns:
     """A `FollowsColumns` (stage_writer/ports.py) for all streams of a writer."""
 
     def __init__(self, followed: Collection[FollowedColumns]) -> None:
-        self._followed = {one.finder.stream.app_id: one for one in followed}
+        self._followed = {columns.finder.stream.app_id: columns for columns in followed}
 
     def look(self) -> Mapping[str, Converter]:
-        found = {app_id: one.look() for app_id, one in self._followed.items()}
+        found = {app_id: columns.look() for app_id, columns in self._followed.items()}
         return {app_id: converter for app_id, converter in found.items() if converter is not None}
 
 
@@ -243,7 +243,7 @@ class PendingConverter:
         stream = self._stream
         operation = None if stream.merge is None else stream.merge.operation
         rules = (each.rule for each in stream.expect.values())
-        derived = (text for _, one in stream.sections.values() for text in one.derive.values())
+        derived = (text for _, route_table in stream.sections.values() for text in route_table.derive.values())
         made = (*stream.derive.values(), *stream.jmespath.values(), *derived)
         texts = (*made, *rules, stream.where, stream.route, operation)
         reads_them = bool(stream.include) or stream.framing == "confluent_header"

@@ -36,8 +36,8 @@ def proposed(stream: Stream, table: StructType, records: JsonShape) -> tuple[Str
     free = StructType(tuple(field for field in found.columns if field.name.casefold() not in taken))
     added = additions(table, free)
     # the smallest first, so that an object of a thousand keys does not displace all others
-    kept = set(within(sorted(added, key=lambda one: one.size), stream.evolve_limit))
-    columns = with_additions(table, (one for one in added if one in kept))
+    kept = set(within(sorted(added, key=lambda addition: addition.size), stream.evolve_limit))
+    columns = with_additions(table, (addition for addition in added if addition in kept))
     return columns, _usable(columns, found.formats)
 
 

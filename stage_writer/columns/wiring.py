@@ -70,8 +70,8 @@ class ColumnsOfStreams:
         if not self._finders:
             return self._settings
         found = (
-            (find(self._finders[one.app_id]) or one) if one.app_id in self._finders else one
-            for one in self._settings.streams
+            (find(self._finders[stream.app_id]) or stream) if stream.app_id in self._finders else stream
+            for stream in self._settings.streams
         )
         return self._settings.model_copy(update={"streams": tuple(found)})
 
@@ -92,10 +92,10 @@ class ColumnsOfStreams:
             if finder is None:
                 continue
             is_known = converter.stream.columns_from is None
-            one = FollowedColumns(finder, make, self._clock, log, converter.stream if is_known else None)
+            columns = FollowedColumns(finder, make, self._clock, log, converter.stream if is_known else None)
             if isinstance(converter, PendingConverter):
-                converter.columns = one
-            followed.append(one)
+                converter.columns = columns
+            followed.append(columns)
         return StreamColumns(followed)
 
 

@@ -23,7 +23,7 @@ def notifier_of(
     settings: Settings, stage: WriterStage, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
 ) -> Notifier:
     """Notifies the loaders of streams that wait for markers."""
-    waiting = frozenset(one.app_id for one in streams_on_marker(settings.loader.schedule, settings.streams))
+    waiting = frozenset(stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams))
     if not waiting:
         return NO_NOTIFIER
     topic = settings.loader.control_topic

@@ -38,13 +38,15 @@ def with_dead_letters_sent(
     if stream.dead_letters_topic is None or not staged.dead_letters:
         return staged
     tables = zip(formats, staged.rows, strict=False)
-    letters = [_records(rows, stream, source) for one, rows in tables if one.kind is TableKind.DEAD_LETTERS]
+    letters = [
+        _records(rows, stream, source) for table_format, rows in tables if table_format.kind is TableKind.DEAD_LETTERS
+    ]
     outgoing = letters if staged.outgoing is None else [staged.outgoing, *letters]
     return replace(staged, outgoing=pa.concat_tables(outgoing))
 
 
 def _records(rows: pa.Table, stream: Stream, source: TopicPartition) -> pa.Table:
-    inputs = {one.topic: number for number, one in enumerate(inputs_of(source))}
+    inputs = {partition.topic: number for number, partition in enumerate(inputs_of(source))}
     topic, _, offset, timestamp, key, value = rows.columns[:6]
     times = timestamp.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).fill_null(NO_TIMESTAMP)
     columns = [

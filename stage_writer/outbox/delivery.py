@@ -85,11 +85,13 @@ class Delivery:
         turn = self._turn or self.begin(self.place, self.at)
         self._turn = turn
         known = {
-            one: found.position for one, found in turn.delivered.items() if found.generation == outgoing.generation
+            partition: found.position
+            for partition, found in turn.delivered.items()
+            if found.generation == outgoing.generation
         }
         if all(end.position <= known.get(end.source, -1) for end in outgoing.ends):
             return 0
-        left = undelivered(outgoing, [known.get(one) for one in inputs_of(outgoing.source)])
+        left = undelivered(outgoing, [known.get(partition) for partition in inputs_of(outgoing.source)])
         parts = list(_parts(left))
         for part in parts[:-1]:
             turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
@@ -117,7 +119,7 @@ def _ends_of(part: pa.Table, outgoing: Outgoing) -> dict[TopicPartition, Positio
     """Each input's position after the messages of a part; inputs without messages in it keep theirs."""
     inputs, offsets = part["input"].to_numpy(), part["offset"].to_numpy()
     return {
-        one: Position(int(offsets[inputs == number].max()) + 1)
-        for number, one in enumerate(inputs_of(outgoing.source))
+        partition: Position(int(offsets[inputs == number].max()) + 1)
+        for number, partition in enumerate(inputs_of(outgoing.source))
         if (inputs == number).any()
     }

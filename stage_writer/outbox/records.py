@@ -125,8 +125,8 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
         about = json.loads((table.schema.metadata or {})[b"about"])
         source = TopicPartition(about["topic"], about["partition"])
         ends = tuple(
-            InputEnd(one, position_from_stored(one, int(end), None))
-            for one, end in zip(inputs_of(source), about["ends"], strict=True)
+            InputEnd(partition, position_from_stored(partition, int(end), None))
+            for partition, end in zip(inputs_of(source), about["ends"], strict=True)
         )
         return Outgoing(source, int(about["generation"]), ends, table.replace_schema_metadata(None).cast(SCHEMA))
     except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError) as error:
@@ -137,7 +137,7 @@ def undelivered(outgoing: Outgoing, delivered: Iterable[Position | None]) -> pa.
     """The records for messages from each input's delivered position on; None where nothing was delivered."""
     offsets = outgoing.records["offset"].to_numpy()
     inputs = outgoing.records["input"].to_numpy()
-    lowest = np.array([0 if one is None else int(one) for one in delivered], np.int64)
+    lowest = np.array([0 if position is None else int(position) for position in delivered], np.int64)
     keep = offsets >= lowest[inputs] if len(offsets) else np.zeros(0, np.bool_)
     return outgoing.records if keep.all() else outgoing.records.filter(pa.array(keep))
 

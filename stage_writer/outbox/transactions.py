@@ -86,13 +86,15 @@ class KafkaTransactions:
         }
         group = Consumer({**given, **of_group}, logger=QUIET)
         inputs = inputs_of(place.source)
-        found = group.committed([KafkaPartition(one.topic, one.partition) for one in inputs], timeout=_TIMEOUT_S)
+        found = group.committed(
+            [KafkaPartition(partition.topic, partition.partition) for partition in inputs], timeout=_TIMEOUT_S
+        )
         for answer in found:
             if answer.error is not None:
                 raise KafkaException(answer.error)
         delivered = {
-            one: Delivered(Position(answer.offset), _generation_of(answer.metadata))
-            for one, answer in zip(inputs, found, strict=True)
+            partition: Delivered(Position(answer.offset), _generation_of(answer.metadata))
+            for partition, answer in zip(inputs, found, strict=True)
             if answer.offset >= 0
         }
         return cls(place, at, producer, group, delivered)
@@ -103,7 +105,7 @@ class KafkaTransactions:
             self._transact(records, ends, generation)
         except KafkaException as error:
             raise _failed(self.place, self._cause(error)) from error
-        self.delivered.update({one: Delivered(position, generation) for one, position in ends.items()})
+        self.delivered.update({partition: Delivered(position, generation) for partition, position in ends.items()})
 
     def _transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         self.producer.begin_transaction()
@@ -111,8 +113,8 @@ class KafkaTransactions:
             self._produce(batch)
         self.at("produced")
         offsets = [
-            KafkaPartition(one.topic, one.partition, position, metadata=str(generation))
-            for one, position in ends.items()
+            KafkaPartition(partition.topic, partition.partition, position, metadata=str(generation))
+            for partition, position in ends.items()
         ]
         self.producer.send_offsets_to_transaction(offsets, self.group.consumer_group_metadata(), _TIMEOUT_S)
         self.at("sent")

@@ -309,7 +309,7 @@ class TableRows:
 
     def _may_open(self, values: Collection[Values]) -> bool:
         """Whether there is a file for each of these, or room for one (rule 4)."""
-        fresh = [one for one in values if one not in self._open]
+        fresh = [value for value in values if value not in self._open]
         return len(self._open) + len(fresh) <= self._filing.max_values and self._budget.has_room(fresh)
 
     def finish(self) -> tuple[EncodedFile, ...]:

@@ -157,7 +157,7 @@ def _largest(
     """The largest buffers, as many as must be flushed until the rest has spare room."""
     held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
     found: list[BufferStats] = []
-    for filling in sorted(fillings, key=lambda one: one.memory_bytes, reverse=True):
+    for filling in sorted(fillings, key=lambda stats: stats.memory_bytes, reverse=True):
         if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
             break
         if filling.source not in flushes:

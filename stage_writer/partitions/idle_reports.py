@@ -73,12 +73,12 @@ class IdleReporter:
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        ends = self._source.high_watermarks([one.source for one in quiet])
-        ids = self._source.topic_ids({one.source.topic for one in quiet})
+        ends = self._source.high_watermarks([owned.source for owned in quiet])
+        ids = self._source.topic_ids({owned.source.topic for owned in quiet})
         return [
-            IdleFact(one.source, one.buffer.end, time_ms, one.lineage.generation)
-            for one in quiet
-            if one.source in ends
-            and ends[one.source] == max(one.buffer.end, one.read_to)
-            and not is_other(one.lineage, ids.get(one.source.topic))
+            IdleFact(owned.source, owned.buffer.end, time_ms, owned.lineage.generation)
+            for owned in quiet
+            if owned.source in ends
+            and ends[owned.source] == max(owned.buffer.end, owned.read_to)
+            and not is_other(owned.lineage, ids.get(owned.source.topic))
         ]

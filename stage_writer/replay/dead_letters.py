@@ -85,11 +85,12 @@ class Letters:
         """Only the letters that can be converted now, by a dry run."""
         keep = np.ones(len(self.table), np.bool_)
         topics, partitions, offsets = (self.table[name] for name in _PLACE)
-        for one in counted:
+        for replayed in counted:
             mine = pc.and_(
-                pc.equal(topics, str(one.range.source.topic)), pc.equal(partitions, one.range.source.partition)
+                pc.equal(topics, str(replayed.range.source.topic)),
+                pc.equal(partitions, replayed.range.source.partition),
             )
-            keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), one.unfit))
+            keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), replayed.unfit))
         return Letters(self.table.filter(pa.array(keep)), self.at_a_time)
 
     def _runs(self, topic: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
@@ -123,15 +124,15 @@ def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
     """The dead letters that a dry run could not convert."""
     return [
         replace(
-            one,
-            range=_range(one.range.source, runs_of(one.unfit)),
-            records=len(one.unfit),
+            replayed,
+            range=_range(replayed.range.source, runs_of(replayed.unfit)),
+            records=len(replayed.unfit),
             tombstones=0,
             filtered=0,
             exploded=0,
         )
-        for one in counted
-        if len(one.unfit)
+        for replayed in counted
+        if len(replayed.unfit)
     ]
 
 

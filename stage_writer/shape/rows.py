@@ -58,8 +58,8 @@ class Destinations:
 
     def joined(self, other: Destinations) -> Destinations:
         """Those of both, which have different messages of the same batches."""
-        counts = [np.diff(one.starts) for one in (self, other)]
-        messages = np.concatenate([np.repeat(np.arange(len(one)), one) for one in counts])
+        counts = [np.diff(destinations.starts) for destinations in (self, other)]
+        messages = np.concatenate([np.repeat(np.arange(len(count)), count) for count in counts])
         numbers = np.concatenate([self.numbers, other.numbers])
         return Destinations.of(numbers[np.argsort(messages, kind="stable")], counts[0] + counts[1])
 

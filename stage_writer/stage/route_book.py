@@ -125,7 +125,7 @@ class RouteBook:
             self._known = appeared(self._open_stage(), app_id).with_more((*before.routes, *wanted), limit)
             return
         self._known = agree_on(self._open_stage(), app_id, wanted, limit)
-        self._log.info("tables appear", routes=[one for one in self._known.routes if one not in before.routes])
+        self._log.info("tables appear", routes=[route for route in self._known.routes if route not in before.routes])
 
     def _begin(self, wanted: Collection[str]) -> RunningAttempt | None:
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:

@@ -66,7 +66,7 @@ class ColumnsConverter(OfTopology):
         self.needs_headers = topology.needs_headers
         self.formats = formats_of(stream)
         self._row_formats = tuple(row_format(stream, url) for url in stream.row_tables)
-        self._ways = tuple(_WayIn(stream.at(one.url), one) for one in self._row_formats)
+        self._ways = tuple(_WayIn(stream.at(table_format.url), table_format) for table_format in self._row_formats)
         numbers = {comparable(url): number for number, url in enumerate(stream.row_tables)}
         self._numbers = {name: numbers[comparable(url)] for name, url in stream.routes.items()}
         self._numbers[""] = numbers[comparable(stream.table)]

@@ -41,14 +41,14 @@ class Keeping:
     def require_place(self, builders: Iterable[StoreBuilder]) -> None:
         """Raise ConfigError when a store needs a disk, and there is none or its task has too many stores for it."""
         stores = tuple(builders)
-        persistent = next((one.name for one in stores if one.persistent), None)
+        persistent = next((builder.name for builder in stores if builder.persistent), None)
         if persistent is None:
             return
         in_memory = "leave persistent=True out to keep the state in memory"
         if self._folder is None:
             msg = f"the state store {persistent} is persistent, and writer.state_folder names no disk for it"
             raise ConfigError(msg, f"give writer.state_folder, or {in_memory}")
-        count = len(stores) + sum(one.index() is not None for one in stores)
+        count = len(stores) + sum(builder.index() is not None for builder in stores)
         if count > MOST_STORES:
             msg = f"the state store {persistent} is persistent, and its task has {len(stores)} stores: too many"
             remedy = f"use {MOST_STORES} at most, of which window and session stores count twice, or {in_memory}"

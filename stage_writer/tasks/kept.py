@@ -144,10 +144,10 @@ class KeptTask:
         """Whether the state is partly in a topic, and should not stay there (rule 4)."""
         now_ms, oldest_ms = self._wall_ms(), self._when.oldest_s * 1000
         return any(
-            one.place.topic != self._topic
-            or one.place.topic in self._unfit_topics
-            or abs(now_ms - one.written_ms) > oldest_ms
-            for one in self._files.in_topics
+            topic_changes.place.topic != self._topic
+            or topic_changes.place.topic in self._unfit_topics
+            or abs(now_ms - topic_changes.written_ms) > oldest_ms
+            for topic_changes in self._files.in_topics
         )
 
 

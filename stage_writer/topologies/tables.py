@@ -55,6 +55,10 @@ def _check(sink: TableSink, parent: str, given: StructType, table: StructType) -
 
 
 def _takes(table: DataType, given: DataType) -> bool:
-    bits = [INTEGER_BITS[one] for one in (given, table) if isinstance(one, Primitive) and one in INTEGER_BITS]
+    bits = [
+        INTEGER_BITS[data_type]
+        for data_type in (given, table)
+        if isinstance(data_type, Primitive) and data_type in INTEGER_BITS
+    ]
     is_narrower = len(bits) == len((given, table)) and bits[0] <= bits[1]
     return table == given or is_narrower or (table is Primitive.DOUBLE and given is Primitive.FLOAT)

@@ -26,12 +26,12 @@ def status_from_json(text: str) -> Status:
 def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
     """``found`` are the statuses of the workers that answered."""
     flows: dict[str, list[StreamFlow]] = {}
-    for flow in (flow for one in found for flow in one.streams):
+    for flow in (flow for status in found for flow in status.streams):
         flows.setdefault(flow.app_id, []).append(flow)
     partitions = sorted(
-        (row for one in found for row in one.partitions), key=lambda row: (row.stream, row.topic, row.partition)
+        (row for status in found for row in status.partitions), key=lambda row: (row.stream, row.topic, row.partition)
     )
-    states = {one.state for one in found}
+    states = {status.state for status in found}
     return Status(
         service="stage-writer",
         version=release(),
@@ -40,58 +40,60 @@ def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms
         state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
         verdict=f"{len(found)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}.",
         figures=_figures(found),
-        problems=tuple(dict.fromkeys(problem for one in found for problem in one.problems)),
+        problems=tuple(dict.fromkeys(problem for status in found for problem in status.problems)),
         streams=tuple(_flow(same) for _, same in sorted(flows.items())),
         stops=found[0].stops if found else (),
         partitions=tuple(partitions),
         events_title="Recent flushes",
-        events=tuple(sorted((event for one in found for event in one.events), key=lambda one: -one.time_ms)[:_EVENTS]),
+        events=tuple(
+            sorted((event for status in found for event in status.events), key=lambda one: -one.time_ms)[:_EVENTS]
+        ),
         dead_letters=_dead_letters(found),
         violations=_violations(found),
-        is_known=len(found) == workers and all(one.is_known for one in found),
+        is_known=len(found) == workers and all(status.is_known for status in found),
     )
 
 
 def _figures(found: Sequence[Status]) -> tuple[Figure, ...]:
     by_label: dict[str, list[Figure]] = {}
-    for figure in (figure for one in found for figure in one.figures):
+    for figure in (figure for status in found for figure in status.figures):
         by_label.setdefault(figure.label, []).append(figure)
     return tuple(_figure(same) for same in by_label.values())
 
 
 def _figure(same: Sequence[Figure]) -> Figure:
-    numbers = [one.value for one in same if isinstance(one.value, int | float)]
+    numbers = [figure.value for figure in same if isinstance(figure.value, int | float)]
     if not numbers or same[0].unit is Unit.TEXT:
         return same[0]
-    bounds = [one.of for one in same if one.of is not None]
+    bounds = [figure.of for figure in same if figure.of is not None]
     added = same[0].unit in {Unit.COUNT, Unit.BYTES}
     return replace(same[0], value=sum(numbers) if added else max(numbers), of=sum(bounds) if bounds else None)
 
 
 def _flow(same: Sequence[StreamFlow]) -> StreamFlow:
     first = same[0]
-    partitions = sum(one.partitions for one in same)
-    stops = [_stop([one.stops[index] for one in same]) for index in range(len(first.stops))]
-    levels = [one.level for one in same if one.level is not None]
+    partitions = sum(flow.partitions for flow in same)
+    stops = [_stop([flow.stops[index] for flow in same]) for index in range(len(first.stops))]
+    levels = [flow.level for flow in same if flow.level is not None]
     return replace(
         first,
         way=f"{counted(partitions, 'partition')} here",
         stops=tuple(stops),
         partitions=partitions,
-        held=sum(one.held for one in same),
+        held=sum(flow.held for flow in same),
         level=levels[0] if levels else None,
     )
 
 
 def _stop(same: Sequence[FlowStep]) -> FlowStep:
-    lags = [one.lag for one in same if one.lag is not None]
+    lags = [step.lag for step in same if step.lag is not None]
     return replace(same[0], lag=added(lags) if lags else None)
 
 
 def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
     counts: Counter[tuple[str, str]] = Counter()
     samples: dict[tuple[str, str], DeadLetters] = {}
-    for letters in (letters for one in found for letters in one.dead_letters):
+    for letters in (letters for status in found for letters in status.dead_letters):
         counts[letters.stream, letters.error_class] += letters.count
         if letters.samples:
             samples[letters.stream, letters.error_class] = letters
@@ -102,6 +104,6 @@ def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
 
 def _violations(found: Sequence[Status]) -> tuple[Violations, ...]:
     counts: Counter[tuple[str, str]] = Counter()
-    for each in (each for one in found for each in one.violations):
+    for each in (each for status in found for each in status.violations):
         counts[each.stream, each.rule] += each.count
     return tuple(Violations(*key, count) for key, count in counts.most_common())

@@ -51,7 +51,7 @@ class WriterServing:
             return
         metrics.with_process()
         history = EndHistory()
-        latencies = {one.app_id: writer_of(settings.writer, one).flush_after_s for one in settings.streams}
+        latencies = {stream.app_id: writer_of(settings.writer, stream).flush_after_s for stream in settings.streams}
         view = WriterView(history, clock, metrics, pausing, flush_after_s=latencies.__getitem__, paused=paused)
         pages = service_pages("stage-writer", service.health, service.ready, metrics.exposition)
         pages |= status_pages(lambda: view.status(service.snapshot()))

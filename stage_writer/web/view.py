@@ -91,10 +91,10 @@ class WriterView:
         metrics, now_s = self._metrics, self._clock.monotonic_s()
         for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
             metrics.forget(metric)
-        for one in _partitions(snapshot):
-            labels = {"topic": str(one.source.topic), "partition": str(one.source.partition)}
-            end = self._history.end(one.source)
-            lag = self._lag(one, one.staged, now_s)
+        for partition in _partitions(snapshot):
+            labels = {"topic": str(partition.source.topic), "partition": str(partition.source.partition)}
+            end = self._history.end(partition.source)
+            lag = self._lag(partition, partition.staged, now_s)
             for metric, value in (
                 (catalogue.WRITER_KAFKA_END, end),
                 (catalogue.WRITER_LAG_RECORDS, lag.records),
@@ -112,9 +112,9 @@ class WriterView:
         rows = [self._row(one, now_s) for one in partitions]
         problems = self._problems(snapshot)
         by_stream: dict[str, list[_Partition]] = {}
-        for one in partitions:
-            by_stream.setdefault(one.app_id, []).append(one)
-        tables = {one.converter.stream.app_id: one.converter.stream.table for one in snapshot.owned}
+        for partition in partitions:
+            by_stream.setdefault(partition.app_id, []).append(partition)
+        tables = {owned.converter.stream.app_id: owned.converter.stream.table for owned in snapshot.owned}
         return Status(
             service="stage-writer",
             version=release(),
@@ -154,10 +154,14 @@ class WriterView:
         )
 
     def _flow(self, app_id: str, table: str, found: Sequence[_Partition], now_s: float) -> StreamFlow:
-        held = sum(one.state is State.HELD for one in found)
-        read = added([self._lag(one, one.read, now_s) for one in found])
-        unread = [self._lag(one, one.staged, now_s).seconds for one in found]
-        buffered = [one.read - one.staged for one in found if one.read is not None and one.staged is not None]
+        held = sum(partition.state is State.HELD for partition in found)
+        read = added([self._lag(partition, partition.read, now_s) for partition in found])
+        unread = [self._lag(partition, partition.staged, now_s).seconds for partition in found]
+        buffered = [
+            partition.read - partition.staged
+            for partition in found
+            if partition.read is not None and partition.staged is not None
+        ]
         staged = Lag(sum(buffered), max((seconds for seconds in unread if seconds is not None), default=None))
         return StreamFlow(
             app_id=app_id,
@@ -176,7 +180,7 @@ class WriterView:
 
     def _problems(self, snapshot: LoopSnapshot) -> list[Problem]:
         problems = list(held_problems(snapshot.held))
-        waits = [one for one in snapshot.owned if one.wait is not None]
+        waits = [owned for owned in snapshot.owned if owned.wait is not None]
         if waits and waits[0].wait is not None:
             error = waits[0].wait.error
             problem = Problem(
@@ -219,7 +223,7 @@ class WriterView:
 
 
 def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
-    found = [_owned(one, snapshot.pressure) for one in snapshot.owned]
+    found = [_owned(owned, snapshot.pressure) for owned in snapshot.owned]
     found += [
         _Partition(source, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read")
         for source, unread in snapshot.unread.items()
@@ -227,7 +231,7 @@ def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
     for source, held in snapshot.held.items():
         staged = None if held.place is None else held.place.position
         found.append(_Partition(source, held.converter.stream.app_id, State.HELD, staged, staged, held.problem))
-    return sorted(found, key=lambda one: one.source)
+    return sorted(found, key=lambda partition: partition.source)
 
 
 def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:
@@ -253,9 +257,9 @@ def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
 
 
 def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
-    flights = [one.flight for one in snapshot.owned]
+    flights = [owned.flight for owned in snapshot.owned]
     under_way = [flight.job.memory_bytes for flight in flights if flight is not None]
-    used = sum(one.buffer.memory_bytes for one in snapshot.owned) + sum(under_way)
+    used = sum(owned.buffer.memory_bytes for owned in snapshot.owned) + sum(under_way)
     flushes = snapshot.telemetry.flushes.copy()
     return (
         Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),

@@ -99,5 +99,9 @@ def _check(stream: Stream, key: str, url: str, found: RouteTable) -> None:
 
 def _tables(stream: Stream) -> Iterator[tuple[str, str, RouteTable | None]]:
     """The keys, URLs and settings of the tables of routes."""
-    for route, one in stream.route_settings.items():
-        yield f"routes.{route}", one.table, stream.route_tables.get(route, one if one.given else None)
+    for route, other_table in stream.route_settings.items():
+        yield (
+            f"routes.{route}",
+            other_table.table,
+            stream.route_tables.get(route, other_table if other_table.given else None),
+        )

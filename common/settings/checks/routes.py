@@ -60,7 +60,7 @@ def _check_tables(stream: Stream) -> None:
         msg = f"tables are given, each of which gets every record, and so is {other}; {instead}"
         raise ValueError(msg)
     seen: set[str] = set()
-    for url in (stream.table, *(one.table for one in stream.other_tables)):
+    for url in (stream.table, *(other_table.table for other_table in stream.other_tables)):
         if comparable(url) in seen:
             msg = f"tables names {url} twice, and a table has each record once; name each once"
             raise ValueError(msg)

@@ -97,7 +97,7 @@ class Explainer:
         position = ids.position(transactions, source)
         listing = self.stage.listing(stream)
         seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)
-        partition = next((one for one in seen.partitions if one.source == source), None)
+        partition = next((status for status in seen.partitions if status.source == source), None)
         is_done = position is not None and offset < position
         covering = None if is_done else self._covering(stream, listing.get(source), offset)
         return OffsetStory(

@@ -49,7 +49,11 @@ class VersionStory:
 
 def markers_of(version: TableVersion) -> tuple[MarkerName, ...]:
     """The markers whose files a version added, by the files' names, in order."""
-    topics = {} if version.metadata is None else {shortened(one.topic): one.topic for one in version.metadata.spans}
+    topics = (
+        {}
+        if version.metadata is None
+        else {shortened(partition.topic): partition.topic for partition in version.metadata.spans}
+    )
     found = {_marker(file, topics) for file in version.added}
     return tuple(sorted(name for name in found if name is not None))
 

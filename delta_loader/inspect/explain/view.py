@@ -153,11 +153,11 @@ def _load_json(metadata: CommitMetadata) -> Json:
             {
                 "topic": str(source.topic),
                 "partition": int(source.partition),
-                "start": int(one.span.start),
-                "end": int(one.span.end),
-                "request": one.request,
+                "start": int(replaced.span.start),
+                "end": int(replaced.span.end),
+                "request": replaced.request,
             }
-            for source, one in sorted(metadata.replaced.items())
+            for source, replaced in sorted(metadata.replaced.items())
         ],
     }
 

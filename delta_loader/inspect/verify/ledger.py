@@ -215,7 +215,8 @@ class Ledger:
 
     def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
         self.removals = [
-            replace(one, by_right=True) if one.version == answers.version else one for one in self.removals
+            replace(removal, by_right=True) if removal.version == answers.version else removal
+            for removal in self.removals
         ]
         for source, position in answers.positions.items():
             generation = 0 if version.metadata is None else version.metadata.generation(source)
@@ -223,13 +224,15 @@ class Ledger:
                 continue
             self.positions[source] = position
             self.begins.setdefault(source, position)
-            loaded = [one for one in self.loaded.get(source, []) if one.span.start < position]
+            loaded = [load for load in self.loaded.get(source, []) if load.span.start < position]
             self.loaded[source] = [
-                one if one.span.end <= position else LoadedSpan(one.version, Span(one.span.start, position), None)
-                for one in loaded
+                load if load.span.end <= position else LoadedSpan(load.version, Span(load.span.start, position), None)
+                for load in loaded
             ]
             self.replacements[source] = [
-                one for one in self.replacements.get(source, []) if one.replaced.span.end <= position
+                replacement
+                for replacement in self.replacements.get(source, [])
+                if replacement.replaced.span.end <= position
             ]
             text = (
                 f"version {version.version}: an operator resolved ({answers.decision.value}) the rollback at "
@@ -312,7 +315,9 @@ class Ledger:
                     f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
                 )
                 self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
-        counted = sum(one.dead_letters if self._dead_letters else one.rows_here for one in metadata.counts.values())
+        counted = sum(
+            count.dead_letters if self._dead_letters else count.rows_here for count in metadata.counts.values()
+        )
         if rows is not None and counted != rows and not self._merged:
             text = f"version {version.version} counts {counted:,} rows, and its files hold {rows:,}"
             self._fault("files_differ_from_counts", text, version, files=tuple(file.path for file in version.added))

@@ -142,7 +142,7 @@ def reconcile(
     findings += _strangers(tables, source, found, seen)
     findings += _given_up(tables, source)
     counts = [loaded.counts for loaded in ledger.loaded.get(source, [])]
-    counted = [one for one in counts if one is not None]
+    counted = [count for count in counts if count is not None]
     all_counted = len(counted) == len(counts)
     report = PartitionReport(
         source=source,
@@ -156,7 +156,7 @@ def reconcile(
         counted_records=sum(one.records for one in counted) if all_counted else None,
         counted_tombstones=sum(one.tombstones for one in counted) if all_counted else None,
         counted_filtered=sum(one.filtered for one in counted) if all_counted else None,
-        proved=not any(one.verdict in (Verdict.FAULT, Verdict.UNPROVED) for one in findings),
+        proved=not any(finding.verdict in (Verdict.FAULT, Verdict.UNPROVED) for finding in findings),
     )
     return report, findings
 
@@ -174,13 +174,13 @@ def _difference(
     url = tables.dead_letters_url if dead else tables.url
     ledger = tables.dead_letters if dead else tables.rows
     what, place = ("dead letters" if dead else "rows"), f"{region.span} of {source}"
-    versions = ", ".join(str(one.version) for one in region.loaded)
+    versions = ", ".join(str(load.version) for load in region.loaded)
     if have > expected:
         text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
         files = () if ledger is None else ledger.files_of(region.version, source, region.span)
         return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
     fewer = expected - have
-    after = -1 if dead else min((one.version for one in region.loaded), default=-1)
+    after = -1 if dead else min((load.version for load in region.loaded), default=-1)
     waiting = tables.tables_lacking(source, region.span, dead=dead)
     if waiting:
         tables_waiting = ", ".join(waiting)
@@ -188,9 +188,9 @@ def _difference(
         return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
     found = tables.touching(source, region.span, after) if not dead else []
     if dead and ledger is not None:
-        found = [(ledger, one) for one in ledger.touching(source, region.span, after)]
-    removals = [one for _, one in found]
-    wrong = [(by, one) for by, one in found if not one.by_right]
+        found = [(ledger, removal) for removal in ledger.touching(source, region.span, after)]
+    removals = [removal for _, removal in found]
+    wrong = [(by, removal) for by, removal in found if not removal.by_right]
     if wrong:
         by, last = wrong[-1]
         text = (
@@ -201,8 +201,8 @@ def _difference(
         return Finding(Verdict.FAULT, "rows_removed", text, by.url, source, (region.span,), last.version, files)
     if removals:
         explained.rows += fewer
-        explained.removals |= {(by.url, one.version): one for by, one in found}
-        names = "; ".join(f"version {one.version} ({one.words})" for one in removals[-3:])
+        explained.removals |= {(by.url, removal.version): removal for by, removal in found}
+        names = "; ".join(f"version {removal.version} ({removal.words})" for removal in removals[-3:])
         text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
         return Finding(Verdict.NOTED, "deleted", text, url, source, (region.span,), removals[-1].version)
     files = () if ledger is None else ledger.files_of(region.version, source, region.span)
@@ -307,8 +307,8 @@ def kafka_findings(
         if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
             unnamed.append(rest)
             continue
-        removals = [one for _, one in tables.touching(source, rest)] if meets(rest, uncounted) else []
-        (deleted if removals and all(one.by_right for one in removals) else lost).append(rest)
+        removals = [removal for _, removal in tables.touching(source, rest)] if meets(rest, uncounted) else []
+        (deleted if removals and all(removal.by_right for removal in removals) else lost).append(rest)
     yield from _older_in_kafka(tables, source, older)
     if unnamed:
         count = sum(span.positions for span in unnamed)
@@ -344,7 +344,7 @@ def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
     """Positions that another program loaded in rows that do not name their records, neighbors joined (rule 4)."""
     joined: list[Span] = []
     for region in found:
-        if all(one.is_foreign for one in region.loaded) and region.loaded and not seen.rows.within(region.span):
+        if all(load.is_foreign for load in region.loaded) and region.loaded and not seen.rows.within(region.span):
             if joined and joined[-1].end == region.span.start:
                 joined[-1] = Span(joined[-1].start, region.span.end)
             else:
@@ -388,5 +388,5 @@ def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> It
 
 
 def _loading_version(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
-    found = [one.version for one in ledger.loaded.get(source, []) if one.span.covers(span.start)]
+    found = [load.version for load in ledger.loaded.get(source, []) if load.span.covers(span.start)]
     return found[0] if found else None

@@ -33,7 +33,7 @@ def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
     """The positions of offset ranges that the stream's own commits loaded in full, in order; neighbors are joined."""
     joined: list[Span] = []
     for region in found:
-        if any(one.is_foreign for one in region.loaded):
+        if any(load.is_foreign for load in region.loaded):
             continue
         if joined and joined[-1].end == region.span.start:
             joined[-1] = Span(joined[-1].start, region.span.end)

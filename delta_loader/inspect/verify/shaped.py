@@ -38,10 +38,10 @@ def filtered_findings(
             text += "; the commits that loaded the others do not count those that `where` left out"
             yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, source, (region.span,))
         elif most is not None and have > most:
-            versions = ", ".join(str(one.version) for one in region.loaded)
+            versions = ", ".join(str(load.version) for load in region.loaded)
             text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
             by_right = [removal.by_right for _, removal in tables.touching(source, region.span)]
-            is_excused = any(one.start <= region.span.start and region.span.end <= one.end for one in excused)
+            is_excused = any(span.start <= region.span.start and region.span.end <= span.end for span in excused)
             verdict, kind = Verdict.FAULT, "missing_from_tables"
             if is_excused or (by_right and all(by_right)):
                 verdict, kind = Verdict.UNPROVED, "may_be_deleted"

@@ -235,7 +235,7 @@ class Verifier:
         sources = tables.rows.positions
         ids = self.kafka.topic_ids({topic for source in sources for topic in topics_of(source.topic)})
         found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
-        return {source: one for source, one in found.items() if one is not None}
+        return {source: finding for source, finding in found.items() if finding is not None}
 
     def _merged(self, tables: Tables, merge: MergeSettings) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
@@ -261,13 +261,15 @@ class Verifier:
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
         counts = [loaded.counts for found in tables.rows.loaded.values() for loaded in found]
-        known = [one.rows for one in counts if one is not None]
+        known = [count.rows for count in counts if count is not None]
         expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
         have = self.contents.count(tables.url, version)
-        have += sum(self.contents.count(one.url, one.version) for one in tables.routed if one.version is not None)
+        have += sum(
+            self.contents.count(ledger.url, ledger.version) for ledger in tables.routed if ledger.version is not None
+        )
         foreign = tables.deferred or any(
-            one.removals or any(finding.kind == "foreign_rows" for finding in one.findings)
-            for one in tables.row_ledgers
+            ledger.removals or any(finding.kind == "foreign_rows" for finding in ledger.findings)
+            for ledger in tables.row_ledgers
         )
         if expected is not None and expected == have:
             text = f"the table has {have:,} rows, as many as the commits loaded"
@@ -305,7 +307,9 @@ class Verifier:
             if nameless:
                 text = f"{nameless:,} rows name no record of Kafka: another program added them"
                 findings.append(Finding(Verdict.NOTED, "rows_without_offsets", text, tables.url))
-            merged = {one for chain in tables.rows.positions if is_merged(chain.topic) for one in inputs_of(chain)}
+            merged = {
+                partition for chain in tables.rows.positions if is_merged(chain.topic) for partition in inputs_of(chain)
+            }
             for source in sorted({*tables.rows.positions, *rows.sources()} - merged):
                 if is_merged(source.topic):
                     findings.append(_merged(tables, source))
@@ -329,7 +333,7 @@ class Verifier:
                 if kafka is not None:
                     found += kafka_findings(tables, source, seen, found)
                     found += _other_records(tables, source, seen, (rows, dead), kafka)
-                wrong = source in other_topics or any(one.verdict is Verdict.FAULT for one in found)
+                wrong = source in other_topics or any(finding.verdict is Verdict.FAULT for finding in found)
                 partitions.append(replace(report, proved=report.proved and not wrong))
                 findings += found
         finally:
@@ -366,7 +370,10 @@ def _other_records(
 ) -> Iterator[Finding]:
     if seen.other_times.count:
         at = seen.other_times.spans[0].start
-        loaded = (None if one is None else one.timestamp_ms(source, at) for one in offsets)
+        loaded = (
+            None if offsets_of_table is None else offsets_of_table.timestamp_ms(source, at)
+            for offsets_of_table in offsets
+        )
         loaded_ms = next((one for one in loaded if one is not None), None)
         yield other_records(tables, source, seen, loaded_ms, kafka.timestamp_ms(source, at))
 

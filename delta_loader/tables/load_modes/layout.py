@@ -71,8 +71,8 @@ def like(template: Template, stream: Stream) -> tuple[TableShape, Layout]:
 def _fresh(columns: StructType) -> StructType:
     return StructType(
         tuple(
-            replace(one, type=_fresh_type(one.type), metadata_json=_fresh_metadata(one.metadata_json))
-            for one in columns
+            replace(column, type=_fresh_type(column.type), metadata_json=_fresh_metadata(column.metadata_json))
+            for column in columns
         )
     )
 

@@ -75,7 +75,7 @@ class RefusalIds:
 
 def chains_of(sources: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
     """By the Kafka partition of a record, the one of these chains that contains it."""
-    return {one: chain for chain in sources for one in inputs_of(chain)}
+    return {partition: chain for chain in sources for partition in inputs_of(chain)}
 
 
 def letters_commit(

@@ -143,7 +143,7 @@ class EvolvingDecoder:
         self._ways: list[Way] = []
         self.columns = self._decoder(gained).columns
         self._schema = to_arrow_schema(self.columns)
-        self._may_round = tuple(one for one in gained if Primitive.DOUBLE in _parts(one.type))
+        self._may_round = tuple(addition for addition in gained if Primitive.DOUBLE in _parts(addition.type))
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """The result for messages with these values; null is a tombstone."""
@@ -153,7 +153,7 @@ class EvolvingDecoder:
             return decoded
         parts, left = _parted(decoded, np.arange(len(values)), rounded)
         plain = self._decoder(()).decode(values.take(pa.array(left)))
-        rejects = tuple(replace(one, index=int(left[one.index])) for one in plain.rejects)
+        rejects = tuple(replace(reject, index=int(left[reject.index])) for reject in plain.rejects)
         without = _Part(plain.rows, left[plain.row_index])
         fitting, left = self._by_ways(values, without.index)
         return self._merged([*parts, *fitting, without.only(left)], replace(decoded, rejects=rejects))
@@ -183,7 +183,7 @@ class EvolvingDecoder:
 
     def _fitting(self, message: bytes) -> Way:
         """The gained columns that are compatible with one message, each tested by itself."""
-        return tuple(one for one in self._gained if self._fits(message, one))
+        return tuple(addition for addition in self._gained if self._fits(message, addition))
 
     def _fits(self, message: bytes, addition: Addition) -> bool:
         columns = only(self._declared, addition.path, addition.type)
@@ -224,7 +224,7 @@ class EvolvingDecoder:
 
 def _parted(decoded: Decoded, among: Index, unfit: Mask | None) -> tuple[list[_Part], Index]:
     """The compatible rows, and the messages of the others, with the refused ones; ``among`` lists the messages."""
-    refused = np.fromiter((one.index for one in decoded.rejects), np.int64, len(decoded.rejects))
+    refused = np.fromiter((reject.index for reject in decoded.rejects), np.int64, len(decoded.rejects))
     if unfit is None:
         return [_Part(decoded.rows, among[decoded.row_index])], among[refused]
     left = np.sort(np.concatenate((refused, decoded.row_index[unfit])))

@@ -64,10 +64,12 @@ class TopicGroups:
         found: dict[TopicPartition, Position] = {}
         for source, position in positions.items():
             chain = self.chain_of(source)
-            if not is_merged(chain.topic) or any(one not in positions for one in inputs_of(chain)):
+            if not is_merged(chain.topic) or any(partition not in positions for partition in inputs_of(chain)):
                 found[source] = position
             else:
-                found[chain] = merged_position(InputEnd(one, positions[one]) for one in inputs_of(chain))
+                found[chain] = merged_position(
+                    InputEnd(partition, positions[partition]) for partition in inputs_of(chain)
+                )
         return found
 
     def require_equal_counts(self, partitions: Iterable[TopicPartition]) -> None:

@@ -99,10 +99,10 @@ def next_messages(
     before = [one.position for one in inputs]
     parts: list[tuple[int, MessageBatch]] = []
     keys = []
-    for number, one in full:
+    for number, merge_input in full:
         # With equal times, messages of the topic that sorts first come first.
         count = int(np.searchsorted(times[number], last, "right" if number <= rank else "left"))
-        parts += [(number, batch) for batch in _taken(one, count)]
+        parts += [(number, batch) for batch in _taken(merge_input, count)]
         keys.append(times[number][:count])
     numbers = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])
     order = np.lexsort((numbers, np.concatenate(keys)))  # stable: an input's own order is kept
@@ -113,8 +113,8 @@ def pass_holes(inputs: Sequence[MergeInput]) -> bool:
     """Whether all inputs have been passed on to their ends; if so, skips positions without records before these."""
     if any(one.waiting or not one.is_at_end for one in inputs):
         return False
-    for one in inputs:
-        one.position = one.read = Position(one.end or one.read)
+    for merge_input in inputs:
+        merge_input.position = merge_input.read = Position(merge_input.end or merge_input.read)
     return True
 
 

@@ -89,7 +89,10 @@ class MergingSource:
 
     def poll(self, timeout_s: float) -> Polled:
         """Wait up to the given time for messages, and serve the group; returns the messages that can be merged."""
-        ready = any(not chain.paused and all(one.waiting for one in chain.inputs) for chain in self._chains.values())
+        ready = any(
+            not chain.paused and all(merge_input.waiting for merge_input in chain.inputs)
+            for chain in self._chains.values()
+        )
         polled = self._inner.poll(0.0 if ready else timeout_s)
         moved = set(self._starting)  # what was read of these is from another position
         self._settle()
@@ -125,8 +128,8 @@ class MergingSource:
             self._inner.seek(source, position)
             return
         self._begin(chain, position)
-        for one in chain.inputs:
-            self._inner.seek(one.source, one.position)
+        for merge_input in chain.inputs:
+            self._inner.seek(merge_input.source, merge_input.position)
 
     def pause(self, sources: Collection[TopicPartition]) -> None:
         """Stop reading these; waiting messages are kept."""
@@ -141,15 +144,17 @@ class MergingSource:
             if (chain := self._chains.get(source)) is not None:
                 chain.paused, chain.reported = False, None
                 if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
-                    for one in chain.inputs:
-                        one.look_again()
-        self._inner.resume([one for one in self._spread(sources) if one not in self._ahead])
+                    for merge_input in chain.inputs:
+                        merge_input.look_again()
+        self._inner.resume([partition for partition in self._spread(sources) if partition not in self._ahead])
 
     def resolve(self, source: TopicPartition, start: Start) -> Position:
         """The position that a start stands for; for a chain, each input's position."""
         if not is_merged(source.topic):
             return self._inner.resolve(source, start)
-        return merged_position(InputEnd(one, self._inner.resolve(one, start)) for one in inputs_of(source))
+        return merged_position(
+            InputEnd(partition, self._inner.resolve(partition, start)) for partition in inputs_of(source)
+        )
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every chain of the streams. Raises ConfigError where topics cannot be merged."""
@@ -189,7 +194,7 @@ class MergingSource:
         plain = [source for source in sources if not is_merged(self._groups.chain_of(source).topic)]
         self._lonely |= {source: now_s for source in sources if source not in plain}
         complete = {self._groups.chain_of(source) for source in self._lonely}
-        complete = {chain for chain in complete if all(one in self._lonely for one in inputs_of(chain))}
+        complete = {chain for chain in complete if all(partition in self._lonely for partition in inputs_of(chain))}
         for source in sorted(complete):
             self._take_up(source)
         positions = self._listening.assigned([*plain, *sorted(complete)])
@@ -221,29 +226,29 @@ class MergingSource:
         return sorted(mine)
 
     def _take_up(self, source: TopicPartition) -> None:
-        inputs = tuple(MergeInput(one, Position(0), Position(0)) for one in inputs_of(source))
+        inputs = tuple(MergeInput(partition, Position(0), Position(0)) for partition in inputs_of(source))
         self._chains[source] = MergedChain(source, inputs, self._groups.longest_idle_s(source))
-        for one in inputs:
-            del self._lonely[one.source]
-            self._stopping.discard(one.source)
+        for merge_input in inputs:
+            del self._lonely[merge_input.source]
+            self._stopping.discard(merge_input.source)
 
     def _begin(self, chain: MergedChain, position: Position) -> None:
         """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
         ends = {end.source: end.position for end in inputs_at(position)}
         chain.reported = None
-        for one in chain.inputs:
-            one.begin_at(ends[one.source])
-            self._inputs[one.source] = one
+        for merge_input in chain.inputs:
+            merge_input.begin_at(ends[merge_input.source])
+            self._inputs[merge_input.source] = merge_input
 
     def _let_go(self, sources: Collection[TopicPartition]) -> None:
         gone = set(sources)
         for source in self._touched(sources):
             chain = self._chains.pop(source, None)
-            for one in () if chain is None else chain.inputs:
-                self._inputs.pop(one.source, None)
-                if one.source not in gone:
-                    self._lonely[one.source] = self._clock.monotonic_s()
-                    self._stopping.add(one.source)
+            for merge_input in () if chain is None else chain.inputs:
+                self._inputs.pop(merge_input.source, None)
+                if merge_input.source not in gone:
+                    self._lonely[merge_input.source] = self._clock.monotonic_s()
+                    self._stopping.add(merge_input.source)
         for source in gone:
             self._lonely.pop(source, None)
             self._starting.pop(source, None)
@@ -282,16 +287,18 @@ class MergingSource:
         found: dict[TopicPartition, Position] = {}
         for chain in self._chains.values():
             if not chain.paused and pass_holes(chain.inputs):
-                position = merged_position(InputEnd(one.source, one.position) for one in chain.inputs)
+                position = merged_position(
+                    InputEnd(merge_input.source, merge_input.position) for merge_input in chain.inputs
+                )
                 if position != chain.reported:
                     chain.reported = found[chain.source] = position
         return found
 
     def _balance(self) -> None:
         """Pause inputs that are ahead, resume those that no longer are (rule 4)."""
-        waiting_bytes = {source: one.waiting_bytes for source, one in self._inputs.items()}
+        waiting_bytes = {source: merge_input.waiting_bytes for source, merge_input in self._inputs.items()}
         total_bytes = sum(waiting_bytes.values())
-        paused = {one.source for chain in self._chains.values() if chain.paused for one in chain.inputs}
+        paused = {merge_input.source for chain in self._chains.values() if chain.paused for merge_input in chain.inputs}
         if total_bytes > self._ahead_bytes:
             ahead = {source for source, size in waiting_bytes.items() if size} - self._ahead - paused
             if ahead:
@@ -313,4 +320,4 @@ class MergingSource:
         return replace(fault, source=chain, remedy=remedy) if chain in self._chains else None
 
     def _spread(self, sources: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [one for source in sources for one in inputs_of(source)]
+        return [partition for source in sources for partition in inputs_of(source)]

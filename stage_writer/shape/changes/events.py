@@ -110,11 +110,13 @@ class Events:
         """The rows with those of rule 6."""
         if self._by.truncate is None:
             return rows
-        index = np.array(sorted(one.index for one in rows.rejects if one.error_class is ErrorClass.TRUNCATED), np.int64)
+        index = np.array(
+            sorted(reject.index for reject in rows.rejects if reject.error_class is ErrorClass.TRUNCATED), np.int64
+        )
         if not len(index):
             return rows
         given = {self._by.truncate: pa.repeat(pa.scalar(value=True), len(index))}
-        rejects = tuple(one for one in rows.rejects if one.error_class is not ErrorClass.TRUNCATED)
+        rejects = tuple(reject for reject in rows.rejects if reject.error_class is not ErrorClass.TRUNCATED)
         return _merged(replace(rows, rejects=rejects), self._deletes(given, index, messages), index)
 
     def _deletes(self, given: dict[str, pa.ChunkedArray], index: np.ndarray, messages: Messages) -> pa.Table:

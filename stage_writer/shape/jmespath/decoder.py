@@ -144,7 +144,7 @@ class _Fill:
 
 def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pass: MakeFirstPass) -> _Filler | None:
     """None where an expression is not plain, or is incompatible (rule 3)."""
-    fills = [_Fill(one.plain, one.goal) for one in assignments if one.plain is not None]
+    fills = [_Fill(assignment.plain, assignment.goal) for assignment in assignments if assignment.plain is not None]
     if len(fills) < len(assignments) or any(_is_required(columns, fill.goal.steps) for fill in fills):
         return None
     wide = columns
@@ -193,7 +193,7 @@ def _with_field(
     inner = _with_field(found.type, rest, path, wanted, added) if isinstance(found.type, StructType) else None
     if inner is None:
         return None
-    return StructType(tuple(replace(one, type=inner) if one is found else one for one in struct))
+    return StructType(tuple(replace(field, type=inner) if field is found else field for field in struct))
 
 
 class _Filler:

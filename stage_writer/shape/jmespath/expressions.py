@@ -103,12 +103,12 @@ class FailedExpressionError(Exception):
 def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[Assignment, ...]:
     """The entries of `jmespath`, checked. Raises ExpressionError, which points at the expression."""
     found = tuple(_assignment(columns, column, text) for column, text in settings.items())
-    for place, one in enumerate(found):
+    for place, assignment in enumerate(found):
         for other in found[:place]:
-            shared = min(len(one.goal.steps), len(other.goal.steps))
-            if one.goal.steps[:shared] == other.goal.steps[:shared]:
+            shared = min(len(assignment.goal.steps), len(other.goal.steps))
+            if assignment.goal.steps[:shared] == other.goal.steps[:shared]:
                 problem = f"{other.setting} fills the same column"
-                raise refused(one.setting, one.text, problem, "fill each column, or part of one, once")
+                raise refused(assignment.setting, assignment.text, problem, "fill each column, or part of one, once")
     return found
 
 
@@ -149,7 +149,7 @@ def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
 def _of_message(setting: str, text: str, goal: Goal) -> OfMessage:
     name = text.strip()
     if goal.type not in OF_MESSAGE[name]:
-        types = " or ".join(type_to_ddl(one) for one in OF_MESSAGE[name])
+        types = " or ".join(type_to_ddl(primitive) for primitive in OF_MESSAGE[name])
         raise refused(setting, text, f"its column is {type_to_ddl(goal.type)}", f"declare it as {types}")
     return OfMessage(name)
 

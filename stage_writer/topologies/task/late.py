@@ -97,12 +97,12 @@ class RowMaker:
         done = self._topology.late[node.name].apply(Rows(part.rows, np.arange(count)), _nowhere(count))
         if done.rejects:
             of_punctuations = {at for collected in outbox.collections() for at in collected.punctuated_messages()}
-            for one in done.rejects:
-                index = int(part.index[one.index])
+            for reject in done.rejects:
+                index = int(part.index[reject.index])
                 if index in of_punctuations:
                     msg = f"the step {node.name!r}"
-                    raise _punctuation_refused(msg, one.error)
-                rejects.append(Reject(index, one.error_class, one.error))
+                    raise _punctuation_refused(msg, reject.error)
+                rejects.append(Reject(index, reject.error_class, reject.error))
         return Part(part.index[done.index], done.table)
 
 
