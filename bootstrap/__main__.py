@@ -80,7 +80,9 @@ def plan(
     work = Work(settings_from(config, print_config=print_config), SystemClock())
     plans = work.plan(parse_source(source), stream)
     _show(plans, as_json=as_json, written=False)
-    if any(isinstance(partition.outcome, RefusedPartition) for found in plans for partition in found.partitions):
+    if any(
+        isinstance(partition.outcome, RefusedPartition) for stream_plan in plans for partition in stream_plan.partitions
+    ):
         raise typer.Exit(ExitCode.HELD)
 
 

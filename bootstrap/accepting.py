@@ -112,8 +112,8 @@ class Accepting:
                 ]
                 roots = {state.source: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
                 first_ms = {source: root.created_ms for source, root in roots.items() if root is not None}
-                found = history.without_txn([state.source for state in unplaced], rootless, generations, first_ms)
-                yield from (back for back in found if not back.is_unplaced)  # only an operator knows the offset
+                rollbacks = history.without_txn([state.source for state in unplaced], rootless, generations, first_ms)
+                yield from (back for back in rollbacks if not back.is_unplaced)  # only an operator knows the offset
             placed = {one.source: (one.table, one.chain.markers) for one in states if one.table is not None}
             unknown = history.unknown(placed, generations)
             if unknown is not None:
@@ -166,7 +166,7 @@ class Accepting:
     def _write(self, store: ObjectStore, answer: Resolution) -> None:
         if not isinstance(store.create(answer.path, answer.to_bytes()), AlreadyExists):
             return
-        found = Resolution.from_bytes(answer.path, store.read(answer.path) or b"")
-        if (found.decision, found.positions) != (answer.decision, answer.positions):
-            msg = f"another answer is there: {answer.path} says {found.decision.value}, by {found.author}"
+        resolution = Resolution.from_bytes(answer.path, store.read(answer.path) or b"")
+        if (resolution.decision, resolution.positions) != (answer.decision, answer.positions):
+            msg = f"another answer is there: {answer.path} says {resolution.decision.value}, by {resolution.author}"
             raise UsageError(msg, "let the loader apply it, or delete the object and run this command again")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPartition]:
     """The partitions of a topic, or of the chain of several topics, that exist in Kafka for all of them."""
     there = set(partitions)
-    chains = {TopicPartition(Topic(topic), found.partition) for found in partitions}
+    chains = {TopicPartition(Topic(topic), partition.partition) for partition in partitions}
     return sorted(chain for chain in chains if there.issuperset(inputs_of(chain)))
 
 

@@ -45,7 +45,7 @@ def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
             "what": described(plan.event.url, plan.event.back),
             "decision": plan.decision.value,
             "answer": accepting.answer(plan).path,
-            "partitions": [_answer(found) for found in plan.partitions],
+            "partitions": [_answer(resolution) for resolution in plan.partitions],
         }
         for plan in plans
     ]
@@ -65,7 +65,7 @@ def _restart(plan: Restart | Left) -> Record:
         "left": None,
         "generation": None if begin is None else begin.generation,
         "position": None if begin is None else begin.position,
-        "put_aside": [found.path for found in plan.put_aside],
+        "put_aside": [staged.path for staged in plan.put_aside],
         "notes": list(plan.notes),
     }
 
@@ -83,7 +83,7 @@ def _rewind(plan: RewindPlan) -> Record:
     return _place(plan.source) | {
         "asked": plan.asked,
         "position": plan.position,
-        "put_aside": [found.path for found in plan.put_aside],
+        "put_aside": [staged.path for staged in plan.put_aside],
         "marker": None if plan.marker is None else plan.marker.name.path,
         "beginning": None if plan.beginning is None else origin_path(plan.source),
         "notes": list(plan.notes),

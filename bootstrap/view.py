@@ -63,7 +63,7 @@ def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
 def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     """The markers that a rewind moves."""
     lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
-    lines += [f"{_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
+    lines += [f"{_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
     lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
@@ -78,8 +78,8 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
     lines: list[str] = []
     for plan in plans:
         lines.append(described(plan.event.url, plan.event.back))
-        for found in plan.partitions:
-            lines += [f"  {line}" for line in _accepted(plan, found, done=done)]
+        for resolution in plan.partitions:
+            lines += [f"  {line}" for line in _accepted(plan, resolution, done=done)]
         lines.append(f"{_verb(done, 'made', 'to make')}  {accepting.answer(plan).path}")
     lines.append("The loader applies it at its next run." if done else _DRY)
     return "\n".join(lines)
@@ -113,7 +113,7 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
                 f"at position {begin.position}"
             )
         lines += [f"  {note}" for note in plan.notes]
-        lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {found.path}" for found in plan.put_aside]
+        lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
             lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.source)}")
     if not all(isinstance(plan, Left) for plan in plans):

@@ -111,8 +111,8 @@ class Work:
                     msg = f"{error.problem}{done}"
                     raise UsageError(msg, error.remedy) from None
                 made.append(marker.name.path)
-            for found in beginnings:
-                staging.begin(stores[found.source], found.source, found.beginning)
+            for begin_chain in beginnings:
+                staging.begin(stores[begin_chain.source], begin_chain.source, begin_chain.beginning)
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
@@ -150,7 +150,9 @@ class Work:
                 return _from_group(kafka.committed(list(ends)), stream, name)
             case FromDelta():
                 beginnings = {one: staging.beginning_of(self._store, one) for one in ends}
-                begun = {one: found.generation for one, found in beginnings.items() if found is not None}
+                begun = {
+                    one: chain_origin.generation for one, chain_origin in beginnings.items() if chain_origin is not None
+                }
                 return from_table(table, stream, list(ends), begun, self._identity(stream, table))
             case FromFile():
                 return _from_file(source, list(ends))

@@ -28,8 +28,8 @@ class ExitCode(IntEnum):
     @classmethod
     def of(cls, codes: Iterable[ExitCode]) -> ExitCode:
         """The most significant one: wrong usage before a failure, a failure before a hold, and that before success."""
-        found = set(codes)
-        return next((code for code in (cls.USAGE, cls.FAILED, cls.HELD) if code in found), cls.DONE)
+        exit_codes = set(codes)
+        return next((code for code in (cls.USAGE, cls.FAILED, cls.HELD) if code in exit_codes), cls.DONE)
 
 
 class KafkaDeltaExpressError(Exception):

@@ -59,10 +59,10 @@ class Backpressure:
 
     def _limits_of(self, owned: AssignedPartition) -> FlushLimits:
         stream = owned.converter.stream
-        found = self._own_limits.get(stream.app_id)
-        if found is None:
-            found = self._own_limits[stream.app_id] = self.limits.of(stream)
-        return found
+        flush_limits = self._own_limits.get(stream.app_id)
+        if flush_limits is None:
+            flush_limits = self._own_limits[stream.app_id] = self.limits.of(stream)
+        return flush_limits
 
     def _pause(self, pressure: BackpressureState, used_bytes: int) -> None:
         """Pause the partitions that must wait, and resume the others."""

@@ -129,9 +129,9 @@ class RecordPipeline:
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be decoded."""
-        found = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
-        if found is not None or self._keys is None or not batch.values.null_count:
-            return found
+        dependency = None if self._frames is None else self._frames.waits(batch.values, batch.headers)
+        if dependency is not None or self._keys is None or not batch.values.null_count:
+            return dependency
         tombstones = batch.values.is_null()
         headers = None if batch.headers is None else batch.headers.filter(tombstones)
         return self._keys.waits(batch.keys.filter(tombstones), headers)
@@ -240,9 +240,9 @@ class StreamConverter:
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
         """What must be available before this batch can be converted: schemas, and tables of routes that appear."""
-        found = self._pipeline.waits(batch)
-        if found is not None or self._look is None or self._appearing is None:
-            return found
+        dependency = self._pipeline.waits(batch)
+        if dependency is not None or self._look is None or self._appearing is None:
+            return dependency
         return self._appearing.waits(self._look.routes(Messages.of([batch])))
 
     def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
@@ -299,7 +299,7 @@ class StreamConverter:
             return staged
         parts = pairwise(messages.bounds(rows.index).tolist())
         offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
-        return [replace(one, offered=found) for one, found in zip(staged, offered, strict=True)]
+        return [replace(one, offered=struct_type) for one, struct_type in zip(staged, offered, strict=True)]
 
 
 def _to_route(stream: Stream) -> Stream:

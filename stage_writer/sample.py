@@ -145,15 +145,15 @@ class Sampler(KafkaReader):
         Raises BrokerError, and TopologyError.
         """
         converter, stream = _for_sample(of_stream), of_stream.stream
-        found = StreamSample(stream, census_of(stream))
+        stream_sample = StreamSample(stream, census_of(stream))
         inputs = {TopicPartition(topic, source.partition) for source in sources for topic in topics_of(source.topic)}
         spans = self._spans(inputs)
         for messages in self.newest(spans) if spans else ():
             batches = batches_of(messages, with_headers=converter.needs_headers)
             for batch in batches:
                 _wait_for_schemas(converter, batch)
-            found.add(converter, batches)
-        return found
+            stream_sample.add(converter, batches)
+        return stream_sample
 
     def _spans(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
         partitions = Counter(source.topic for source in sources)

@@ -64,16 +64,16 @@ class KafkaView:
                 require_allowed(self._consumer, missing[0], TIMEOUT_S)
             msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
             raise UsageError(msg, "create the topic, or fix the name in streams[].topics")
-        found = tuple(
+        partitions = tuple(
             TopicPartition(Topic(name), Partition(partition))
             for name, topic in sorted(known.items())
             if stream.takes(name)
             for partition in sorted(topic.partitions)
         )
-        if not found:
+        if not partitions:
             msg = f"no topic in Kafka at {self._servers} fits {stream.topics[0]}, which stream {stream.app_id!r} reads"
             raise UsageError(msg, "create a topic, or fix the expression in streams[].topics")
-        return found
+        return partitions
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
         """The id of each topic; None from a broker without topic ids, and for a topic that was deleted meanwhile."""

@@ -26,12 +26,12 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
     source = plan.source
     if not is_merged(source.topic):
         return
-    for found in store.list(loading_folder(source)):
-        data = store.read(found.path)
+    for item in store.list(loading_folder(source)):
+        data = store.read(item.path)
         note = None if data is None else LoadNote.from_bytes(data)
         if note is not None and note.end > plan.position:
             began = datetime.fromtimestamp(note.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            msg = f"a loader has begun to load {source} up to {note.end}, at {began} ({found.path})"
+            msg = f"a loader has begun to load {source} up to {note.end}, at {began} ({item.path})"
             raise UsageError(
                 msg,
                 "wait for its next run, and look at the plan again; if it died, and its successor cannot load that far "

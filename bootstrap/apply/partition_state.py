@@ -47,14 +47,14 @@ def partition_state(
     deferred = deferred_of(ids, transactions, stream.side_tables, [source])
     markers = staged_markers(store, source)
     begun = 0 if beginning is None else beginning.generation
-    older = tuple(found for found in markers if found.marker is not None and found.marker.is_older_than(begun))
+    older = tuple(staged for staged in markers if staged.marker is not None and staged.marker.is_older_than(begun))
     state = PartitionState(
         source=source,
         app_id=stream.app_id,
         start=stream.start,
         ends=ends,
         table=ids.position(transactions, source),
-        staged=tuple(found for found in markers if found not in older),
+        staged=tuple(staged for staged in markers if staged not in older),
         older=older,
         beginning=beginning,
         generation=generation,

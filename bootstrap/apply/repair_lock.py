@@ -41,7 +41,7 @@ class RepairLocks:
     def look(self, source: TopicPartition) -> None:
         """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
         if source not in self._seen:
-            self._seen[source] = last_repair(found.path for found in self._store.list(repairs_folder(source)))
+            self._seen[source] = last_repair(item.path for item in self._store.list(repairs_folder(source)))
 
     @contextmanager
     def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMarker, ...]:
     """All markers of a Kafka partition by position, with their content. Raises StoreError."""
-    names = [(name, found.path) for found in store.list(folder_of(source)) if (name := MarkerName.parse(found.path))]
+    names = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
     staged = (_read(store, name, path) for name, path in sorted(names))
     return tuple(found for found in staged if found is not None)
 
@@ -71,13 +71,13 @@ def begin(store: ObjectStore, source: TopicPartition, beginning: ChainOrigin) ->
 
 def restart(store: ObjectStore, plan: Restart) -> None:
     """Carry a restart out, in the order of bootstrap/plans/restart.py (rule 5 there)."""
-    for found in plan.put_aside:
-        _copy(store, found.path)
+    for staged in plan.put_aside:
+        _copy(store, staged.path)
     if plan.beginning is not None:
         store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
     store.delete([found.path for found in plan.put_aside])
     # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
-    store.delete([found.path for found in store.list(loading_folder(plan.source))])
+    store.delete([item.path for item in store.list(loading_folder(plan.source))])
 
 
 def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
@@ -93,15 +93,15 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     elif plan.marker is not None:
         make(store, plan.marker)
     if not replaces(plan):
-        store.delete([found.path for found in plan.put_aside[-1:]])
+        store.delete([staged.path for staged in plan.put_aside[-1:]])
     return _put_late_ones_aside(store, plan)
 
 
 def _put_aside(store: ObjectStore, going: Sequence[StagedMarker], copy_also: Sequence[StagedMarker] = ()) -> None:
-    for found in (*going, *copy_also):
-        _copy(store, found.path)
-    for found in going:
-        store.delete([found.path])
+    for staged in (*going, *copy_also):
+        _copy(store, staged.path)
+    for staged in going:
+        store.delete([staged.path])
 
 
 def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class PartitionChain:
     @property
     def chain(self) -> Chain:
         """The readable markers, as the services read them."""
-        return read_chain(found.marker for found in self.staged if found.marker is not None)
+        return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
 
     @property
     def start(self) -> Position | None:
@@ -117,10 +117,10 @@ def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
 def to_stage_again(findings: Iterable[ChainFinding]) -> Mapping[TopicPartition, Position]:
     """From where the faulty chains must be staged again; faults that only need an upgrade are left out."""
     starts: dict[TopicPartition, Position] = {}
-    for found in findings:
-        name = None if found.path is None else MarkerName.parse(found.path)
-        if found.severity is Severity.FAULT and found.kind != "newer" and name is not None:
-            starts[found.source] = min(name.start, starts.get(found.source, name.start))
+    for finding in findings:
+        name = None if finding.path is None else MarkerName.parse(finding.path)
+        if finding.severity is Severity.FAULT and finding.kind != "newer" and name is not None:
+            starts[finding.source] = min(name.start, starts.get(finding.source, name.start))
     return starts
 
 

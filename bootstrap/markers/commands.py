@@ -139,5 +139,5 @@ def verify(
         echo(f"warning: {problem}", err=True)
     shown = view.findings_as_json if as_json else view.findings_as_text
     echo(shown(findings, len(chains), count))
-    faulty = any(found.severity is Severity.FAULT for found in findings)
+    faulty = any(finding.severity is Severity.FAULT for finding in findings)
     raise typer.Exit(ExitCode.HELD if faulty else ExitCode.FAILED if looker.problems else ExitCode.DONE)

@@ -73,10 +73,10 @@ class ChainInspector:
             msg = f"no stream of the config reads the topic {wanted.topic!r}"
             raise UsageError(msg, "name a topic of streams[].topics")
         objects: dict[TopicPartition, list[tuple[MarkerName, StoredObject]]] = {}
-        for found in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
-            name = MarkerName.parse(found.path)
+        for item in self._store.list(f"{DONE}/" if wanted.topic is None else f"{DONE}/{wanted.topic}/"):
+            name = MarkerName.parse(item.path)
             if name is not None and wanted.takes(name.topic_partition):
-                objects.setdefault(name.topic_partition, []).append((name, found))
+                objects.setdefault(name.topic_partition, []).append((name, item))
         tables: dict[str, tuple[dict[str, int], TxnIds]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
             chains = []
@@ -112,7 +112,7 @@ class ChainInspector:
             generation,
             beginning,
             len(staged) - len(mine),
-            {found.path: found.modified_ms for found in objects.values()},
+            {item.path: item.modified_ms for item in objects.values()},
         )
 
     def _positions(self, stream: Stream) -> tuple[dict[str, int], TxnIds]:
@@ -166,13 +166,13 @@ class ChainInspector:
     def _look(self, url: str, file: StagedFile) -> Looked:
         root = self._root(url, file)
         store: ObjectStore = self._store if root == self._store.url else self._open(root)
-        found = store.stat(file.path)
-        if found is None:
+        item = store.stat(file.path)
+        if item is None:
             return MissingFile()
         try:
             with store.open(file.path) as opened:
                 parquet = pq.ParquetFile(opened)
-                return Footer(found.size_bytes, parquet.metadata.num_rows, _offsets(parquet.metadata))
+                return Footer(item.size_bytes, parquet.metadata.num_rows, _offsets(parquet.metadata))
         except (pa.ArrowException, OSError) as error:
             return Broken(str(error).partition("\n")[0])
 

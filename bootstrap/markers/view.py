@@ -28,7 +28,7 @@ _MARKERS = ("start", "end", "records", "rows", "dead", "files", "size", "age", "
 def summary_record(chain: PartitionChain) -> Record:
     """One chain in figures."""
     markers = [staged.marker for staged in chain.staged if staged.marker is not None]
-    faults = [found for found in link_findings(chain) if found.severity is Severity.FAULT]
+    faults = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
     return {
         "topic": str(chain.source.topic),
         "partition": int(chain.source.partition),
@@ -45,7 +45,7 @@ def summary_record(chain: PartitionChain) -> Record:
         "size_bytes": sum(_size(marker) for marker in markers),
         "newest_ms": max(chain.modified_ms.values(), default=None),
         "strays": len(chain.chain.strays),
-        "problems": [found.text for found in faults],
+        "problems": [finding.text for finding in faults],
     }
 
 
@@ -90,7 +90,7 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
     rows = []
     for chain in chains:
         one = summary_record(chain)
-        problems = [found for found in link_findings(chain) if found.severity is Severity.FAULT]
+        problems = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
         state = toned(problems[0].kind, Tone.BAD) if problems else toned("whole", Tone.GOOD)
         newest = max(chain.modified_ms.values(), default=now_ms)
         rows.append(
@@ -147,10 +147,10 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
 def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
     """The findings of a verification."""
     lines = []
-    for found in findings:
-        tone = Tone.BAD if found.severity is Severity.FAULT else Tone.WARNING
-        lines.append(f"{toned(found.severity.value, tone)}  {found.source}  {found.text}")
-        lines += [f"       → {found.remedy}"] if found.remedy else []
+    for finding in findings:
+        tone = Tone.BAD if finding.severity is Severity.FAULT else Tone.WARNING
+        lines.append(f"{toned(finding.severity.value, tone)}  {finding.source}  {finding.text}")
+        lines += [f"       → {finding.remedy}"] if finding.remedy else []
     faults = sum(found.severity is Severity.FAULT for found in findings)
     verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
     lines.append(f"{chains:,} chains and {files:,} data files: {verdict}")

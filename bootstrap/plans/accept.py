@@ -72,18 +72,18 @@ class AcceptPlan:
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
         """Where loading continues."""
-        return {found.source: found.position for found in self.partitions}
+        return {resolution.source: resolution.position for resolution in self.partitions}
 
     @property
     def generations(self) -> Mapping[TopicPartition, int]:
         """The generations of the positions' chains, where not 0."""
-        return {found.source: found.generation for found in self.partitions if found.generation}
+        return {resolution.source: resolution.generation for resolution in self.partitions if resolution.generation}
 
 
 def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> AcceptPlan:
     """The table is right as it is (rule 1)."""
     back = event.back
-    found: list[PartitionResolution] = []
+    resolutions: list[PartitionResolution] = []
     for state in states:
         position = state.table
         if back.kind is RollbackKind.EXPIRED:
@@ -92,8 +92,8 @@ def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> Accept
             position = state.chain.markers[0].span.start
         if position is not None:
             end = state.chain.end or position
-            found.append(PartitionResolution(state.source, position, end, None, generation=state.generation))
-    return AcceptPlan(event, Decision.GO_ON, tuple(found))
+            resolutions.append(PartitionResolution(state.source, position, end, None, generation=state.generation))
+    return AcceptPlan(event, Decision.GO_ON, tuple(resolutions))
 
 
 def plan_replay(
@@ -174,7 +174,11 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
     ``own`` is where the main table continues.
     """
     back = side.event.back
-    replayed = {found.source for found in side.partitions if found.generation == back.generations.get(found.source, 0)}
+    replayed = {
+        resolution.source
+        for resolution in side.partitions
+        if resolution.generation == back.generations.get(resolution.source, 0)
+    }
     for source, first in sorted(back.lost_from.items()):
         begin = own.get(source) if source in replayed else None  # rule 6
         if begin is not None and begin > first:

@@ -77,7 +77,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
         msg = f"{state.source} is staged or loaded up to {begin}, so there are no records to skip before {to}"
         raise UsageError(msg, f"give a position after {begin}, or go back with `{repair('rewind', state.source, to)}`")
     if gap is not None and to > gap.end:
-        after = next(found for found in state.staged if found.name.start >= gap.end)
+        after = next(staged for staged in state.staged if staged.name.start >= gap.end)
         msg = f"{state.source} lacks {gap}, and behind it the marker {after.path} stands before {to}"
         raise UsageError(msg, f"give up the gap with --to {gap.end}")
     if to > state.ends.high:
@@ -91,7 +91,7 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
 
 
 def _check_readable(state: PartitionState) -> None:
-    broken = next((found for found in state.staged if found.marker is None), None)
+    broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None:
         msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.source} is held"
         raise UsageError(msg, f"stage its records again: {repair('rewind', state.source, broken.name.start)}")
@@ -151,8 +151,8 @@ def plan_rewind(
     if position > state.ends.high:
         msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
-    kept = tuple(found for found in state.staged if state.end_of(found) <= position)
-    aside = tuple(found for found in reversed(state.staged) if state.end_of(found) > position)
+    kept = tuple(staged for staged in state.staged if state.end_of(staged) <= position)
+    aside = tuple(staged for staged in reversed(state.staged) if state.end_of(staged) > position)
     rest = replace(state, staged=kept)
     at_zero = position == 0 and rest.chain.end is None and not is_gone
     of_task = states.point(position)
@@ -163,7 +163,7 @@ def plan_rewind(
     elif not at_zero and rest.chain.end != position:
         marker = author.begin_at(rest, position, of_task)
     if marker is not None and is_merged(state.source.topic):
-        ends = ", ".join(str(found.marker.span.end) for found in state.staged if found.marker is not None)
+        ends = ", ".join(str(staged.marker.span.end) for staged in state.staged if staged.marker is not None)
         msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     end = max(position, state.ends.low)
@@ -223,11 +223,11 @@ def _sound(state: PartitionState, to: Position) -> Position:
     loaded = state.in_all_tables
     if loaded is not None and to <= loaded:
         return to
-    edges = {found.marker.span.end for found in state.staged if found.marker is not None}
+    edges = {staged.marker.span.end for staged in state.staged if staged.marker is not None}
     begin = loaded if loaded is not None else _root(state)
     if to <= begin:
         return to
-    last = max([begin, state.table or begin, *(state.end_of(found) for found in state.staged)])
+    last = max([begin, state.table or begin, *(state.end_of(staged) for staged in state.staged)])
     if to > last:
         msg = f"{state.source} is staged up to {last} only, before {to}"
         raise UsageError(msg, f"to give positions up: {repair('skip', state.source, to)}")

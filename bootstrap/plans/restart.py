@@ -138,7 +138,7 @@ def _require_place(state: PartitionState, at: Position) -> None:
 
 def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None) -> tuple[str, ...]:
     """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
-    broken = next((found for found in state.staged if found.marker is None), None)
+    broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None and not give_up:
         msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.source} has"
         raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")

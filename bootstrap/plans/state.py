@@ -79,7 +79,7 @@ class PartitionState:
     @property
     def chain_topic_id(self) -> str | None:
         """The id of the topic that the chain is of; None where it is unknown."""
-        known = [found.marker.manifest.topic_id for found in self.staged if found.marker and found.marker.manifest]
+        known = [staged.marker.manifest.topic_id for staged in self.staged if staged.marker and staged.marker.manifest]
         named = [topic_id for topic_id in known if topic_id is not None]
         if named:
             return named[-1]
@@ -88,13 +88,13 @@ class PartitionState:
     @property
     def staged_for(self) -> tuple[str, ...]:
         """The app_ids of the streams that the chain was staged for, each once."""
-        manifests = (found.marker.manifest for found in self.staged if found.marker is not None)
+        manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
         return tuple(dict.fromkeys(manifest.app_id for manifest in manifests if manifest is not None))
 
     @property
     def staged_generation(self) -> int:
         """The generation of the chain in the stage; the table's may be a later one."""
-        manifests = (found.marker.manifest for found in self.staged if found.marker is not None)
+        manifests = (staged.marker.manifest for staged in self.staged if staged.marker is not None)
         begun = 0 if self.beginning is None else self.beginning.generation
         return max([begun, *(manifest.generation for manifest in manifests if manifest is not None)])
 
@@ -107,7 +107,7 @@ class PartitionState:
     @property
     def chain(self) -> Chain:
         """The readable markers, as a chain."""
-        return read_chain(found.marker for found in self.staged if found.marker is not None)
+        return read_chain(staged.marker for staged in self.staged if staged.marker is not None)
 
     def end_of(self, found: StagedMarker) -> Position:
         """Where a marker's span ends; an unreadable one is assumed to reach up to the next marker."""

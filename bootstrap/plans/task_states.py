@@ -61,11 +61,11 @@ class TaskStates:
 
     def at(self, position: Position) -> StateFiles | None:
         """The state there, if known."""
-        found = self.known.get(position)
-        if found is None and self.known:
+        files = self.known.get(position)
+        if files is None and self.known:
             lowest = min(self.known)
             return EMPTY_STATE if position < lowest and self.known[lowest] == EMPTY_STATE else None
-        return found
+        return files
 
     def sound(self, position: Position, is_sound: Callable[[Position], bool]) -> Position:
         """The highest sound position up to ``position`` with a known state; the position itself where there is none."""

@@ -35,8 +35,8 @@ class Samples:
     def add(self, app_id: str, letters: Iterable[tuple[str, str, bytes | None]]) -> None:
         """Add a stream's dead letters: class, position, and value."""
         for error_class, place, value in letters:
-            found = self._found.setdefault((app_id, error_class), deque(maxlen=self._most))
-            found.append(Sample(place, masked(value or b"")))
+            samples = self._found.setdefault((app_id, error_class), deque(maxlen=self._most))
+            samples.append(Sample(place, masked(value or b"")))
 
     def of(self, app_id: str, error_class: str) -> tuple[Sample, ...]:
         """The samples of a class, the newest first."""

@@ -51,10 +51,10 @@ class Known:
 
 def joined_offers(offers: Iterable[StructType]) -> StructType:
     """Several offers as one."""
-    found = NO_COLUMNS
+    struct_type = NO_COLUMNS
     for offer in offers:
-        found = joined_columns(found, offer)
-    return found
+        struct_type = joined_columns(struct_type, offer)
+    return struct_type
 
 
 def agree(

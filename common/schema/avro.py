@@ -158,11 +158,11 @@ def avro_columns(avro: AvroSchema) -> StructType:
     if type_name(top) != "record":
         msg = f"the Avro schema is of type {type_name(top)}, and a table's rows are records"
         raise SchemaError(msg, "send records, or declare the columns yourself")
-    found = _struct(avro, top, "", ())
-    if found is None:
+    struct_type = _struct(avro, top, "", ())
+    if struct_type is None:
         msg = "the Avro schema's record has no fields"
         raise SchemaError(msg, "add fields to it, or declare the columns yourself")
-    return found
+    return struct_type
 
 
 def _struct(avro: AvroSchema, record: Schema, path: str, inside: tuple[str, ...]) -> StructType | None:
@@ -172,9 +172,9 @@ def _struct(avro: AvroSchema, record: Schema, path: str, inside: tuple[str, ...]
         raise SchemaError(msg, _DECLARE)
     fields = []
     for field, schema in fields_of(record):
-        found = _type(avro, schema, f"{path}.{field}" if path else field, (*inside, name))
-        if found is not None:
-            fields.append(Field(field, found))
+        data_type = _type(avro, schema, f"{path}.{field}" if path else field, (*inside, name))
+        if data_type is not None:
+            fields.append(Field(field, data_type))
     return StructType(tuple(fields)) if fields else None
 
 
@@ -222,7 +222,7 @@ def _union(avro: AvroSchema, members: list[Schema], path: str, inside: tuple[str
         return _type(avro, only, path, inside)
     fields = []
     for name, schema in zip(member_names(avro, members), members, strict=True):
-        found = _type(avro, schema, f"{path}.{name}", inside)
-        if found is not None:
-            fields.append(Field(name, found))
+        data_type = _type(avro, schema, f"{path}.{name}", inside)
+        if data_type is not None:
+            fields.append(Field(name, data_type))
     return StructType(tuple(fields)) if fields else None

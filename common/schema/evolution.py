@@ -109,7 +109,7 @@ def _additions(known: StructType, wanted: StructType) -> Iterator[Addition]:
 def _within(known: DataType, wanted: DataType, path: tuple[str, ...]) -> Iterator[Addition]:
     match known, wanted:
         case StructType(), StructType():
-            yield from (replace(found, path=(*path, *found.path)) for found in _additions(known, wanted))
+            yield from (replace(addition, path=(*path, *addition.path)) for addition in _additions(known, wanted))
         case ArrayType(), ArrayType():
             yield from _within(known.element, wanted.element, (*path, ELEMENT))
         case MapType(), MapType():
@@ -155,9 +155,10 @@ def _extended_type(known: DataType, added: list[Addition]) -> DataType:
 def restricted(table: StructType, wanted: StructType) -> StructType:
     """The fields of ``wanted`` that the table has, with the table's types."""
     fields = [
-        Field(field.name, found)
+        Field(field.name, data_type)
         for field in wanted
-        if (there := table.field(field.name)) is not None and (found := _restricted(there.type, field.type)) is not None
+        if (there := table.field(field.name)) is not None
+        and (data_type := _restricted(there.type, field.type)) is not None
     ]
     return StructType(tuple(fields))
 

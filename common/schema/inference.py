@@ -212,9 +212,9 @@ class Inferred:
 
 def inferred(records: JsonShape) -> Inferred:
     """The columns of some records, from a shape that has seen objects."""
-    found = _Inference(records.kinds[JsonKind.OBJECT])
-    columns = found.struct(records, ())
-    return Inferred(columns, found.formats, tuple(found.notes), tuple(found.alternatives))
+    inference = _Inference(records.kinds[JsonKind.OBJECT])
+    columns = inference.struct(records, ())
+    return Inferred(columns, inference.formats, tuple(inference.notes), tuple(inference.alternatives))
 
 
 @dataclass(slots=True)

@@ -151,9 +151,9 @@ class _Mapping:
             if why_no_column(name, taken) is not None:
                 continue
             taken[name.casefold()] = name
-            found = self.type_of(self._any_of(nodes, (*path, name)), (*path, name))
-            if found is not None:
-                fields.append(Field(name, found))
+            data_type = self.type_of(self._any_of(nodes, (*path, name)), (*path, name))
+            if data_type is not None:
+                fields.append(Field(name, data_type))
         return StructType(tuple(fields))
 
     def _object(self, objects: Sequence[_Node], path: Path) -> DataType:

@@ -93,11 +93,11 @@ def _all(messages: Sequence[Descriptor]) -> list[Descriptor]:
 
 def protobuf_columns(message: Descriptor) -> StructType:
     """The columns of a table for messages of a type. Raises SchemaError, naming the field (rule 4)."""
-    found = _struct(message, "", ())
-    if found is None:
+    struct_type = _struct(message, "", ())
+    if struct_type is None:
         msg = f"the Protobuf message {message.full_name} has no fields"
         raise SchemaError(msg, "add fields to it, or declare the columns yourself")
-    return found
+    return struct_type
 
 
 def is_map(field: FieldDescriptor) -> bool:
@@ -112,9 +112,9 @@ def _struct(message: Descriptor, path: str, inside: tuple[str, ...]) -> StructTy
     fields = []
     for field in message.fields:
         place = f"{path}.{field.name}" if path else field.name
-        found = _field(field, place, (*inside, message.full_name))
-        if found is not None:
-            fields.append(Field(field.name, found))
+        data_type = _field(field, place, (*inside, message.full_name))
+        if data_type is not None:
+            fields.append(Field(field.name, data_type))
     return StructType(tuple(fields)) if fields else None
 
 

@@ -10,36 +10,36 @@ _DIGITS = {Primitive.BYTE: 10, Primitive.SHORT: 10, Primitive.INTEGER: 10, Primi
 
 def widened(table: DataType, staged: DataType) -> DataType | None:
     """The narrowest type that Delta widens a table's type to and that takes a staged one; None if there is none."""
-    found: DataType | None = None
+    data_type: DataType | None = None
     match table, staged:
         case _ if table == staged:
-            found = table
+            data_type = table
         case Primitive(), Primitive():
-            found = _widened_primitive(table, staged)
+            data_type = _widened_primitive(table, staged)
         case DecimalType(), DecimalType():
-            found = _decimal(max(table.precision - table.scale, staged.precision - staged.scale), table, staged)
+            data_type = _decimal(max(table.precision - table.scale, staged.precision - staged.scale), table, staged)
         case DecimalType(), Primitive() if staged in _DIGITS:
-            found = _decimal(max(table.precision - table.scale, _DIGITS[staged]), table)
+            data_type = _decimal(max(table.precision - table.scale, _DIGITS[staged]), table)
         case Primitive(), DecimalType() if table in _DIGITS:
-            found = _decimal(max(staged.precision - staged.scale, _DIGITS[table]), staged)
+            data_type = _decimal(max(staged.precision - staged.scale, _DIGITS[table]), staged)
         case _:
-            found = None
-    return found
+            data_type = None
+    return data_type
 
 
 def _widened_primitive(table: Primitive, staged: Primitive) -> Primitive | None:
     small = {Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER}
-    found: Primitive | None = None
+    primitive: Primitive | None = None
     if table in INTEGER_BITS and staged in INTEGER_BITS:
-        found = max(table, staged, key=INTEGER_BITS.__getitem__)
+        primitive = max(table, staged, key=INTEGER_BITS.__getitem__)
     elif table in small and staged in FRACTIONS:
-        found = Primitive.DOUBLE
+        primitive = Primitive.DOUBLE
     elif table in FRACTIONS and (staged in small or staged in FRACTIONS):
         is_float = table is Primitive.FLOAT and staged in {Primitive.FLOAT, Primitive.BYTE, Primitive.SHORT}
-        found = Primitive.FLOAT if is_float else Primitive.DOUBLE
+        primitive = Primitive.FLOAT if is_float else Primitive.DOUBLE
     elif (table, staged) == (Primitive.DATE, Primitive.TIMESTAMP_NTZ):
-        found = Primitive.TIMESTAMP_NTZ
-    return found
+        primitive = Primitive.TIMESTAMP_NTZ
+    return primitive
 
 
 def _decimal(whole_digits: int, *types: DecimalType) -> DecimalType | None:

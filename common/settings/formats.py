@@ -71,12 +71,12 @@ def forms_of(columns: StructType, formats: Mapping[str, str]) -> Forms:
     for path, name in formats.items():
         steps = path_steps(path)
         wanted = ValueFormat(name)
-        found = _type_at(columns, steps, path)
-        if found not in _TYPES[wanted]:
+        data_type = _type_at(columns, steps, path)
+        if data_type not in _TYPES[wanted]:
             types = " or ".join(type_to_ddl(each) for each in _TYPES[wanted])
-            fitting = [other.value for other in ValueFormat if found in _TYPES[other]]
+            fitting = [other.value for other in ValueFormat if data_type in _TYPES[other]]
             remedy = f"use one of {', '.join(fitting)}" if fitting else "take it out"
-            msg = f"{wanted} is a format of {types}, and {path!r} is {type_to_ddl(found)}; {remedy}"
+            msg = f"{wanted} is a format of {types}, and {path!r} is {type_to_ddl(data_type)}; {remedy}"
             raise ValueError(msg)
         forms = _with(forms, steps, wanted)
     return forms

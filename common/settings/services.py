@@ -57,12 +57,12 @@ def parse_window(value: object) -> Window | None:
     if match is None:
         raise ValueError(msg)
     try:
-        found = Window(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4])))
+        window = Window(time(int(match[1]), int(match[2])), time(int(match[3]), int(match[4])))
     except ValueError:
         raise ValueError(msg) from None
-    if found.start == found.end:
+    if window.start == window.end:
         raise ValueError(msg)
-    return found
+    return window
 
 
 def _window_text(window: Window | None) -> str | None:

@@ -68,8 +68,8 @@ class AppearedRoutes:
 
 def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
     """The newest version; without routes while there is none. Raises StoreError and MarkerError."""
-    found = newest(store, versions_folder(ROUTES, app_id), AppearedRoutes.from_bytes)
-    return AppearedRoutes(app_id) if found is None else found
+    appeared_routes = newest(store, versions_folder(ROUTES, app_id), AppearedRoutes.from_bytes)
+    return AppearedRoutes(app_id) if appeared_routes is None else appeared_routes
 
 
 def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:

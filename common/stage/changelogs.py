@@ -60,16 +60,16 @@ class TopicChanges:
 
 def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
     """Ascending offsets as runs. Raises ValueError for others."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for offset in offsets:
-        if found and found[-1].end > offset:
-            msg = f"offset {offset} comes after {found[-1].last_offset}"
+        if spans and spans[-1].end > offset:
+            msg = f"offset {offset} comes after {spans[-1].last_offset}"
             raise ValueError(msg)
-        if found and found[-1].end == offset:
-            found[-1] = Span(found[-1].start, Position(offset + 1))
+        if spans and spans[-1].end == offset:
+            spans[-1] = Span(spans[-1].start, Position(offset + 1))
         else:
-            found.append(Span(Position(offset), Position(offset + 1)))
-    return tuple(found)
+            spans.append(Span(Position(offset), Position(offset + 1)))
+    return tuple(spans)
 
 
 class StoredTopicChanges(Stored):

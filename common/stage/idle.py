@@ -122,7 +122,7 @@ def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tupl
     with reading(path, "delete it: a writer writes it again within a minute or so"):
         require_known_version(path, data, VERSION)
         stored = _StoredIdle.model_validate_json(data)
-    found = stored.partitions
+    stored_facts = stored.partitions
     streams = (
         StreamFact(
             stored_fact.app_id,
@@ -138,6 +138,6 @@ def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tupl
             fact.time_ms,
             fact.generation,
         )
-        for fact in found
+        for fact in stored_facts
     )
     return tuple(idle), tuple(streams)

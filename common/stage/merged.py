@@ -113,11 +113,11 @@ def with_chains(
     """Positions of Kafka partitions, with those of merged chains' topics combined for each of ``chains``."""
     merged = [chain for chain in chains if is_merged(chain.topic)]
     inside = {topic for chain in merged for topic in topics_of(chain.topic)}
-    found = {source: position for source, position in ends.items() if source.topic not in inside}
+    positions = {source: position for source, position in ends.items() if source.topic not in inside}
     for chain in merged:
         if all(partition in ends for partition in inputs_of(chain)):
-            found[chain] = merged_position(InputEnd(partition, ends[partition]) for partition in inputs_of(chain))
-    return found
+            positions[chain] = merged_position(InputEnd(partition, ends[partition]) for partition in inputs_of(chain))
+    return positions
 
 
 def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:
@@ -182,10 +182,10 @@ def start_from_stored(start: int, stored: Sequence[StoredInput] | None) -> Posit
     known = [one for one in stored or () if one.start is not None]
     if not known or len(known) < len(stored or ()):
         return Position(start)
-    found = merged_position(
+    position = merged_position(
         InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.start or 0)) for one in known
     )
-    if found != start:
-        msg = f"its inputs' starts come to {found}, and it starts at {start}"
+    if position != start:
+        msg = f"its inputs' starts come to {position}, and it starts at {start}"
         raise ValueError(msg)
-    return found
+    return position

@@ -46,8 +46,8 @@ class OutboxName:
         if parsed is None:
             return None
         source, match = parsed
-        found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"])
-        return found if found.path == path else None
+        name = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"])
+        return name if name.path == path else None
 
 
 def outbox_folder(source: TopicPartition) -> str:

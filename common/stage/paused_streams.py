@@ -63,13 +63,13 @@ class PausedStreams:
     def refresh(self) -> None:
         with self._lock:
             known = self._pauses or {}
-            listed = {found.path for found in self._store.list(f"{FOLDER}/{self._part}/")}
-            found: dict[str, Pause] = {}
+            listed = {item.path for item in self._store.list(f"{FOLDER}/{self._part}/")}
+            pauses: dict[str, Pause] = {}
             for app_id in self.app_ids:
                 if pause_path(self._part, app_id) in listed:
                     one = known.get(app_id) or pause_of(self._store, self._part, app_id)
-                    found |= {} if one is None else {app_id: one}
-            self._become(found)
+                    pauses |= {} if one is None else {app_id: one}
+            self._become(pauses)
 
     def run(self) -> None:
         """Like `refresh`, as a job: where the stage is away, it is logged."""

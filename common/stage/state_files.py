@@ -64,8 +64,8 @@ class StateFileName:
             return None
         source, match = parsed
         kind = StateKind(match["kind"])
-        found = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
-        return found if found.path == path else None
+        name = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
+        return name if name.path == path else None
 
 
 def state_folder(source: TopicPartition) -> str:

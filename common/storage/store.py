@@ -279,13 +279,13 @@ def store_time_ms(store: ObjectStore) -> int:
     path = f"{PROBES}/{uuid.uuid4().hex}"
     try:
         store.write(path, b"")
-        found = store.stat(path)
+        item = store.stat(path)
     finally:
         store.delete([path])
-    if found is None:
+    if item is None:
         msg = f"what was just written to {store.url} is not there"
         raise StoreError(msg, "check the store; nothing is removed by age while its clock is unknown")
-    return found.modified_ms
+    return item.modified_ms
 
 
 def prove_writable(store: ObjectStore) -> None:

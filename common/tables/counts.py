@@ -189,9 +189,9 @@ def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | N
 def counts_from_stored(stored: ByPartition | None) -> dict[TopicPartition, Counts]:
     """The inverse of `counts_to_stored`."""
     return {
-        TopicPartition(Topic(topic), Partition(int(partition))): found.counts()
+        TopicPartition(Topic(topic), Partition(int(partition))): stored_counts.counts()
         for topic, partitions in (stored or {}).items()
-        for partition, found in partitions.items()
+        for partition, stored_counts in partitions.items()
     }
 
 
@@ -206,7 +206,7 @@ def replaced_to_stored(replaced: Mapping[TopicPartition, Replaced]) -> ReplacedB
 def replaced_from_stored(stored: ReplacedByPartition | None) -> dict[TopicPartition, Replaced]:
     """The inverse of `replaced_to_stored`."""
     return {
-        TopicPartition(Topic(topic), Partition(int(partition))): found.replaced()
+        TopicPartition(Topic(topic), Partition(int(partition))): stored_replaced.replaced()
         for topic, partitions in (stored or {}).items()
-        for partition, found in partitions.items()
+        for partition, stored_replaced in partitions.items()
     }

@@ -51,9 +51,9 @@ def read_table_state(store: ObjectStore) -> TableState | None:
 
 
 def _read_once(store: ObjectStore) -> TableState | None:
-    found = list(store.list(LOG))
-    base, parts = newest_checkpoint(store, found)
-    commits = commits_after(store.url, found, base)
+    items = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, items)
+    commits = commits_after(store.url, items, base)
     if base is None and not commits:
         return None
     state = _Replay()

@@ -37,9 +37,9 @@ def spoken_of(store: ObjectStore) -> Iterator[set[str]]:
 
     Nothing when there is no table. Raises TableError and StoreError.
     """
-    found = sorted(store.list(LOG), key=lambda item: item.path)
-    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
-    for path in [*_checkpoints(store, found, set(commits)), *commits.values()]:
+    items = sorted(store.list(LOG), key=lambda item: item.path)
+    commits = {int(match[1]): match[0] for item in items if (match := COMMIT.fullmatch(item.path)) is not None}
+    for path in [*_checkpoints(store, items, set(commits)), *commits.values()]:
         yield from _names_in(store, path)
 
 

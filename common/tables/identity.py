@@ -131,8 +131,8 @@ def identity_of(
             plain = plain_of(metadata, ids, transactions) if plain is None else plain
         if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
-    found = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own)
-    return with_transactions(found, stream, ids, transactions)
+    table_identity = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own)
+    return with_transactions(table_identity, stream, ids, transactions)
 
 
 def with_transactions(

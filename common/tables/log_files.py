@@ -104,10 +104,10 @@ def remove_torn_checkpoints(store: ObjectStore) -> list[str]:
 
     Returns their paths. Raises TableError where the log does not say all without them (rule 3), and StoreError.
     """
-    found = list(store.list(LOG))
+    items = list(store.list(LOG))
     torn: dict[str, int] = {}
     base = None
-    for version, parts in complete_checkpoints(found):
+    for version, parts in complete_checkpoints(items):
         bad = [part.path for part in parts if is_torn(store, part)]
         if not bad:
             base = version
@@ -115,7 +115,7 @@ def remove_torn_checkpoints(store: ObjectStore) -> list[str]:
         torn |= dict.fromkeys(bad, version)
     if not torn:
         return []
-    commits_after(store.url, found, base)
+    commits_after(store.url, items, base)
     if _hinted(store) in torn.values():
         store.delete([_HINT])  # some readers open no table whose hint names a missing file
     store.delete(torn)

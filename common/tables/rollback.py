@@ -154,7 +154,8 @@ class _Line:
     def _note_replaced(self, commit: LoggedCommit) -> None:
         if self.cause is None and commit.metadata is not None:
             self.replaced += [
-                (commit.version, partition, found.span.end) for partition, found in commit.metadata.replaced.items()
+                (commit.version, partition, replaced.span.end)
+                for partition, replaced in commit.metadata.replaced.items()
             ]
 
     def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
@@ -222,13 +223,13 @@ def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | No
 
 def turning_points(history: Iterable[LoggedCommit], after: int) -> tuple[LoggedCommit, ...]:
     """The commits newer than ``after`` that rolled a table back, or replaced it; newest first."""
-    found: list[LoggedCommit] = []
+    commits: list[LoggedCommit] = []
     for commit in history:
         if commit.version <= after:
             break
         if commit.is_turning_point:
-            found.append(commit)
-    return tuple(found)
+            commits.append(commit)
+    return tuple(commits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,22 +357,22 @@ def without_txn(
     """
     chains = [(source, generations.get(source, 0)) for source in unplaced]
     expired = {chain: past.positions[chain] for chain in chains if chain in past.positions}
-    found: list[Rollback] = []
+    rollbacks: list[Rollback] = []
     if expired:
         # Others' commits continue in the meantime, and a resolution has to find the event that it is about.
         causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
         cause = max(causes, key=lambda commit: commit.version)
-        found.append(_without(RollbackKind.EXPIRED, cause, expired))
+        rollbacks.append(_without(RollbackKind.EXPIRED, cause, expired))
     lost = [(source, generations.get(source, 0)) for source in rootless]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:
-        found.append(_without(RollbackKind.RECREATED, past.first, never))
+        rollbacks.append(_without(RollbackKind.RECREATED, past.first, never))
     rooted = [chain for chain in chains if chain not in expired and chain not in lost]
     unproved = [chain for chain in rooted if past.may_have_loaded(chain, (first_ms or {}).get(chain[0]))]
     if unproved and past.oldest is not None:
         unknown = _without(RollbackKind.UNKNOWN, past.oldest, dict.fromkeys(unproved, Position(0)))
-        found.append(replace(unknown, is_unplaced=True))
-    return tuple(found)
+        rollbacks.append(replace(unknown, is_unplaced=True))
+    return tuple(rollbacks)
 
 
 def _named_at(chain: Generation, past: OwnPast) -> LoggedCommit:

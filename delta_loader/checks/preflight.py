@@ -75,9 +75,9 @@ class Preflight:
             return  # every further check would take as long to find the same
         yield from shared_tables(streams)
         by_id = {stream.app_id: stream for stream in streams}
-        found = self.side_by_side(lambda app_id: self._checked(by_id[app_id]), list(by_id))
+        checks = self.side_by_side(lambda app_id: self._checked(by_id[app_id]), list(by_id))
         for stream in streams:
-            yield from found[stream.app_id]
+            yield from checks[stream.app_id]
             yield self._kafka(stream)
             yield from self._pauses(stream)
         yield from shared_topic_checks(streams, {topic for stream in streams for topic in self._topics(stream)})
@@ -132,12 +132,14 @@ class Preflight:
         yield from table_checks(stream, state)
         if state is None:
             yield from self._template(stream)
-        sides = {url: found for url in stream.side_tables if (found := read_table_state(self.open_store(url)))}
-        for url, found in sides.items():
+        sides = {
+            url: table_state for url in stream.side_tables if (table_state := read_table_state(self.open_store(url)))
+        }
+        for url, table_state in sides.items():
             if url == stream.dead_letters:
-                yield from property_checks(app_id, url, found)
+                yield from property_checks(app_id, url, table_state)
             else:
-                yield from table_checks(stream, found, url)
+                yield from table_checks(stream, table_state, url)
         for url in (one for one in stream.row_tables[1:] if one not in sides):
             yield from self._template(stream.at(url))
         for url in stream.tables:
@@ -151,8 +153,8 @@ class Preflight:
         retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
         oldest_ms = self._oldest_ms(stream, state, histories.get(stream.table))
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)
-        for url, found in sides.items():
-            yield vacuum_check(app_id, url, found, oldest_ms, retention_ms)
+        for url, table_state in sides.items():
+            yield vacuum_check(app_id, url, table_state, oldest_ms, retention_ms)
 
     def _template(self, stream: Stream) -> Iterator[Check]:
         """The check of the template of a table to be created, which is the given ``stream``'s main table."""

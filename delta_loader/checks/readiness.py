@@ -62,7 +62,7 @@ class ReadinessCheck:
     @property
     def problems(self) -> tuple[str, ...]:
         """The streams that are not ready, and why. Empty when all are."""
-        return tuple(with_remedy(f"not ready to load: {found.message}", found.remedy) for found in self._unfit.values())
+        return tuple(with_remedy(f"not ready to load: {check.message}", check.remedy) for check in self._unfit.values())
 
     @property
     def unfit(self) -> tuple[Check, ...]:
@@ -88,12 +88,12 @@ class ReadinessCheck:
     def look_again(self) -> None:
         """Check the streams that were not ready again (rule 3)."""
         for app_id, checks in self._side_by_side(self._look_at, tuple(self._unfit)).items():
-            found = _first_error(checks)
-            if found is None:
+            check = _first_error(checks)
+            if check is None:
                 del self._unfit[app_id]
                 self._log.info("stream is ready to load", app_id=app_id)
             else:
-                self._unfit[app_id] = found
+                self._unfit[app_id] = check
         self._count()
 
     def _count(self) -> None:
@@ -104,11 +104,11 @@ class ReadinessCheck:
         """The error of an unavailable dependency; None when loading may start."""
         checks = tuple(self._look())
         self._report(checks)
-        for found in fatal(checks):
-            raise ConfigError(found.message, found.remedy)
-        for found in checks:
-            if found.away and found.app_id is None:
-                return StoreError(found.message, found.remedy)
+        for check in fatal(checks):
+            raise ConfigError(check.message, check.remedy)
+        for check in checks:
+            if check.away and check.app_id is None:
+                return StoreError(check.message, check.remedy)
         try:
             self._prove()
         except StoreRefusedError as error:
@@ -121,10 +121,10 @@ class ReadinessCheck:
 
     def _report(self, checks: tuple[Check, ...]) -> None:
         if checks != self._reported:
-            for found in checks:
-                if found.level is not Level.OK:
-                    log = self._log.error if found.level is Level.ERROR else self._log.warning
-                    log("preflight", check=found.name, problem=found.message, remedy=found.remedy)
+            for check in checks:
+                if check.level is not Level.OK:
+                    log = self._log.error if check.level is Level.ERROR else self._log.warning
+                    log("preflight", check=check.name, problem=check.message, remedy=check.remedy)
         self._reported = checks
         errors = {app_id: _first_error(found for found in checks if found.app_id == app_id) for app_id in self._app_ids}
         self._unfit = {app_id: found for app_id, found in errors.items() if found is not None}
@@ -132,4 +132,4 @@ class ReadinessCheck:
 
 
 def _first_error(checks: Iterable[Check]) -> Check | None:
-    return next((found for found in checks if found.level is Level.ERROR), None)
+    return next((check for check in checks if check.level is Level.ERROR), None)

@@ -40,8 +40,8 @@ def explain(
         stage = Stage(stage_store(settings), parallel)
         explainer = Explainer(stage, table_stores(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
-            found = explainer.version(_table(settings, table), version)
-            echo(json.dumps(version_to_json(found), indent=2) if as_json else version_to_text(found))
+            version_story = explainer.version(_table(settings, table), version)
+            echo(json.dumps(version_to_json(version_story), indent=2) if as_json else version_to_text(version_story))
         elif version is None and table is None and topic is not None and offset is not None:
             source = TopicPartition(Topic(topic), Partition(partition))
             story = explainer.offset(_stream(settings, topic), source, Offset(offset))

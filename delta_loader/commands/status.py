@@ -47,7 +47,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
                 ends,
                 ends.topic_ids,
                 firsts=ends.firsts,
-                left=[found for found in left if found.app_id == stream.app_id],
+                left=[check for check in left if check.app_id == stream.app_id],
             )
             for stream in settings.streams
         ]

@@ -88,7 +88,7 @@ class StoredDeadLetters:
 
     def groups(self, *, with_values: bool) -> list[Group]:
         """Counts by class, topic and reason pattern, the largest first."""
-        found: list[Group] = []
+        groups: list[Group] = []
         for stream, frame in self._frames():
             pattern = functions.regexp_replace(functions.col("error"), QUOTED, '"…"')
             pattern = functions.regexp_replace(pattern, NUMBER, "#")
@@ -107,7 +107,7 @@ class StoredDeadLetters:
             with _errors("count", stream.dead_letters):
                 for row in rows.collect():
                     example = row["example"]
-                    found.append(
+                    groups.append(
                         Group(
                             stream.app_id,
                             row["error_class"],
@@ -122,7 +122,7 @@ class StoredDeadLetters:
                         )
                     )
         return sorted(
-            found, key=lambda group: (-group.count, group.app_id, group.error_class, group.topic, group.reason)
+            groups, key=lambda group: (-group.count, group.app_id, group.error_class, group.topic, group.reason)
         )
 
     def count(self) -> int:

@@ -27,7 +27,7 @@ _AT_A_TIME = 64
 
 def read_history(store: ObjectStore, parallel: ParallelMap) -> Iterator[TableVersion]:
     """Every version that the log still has; nothing when there is no table. Raises TableError and StoreError."""
-    listed = {int(match[1]): match[0] for found in store.list(LOG) if (match := COMMIT.fullmatch(found.path))}
+    listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
     newest = max(listed, default=-1)
     unbroken = list(takewhile(listed.__contains__, range(newest, -1, -1)))[::-1]
     waiting = iter(unbroken)

@@ -140,7 +140,7 @@ class LoaderLease:
 
     def _look(self) -> None:
         """Find the highest epoch and read it. Raises StoreError."""
-        epochs = [epoch for found in self._store.list(FOLDER) if (epoch := epoch_of(found.path)) is not None]
+        epochs = [epoch for item in self._store.list(FOLDER) if (epoch := epoch_of(item.path)) is not None]
         if not epochs:
             return
         highest, before = max(epochs), self._state

@@ -104,9 +104,9 @@ class CatchUp:
         with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
             names = listing[missing.source].around(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
-        found = self.identity.younger(missing.source, [marker for name in names for marker in read.get(name, ())])
+        markers = self.identity.younger(missing.source, [marker for name in names for marker in read.get(name, ())])
         has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
-        return cuttable(next_run(start, found), [missing.url], kafka_columns=has_offsets)
+        return cuttable(next_run(start, markers), [missing.url], kafka_columns=has_offsets)
 
     def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""

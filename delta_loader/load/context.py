@@ -119,8 +119,8 @@ class LoadContext:
 
     def origin(self, source: TopicPartition) -> Position | None:
         """The recorded origin of a Kafka partition's chain."""
-        found = self._origins.get(source)
-        return None if found is None else found.position
+        chain_origin = self._origins.get(source)
+        return None if chain_origin is None else chain_origin.position
 
     def position(self, source: TopicPartition) -> Position | None:
         """The main table's position."""

@@ -45,10 +45,10 @@ class MergedLoads:
             self._turns[source] = turn = _last_turn(self._stage, source)
             if not turn.ended:
                 self._hold(source, under_repair(source, turn.number))
-            for found in list(self._stage.list(loading_folder(source))):
-                data, position = self._stage.read(found.path), position_of(source)
+            for item in list(self._stage.list(loading_folder(source))):
+                data, position = self._stage.read(item.path), position_of(source)
                 if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
-                    self._stage.delete([found.path])
+                    self._stage.delete([item.path])
 
     def begin(self, load: Load) -> bool:
         """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError."""
@@ -91,7 +91,7 @@ def repair_of(stage: ObjectStore, source: TopicPartition) -> Held | None:
 
 
 def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastRepair:
-    return last_repair(found.path for found in stage.list(repairs_folder(source)))
+    return last_repair(item.path for item in stage.list(repairs_folder(source)))
 
 
 def _is_merged(source: TopicPartition) -> bool:

@@ -85,18 +85,18 @@ class Refusals:
             has_one = all(write.shape.merge is None or write.shape.merge.row is None for write in commit.written)
             gone = [replace(one, rows=1) for one in known] if has_one else known
             commit, known = without_refused(commit, gone, counted=alone), []
-        found: list[RefusedRecord] = []
+        records: list[RefusedRecord] = []
         if checks_rows(commit.target.way) or any(write.casts for write in commit.written):
-            found = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
-        if len(found) > MOST_REFUSED:
+            records = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
+        if len(records) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)
-            for source in {chains[record.source] for record in found}:
-                self.hold(source, too_many(source, commit.metadata.spans[source].start, found, commit.target.url))
+            for source in {chains[record.source] for record in records}:
+                self.hold(source, too_many(source, commit.metadata.spans[source].start, records, commit.target.url))
             return None
-        fresh = sorted(record for record in found if record.place not in have)
+        fresh = sorted(record for record in records if record.place not in have)
         if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
             return None
-        seen = {record.place: record for record in (*known, *found)}
+        seen = {record.place: record for record in (*known, *records)}
         return without_refused(commit, seen.values(), counted=alone)
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
@@ -104,13 +104,13 @@ class Refusals:
         letters = self.tables.targets.get(self.stream.dead_letters)
         if letters is None:
             return []
-        found: list[RefusedRecord] = []
+        records: list[RefusedRecord] = []
         for source, span in commit.metadata.spans.items():
             if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
                 dead = self.refusing.screener.dead(letters.url, source, span.start)
                 ends = {input_end.source: input_end.position for input_end in ends_at(source, span.end)}
-                found += [record for record in dead if record.offset < ends.get(record.source, span.end)]
-        return list({record.place: record for record in found}.values())
+                records += [record for record in dead if record.offset < ends.get(record.source, span.end)]
+        return list({record.place: record for record in records}.values())
 
     def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
         """Commit the dead letters of these records."""

@@ -53,9 +53,9 @@ def settle_candidates(
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:
     """The candidates that the table covers in full (rules 2 and 3), from the lowest on, without the one that stays."""
-    by_start = sorted(candidates, key=lambda found: found.name)
-    covered = takewhile(lambda found: isinstance(found, Marker) and found.span.end <= position, by_start)
-    names = tuple(found.name for found in covered)
+    by_start = sorted(candidates, key=lambda marker: marker.name)
+    covered = takewhile(lambda marker: isinstance(marker, Marker) and marker.span.end <= position, by_start)
+    names = tuple(marker.name for marker in covered)
     return names[:-1] if names and is_merged(names[0].topic_partition.topic) else names
 
 
@@ -65,12 +65,12 @@ def highest_timestamp_ms(markers: Iterable[Found], position: Position | None) ->
         return None
     return max(
         (
-            found.manifest.highest_timestamp_ms
-            for found in markers
-            if isinstance(found, Marker)
-            and found.span.end <= position
-            and found.manifest is not None
-            and found.manifest.highest_timestamp_ms is not None
+            marker.manifest.highest_timestamp_ms
+            for marker in markers
+            if isinstance(marker, Marker)
+            and marker.span.end <= position
+            and marker.manifest is not None
+            and marker.manifest.highest_timestamp_ms is not None
         ),
         default=None,
     )

@@ -53,10 +53,10 @@ class VacuumGuard:
 
     def is_there(self, store: ObjectStore, url: str, path: str) -> bool:
         """Whether a staged file exists; its age is remembered."""
-        found = store.stat(path)
-        if found is not None:
-            self._modified_ms[url, path] = found.modified_ms
-        return found is not None
+        item = store.stat(path)
+        if item is not None:
+            self._modified_ms[url, path] = item.modified_ms
+        return item is not None
 
     def renewed(self, commit: TableCommit) -> TableCommit:
         """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""

@@ -39,9 +39,9 @@ Key = tuple[str, str]
 
 def live_files(store: ObjectStore, parallel: ParallelMap, *, with_statistics: bool = False) -> Iterator[LiveFile]:
     """The table's files, each once; nothing where there is no table. Raises TableError and StoreError."""
-    found = list(store.list(LOG))
-    base, parts = newest_checkpoint(store, found)
-    commits = commits_after(store.url, found, base)[::-1]
+    items = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, items)
+    commits = commits_after(store.url, items, base)[::-1]
     seen: set[Key] = set()
     for start in range(0, len(commits), _AT_A_TIME):
         for data in parallel(lambda path: _content(store, path), commits[start : start + _AT_A_TIME]):

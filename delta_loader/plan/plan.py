@@ -202,24 +202,24 @@ def next_run(position: Position | None, chain: Iterable[Found], origin: Position
 
 def _foreign(ordered: Iterable[Found], position: Position) -> ForeignMarker | None:
     """A marker below the position that does not belong to the table (rule 7)."""
-    below = (found for found in ordered if isinstance(found, ForeignMarker) and _start(found) < position)
+    below = (marker for marker in ordered if isinstance(marker, ForeignMarker) and _start(marker) < position)
     return next(below, None)
 
 
 def _run_from(position: Position, ordered: Iterable[Found]) -> NextRun:
     run: list[Marker] = []
     straddling: Marker | None = None
-    for found in ordered:
-        if _start(found) > position:
-            return _end_of_run(run) or _straddle(position, straddling) or Gap(position, _start(found))
-        if not isinstance(found, Marker):
-            if found.name.start == position:
-                return _end_of_run(run) or found
-        elif found.span.start == position:
-            run.append(found)
-            position, straddling = found.span.end, None
-        elif found.span.end > position:
-            straddling = found
+    for marker in ordered:
+        if _start(marker) > position:
+            return _end_of_run(run) or _straddle(position, straddling) or Gap(position, _start(marker))
+        if not isinstance(marker, Marker):
+            if marker.name.start == position:
+                return _end_of_run(run) or marker
+        elif marker.span.start == position:
+            run.append(marker)
+            position, straddling = marker.span.end, None
+        elif marker.span.end > position:
+            straddling = marker
     return _end_of_run(run) or _straddle(position, straddling) or UpToDate()
 
 

@@ -30,9 +30,9 @@ def clustering_columns(store: ObjectStore) -> tuple[str, ...]:
 
 
 def _newest_first(store: ObjectStore) -> Iterator[Mapping[str, object]]:
-    found = list(store.list(LOG))
-    base, parts = newest_checkpoint(store, found)
-    commits = {int(match[1]): match[0] for item in found if (match := COMMIT.fullmatch(item.path)) is not None}
+    items = list(store.list(LOG))
+    base, parts = newest_checkpoint(store, items)
+    commits = {int(match[1]): match[0] for item in items if (match := COMMIT.fullmatch(item.path)) is not None}
     for version in sorted(commits, reverse=True):
         if base is None or version > base:
             yield from _of_json(store, commits[version])

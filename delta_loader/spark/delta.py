@@ -256,8 +256,10 @@ class SparkDeltaTables:
         if commit.is_answer:
             # Another loader may have carried it out, and have loaded up to the very positions that this commit expects.
             return Conflicted(f"version {read_version} came after what the answer is about")
-        found = turning_points(self.history(commit.target.url, read_version), looked_at)
-        return Conflicted(f"version {found[-1].version} of the table is a {found[-1].operation}") if found else None
+        commits = turning_points(self.history(commit.target.url, read_version), looked_at)
+        return (
+            Conflicted(f"version {commits[-1].version} of the table is a {commits[-1].operation}") if commits else None
+        )
 
     def _resolve(
         self, commit: TableCommit, read_version: int, written: LoadedTotals, error: Exception

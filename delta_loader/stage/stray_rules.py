@@ -119,19 +119,19 @@ def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:
     branch: list[Marker] = []
     name = low.names[0]
     while name in low.modified_ms and len(branch) < _LONGEST_BRANCH:
-        found = low.known.get(name)
-        if found is None:
+        marker = low.known.get(name)
+        if marker is None:
             return UnreadMarkers((name,))
-        if not isinstance(found, Marker):
+        if not isinstance(marker, Marker):
             return NoStray()
-        if branch and found.previous != branch[-1].name.start:
+        if branch and marker.previous != branch[-1].name.start:
             return tuple(branch)
         if branch and _is_a_writers(branch[-1]) and _is_late(low, branch[-1], {name}):
             return tuple(branch)
         if name == low.names[-1]:
             return NoStray()
-        branch.append(found)
-        name = MarkerName(name.topic_partition, found.span.end)
+        branch.append(marker)
+        name = MarkerName(name.topic_partition, marker.span.end)
     return tuple(branch) if len(branch) < _LONGEST_BRANCH else NoStray()
 
 

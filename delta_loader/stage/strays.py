@@ -92,11 +92,13 @@ class StrayKeeper:
         self, listing: Listing, low_ends: Mapping[TopicPartition, LowEnd], known: dict[MarkerName, Found]
     ) -> dict[TopicPartition, StrayBranch]:
         """The recognized branches; markers needed for it are read into ``known``, for all partitions together."""
-        found: dict[TopicPartition, StrayBranch] = {}
+        stray_branches: dict[TopicPartition, StrayBranch] = {}
         looking = dict(low_ends)
         while looking:
             outcomes = {source: lowest_branch(low) for source, low in looking.items()}
-            found |= {source: outcome for source, outcome in outcomes.items() if isinstance(outcome, StrayBranch)}
+            stray_branches |= {
+                source: outcome for source, outcome in outcomes.items() if isinstance(outcome, StrayBranch)
+            }
             unread = {
                 source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, UnreadMarkers)
             }
@@ -104,16 +106,16 @@ class StrayKeeper:
             known |= read
             # A marker that disappeared since it was listed ends its partition's check.
             looking = {source: low_ends[source] for source, names in unread.items() if read.keys() >= {*names}}
-        return found
+        return stray_branches
 
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:
         read = self._stage.read(listing, names, self._tables)
         # Of two objects for one position, the one with content counts, as in a plan.
-        counting = {name: min(found, key=_by_hand) for name, found in read.items()}
+        counting = {name: min(markers, key=_by_hand) for name, markers in read.items()}
         return {
             name: judged
-            for name, found in counting.items()
-            for judged in self._identity.judged(name.topic_partition, [found])
+            for name, marker in counting.items()
+            for judged in self._identity.judged(name.topic_partition, [marker])
         }
 
 

@@ -98,9 +98,11 @@ def stream_status(
         ends = kafka_ends(stream) or {}
         ids = topic_ids({source.topic for source in ends}) if ends else {}
         kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
-        found = _stream_status(stream, stage, open_store, kafka)
+        status = _stream_status(stream, stage, open_store, kafka)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
-        return replace(found, unfit=(*found.unfit, *left), pauses=tuple(pause for pause in pauses if pause is not None))
+        return replace(
+            status, unfit=(*status.unfit, *left), pauses=tuple(pause for pause in pauses if pause is not None)
+        )
     except KafkaDeltaExpressError as error:
         code, note = error.exit_code, _last_failure(stage, stream)
         return StreamStatus(
@@ -213,10 +215,10 @@ def _unfit(stream: Stream, state: TableState | None, open_store: OpenStore) -> I
     others = dict.fromkeys(url for url, _ in stream.sections.values())
     tables = [(stream.table, state), *((url, read_table_state(open_store(url))) for url in others)]
     return (
-        found
+        check
         for url, table_state in tables
-        for found in table_checks(stream, table_state, url)
-        if found.level is Level.ERROR
+        for check in table_checks(stream, table_state, url)
+        if check.level is Level.ERROR
     )
 
 

@@ -60,7 +60,7 @@ class KafkaLook:
         """The ends. Raises KafkaException."""
         now_s = self._clock.monotonic_s()
         try:
-            found = self._ends(sources)
+            positions = self._ends(sources)
         except KafkaException:
             self.answers = False
             raise
@@ -69,7 +69,7 @@ class KafkaLook:
             self._asked_s, self._asked = now_s, frozenset(sources)
             with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
                 self._look(sources, now_s)
-        return found
+        return positions
 
     def _look(self, sources: Collection[TopicPartition], now_s: float) -> None:
         self.partitions = self._partitions()

@@ -178,7 +178,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "way": None if stream.way is None else _way_json(stream.way),
         "failure": stream.failure,
         "last_failure": None if stream.last_failure is None else _failure_json(stream.last_failure),
-        "unfit": [{"problem": found.message, "remedy": found.remedy} for found in stream.unfit],
+        "unfit": [{"problem": check.message, "remedy": check.remedy} for check in stream.unfit],
         "owed": [
             {
                 "table": missing.url,
@@ -267,8 +267,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
     if stream.failure is not None:
         return [*lines, f"  unknown: {stream.failure}", *_failure_lines(stream.last_failure)]
     lines += [*_table_lines(stream), *_failure_lines(stream.last_failure)]
-    for found in stream.unfit:
-        lines += [f"  not ready to load: {found.message}", f"  → {found.remedy}"]
+    for check in stream.unfit:
+        lines += [f"  not ready to load: {check.message}", f"  → {check.remedy}"]
     for missing in stream.deferred:
         lines.append(
             f"  {missing.url} was left out of {missing.span} of {missing.source}, and gets it before anything later"

@@ -100,14 +100,14 @@ def split_files_at(
         casts = _casts(table, schema) if schema else ()
         is_read = by_spark or bool(casts)
         added += [file for file in whole if not (file.is_mixed or is_read)]
-        found = [
+        spark_writes = [
             *_writes(marker, table, [file for file in whole if file.is_mixed or is_read], None),
             *_writes(marker, table, cut, start),
         ]
         if table.merge is not None and schema:
             read = merged_schema(schema, table.schema, owned)
-            found = [replace(write, shape=replace(write.shape, schema=read)) for write in found]
-        written += [replace(write, casts=casts) for write in found]
+            spark_writes = [replace(write, shape=replace(write.shape, schema=read)) for write in spark_writes]
+        written += [replace(write, casts=casts) for write in spark_writes]
     return FileSplit(tuple(added), tuple(written))
 
 

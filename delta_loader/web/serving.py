@@ -98,10 +98,10 @@ class LoaderServing:
 
     def _held(self, loader: Loader) -> Iterator[str]:
         """Held partitions and writers' problems: no reason to report the loader as unhealthy, or to restart it."""
-        found = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
+        problems = [one for entry in loader.service.book.entries.values() for one in held_problems(entry.held)]
         if self.view is not None:
-            found += [one for writers in self.view.of_writers().values() for one in writers.problems()]
-        for problem in found:
+            problems += [one for writers in self.view.of_writers().values() for one in writers.problems()]
+        for problem in problems:
             also = f", and {problem.also} more like it" if problem.also else ""
             yield with_remedy(f"{problem.title}{also}: {problem.problem}", problem.remedy)
 

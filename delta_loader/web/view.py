@@ -119,7 +119,7 @@ class LoaderView:
             return self._starting()
         book, now_s = loader.service.book, self._clock.monotonic_s()
         writers = self.of_writers()
-        of_writers = (problem for found in writers.values() for problem in found.problems())
+        of_writers = (problem for writer in writers.values() for problem in writer.problems())
         problems = _sorted([*_problems(loader, book), *of_writers, *_dropped(self._streams, book)])
         levels = {app_id: ProblemLevel.WARNING for app_id, found in writers.items() if found.waits}
         levels |= dict.fromkeys(loader.paused.pauses, ProblemLevel.WARNING)
@@ -272,9 +272,9 @@ def _problems(loader: Loader, book: LoadStats) -> Sequence[Problem]:
                 Problem(ProblemLevel.WARNING, f"{entry.app_id} has tables that were left out", text, remedy)
             )
     problems += [
-        Problem(ProblemLevel.ERROR, f"{found.app_id} is not ready to load", found.message, found.remedy)
-        for found in loader.fitness.unfit
-        if found.level is CheckLevel.ERROR
+        Problem(ProblemLevel.ERROR, f"{check.app_id} is not ready to load", check.message, check.remedy)
+        for check in loader.fitness.unfit
+        if check.level is CheckLevel.ERROR
     ]
     problems += [Problem(ProblemLevel.ERROR, "A load hangs", text, STUCK_REMEDY) for text in loader.service.stuck]
     problems += [

@@ -186,13 +186,13 @@ class KafkaPieces:
         what = f"read offset {offset} of {place}"
         try:
             self._go_to(place, offset)
-            found = self._awaited(place, offset)
+            piece = self._awaited(place, offset)
         except KafkaException as error:
             raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], place.topic, "READ")) from error
-        if found is None:
+        if piece is None:
             raise broker_error(what, self._servers, None, self._heard, user_of=place.topic)
         self._next = (place, Position(offset + 1))
-        return found
+        return piece
 
     def _go_to(self, place: TopicPartition, offset: Position) -> None:
         if self._next is not None and self._next[0] == place and 0 <= offset - self._next[1] <= _SKIPPED:

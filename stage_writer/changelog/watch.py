@@ -103,13 +103,13 @@ class _Look:
 
     def run(self) -> Found:
         """Leaves out topics for which Kafka does not answer."""
-        found: Found = {}
+        config_errors: Found = {}
         for topic in self.topics:
             try:
                 self.look_at.require_fit(topic)
-                found[topic] = None
+                config_errors[topic] = None
             except ConfigError as error:
-                found[topic] = error
+                config_errors[topic] = error
             except BrokerError:
                 continue
-        return found
+        return config_errors

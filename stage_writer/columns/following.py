@@ -170,8 +170,8 @@ class StreamColumns:
         self._followed = {columns.finder.stream.app_id: columns for columns in followed}
 
     def look(self) -> Mapping[str, Converter]:
-        found = {app_id: columns.look() for app_id, columns in self._followed.items()}
-        return {app_id: converter for app_id, converter in found.items() if converter is not None}
+        converters = {app_id: columns.look() for app_id, columns in self._followed.items()}
+        return {app_id: converter for app_id, converter in converters.items() if converter is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +208,8 @@ class CoveredSchemas:
 
     def waits(self, ids: Collection[SchemaKey]) -> ColumnsWait | None:
         new = frozenset(ids) - self._ids
-        found = self._columns.found
-        if new and found is not None and found.columns == self._used:  # a schema may add no field
+        stream = self._columns.found
+        if new and stream is not None and stream.columns == self._used:  # a schema may add no field
             self._ids |= self._columns.covered
             new -= self._ids
         if not new:

@@ -84,9 +84,9 @@ class RegistryFinder:
             if proposed is None:
                 msg = f"the registry has no {self.stream.format} schema yet for the records of {self.stream.app_id}"
                 raise RegistryError(msg, f"register one, or write the columns of {self.stream.app_id}")
-            found = FoundColumns(self._with(proposed), frozenset(proposed.schema_ids))
+            columns = FoundColumns(self._with(proposed), frozenset(proposed.schema_ids))
             if proposed is agreed or agree_on(self.stage, proposed):
-                return found
+                return columns
 
     def _next(self, agreed: AgreedColumns | None, ids: frozenset[SchemaKey]) -> AgreedColumns | None:
         """The columns with those of more schemas; what is agreed on where these add no schema. Raises RegistryError."""

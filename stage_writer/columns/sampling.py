@@ -34,7 +34,7 @@ def sample_records(settings: Settings, stream: Stream) -> JsonShape:
 
     Raises BrokerError and ConfigError.
     """
-    found, opened = JsonShape(), opener_of(stream)
+    json_shape, opened = JsonShape(), opener_of(stream)
     reader = KafkaReader(consumer_properties(settings), _AT_A_TIME)
     try:
         for topic in reader.topics() if stream.pattern is not None else stream.topics:
@@ -42,10 +42,10 @@ def sample_records(settings: Settings, stream: Stream) -> JsonShape:
                 for value in _values(reader, reader.partitions(topic)):
                     record = None if value is None else opened(value)
                     if record is not None:
-                        _add(found, record)
+                        _add(json_shape, record)
     finally:
         reader.close()
-    return found
+    return json_shape
 
 
 def _values(reader: KafkaReader, sources: Sequence[TopicPartition]) -> Iterator[bytes | None]:

@@ -69,11 +69,11 @@ class ColumnsOfStreams:
         """The settings with the streams that were found; the others are as they were."""
         if not self._finders:
             return self._settings
-        found = (
+        streams = (
             (find(self._finders[stream.app_id]) or stream) if stream.app_id in self._finders else stream
             for stream in self._settings.streams
         )
-        return self._settings.model_copy(update={"streams": tuple(found)})
+        return self._settings.model_copy(update={"streams": tuple(streams)})
 
     def lines(self, found: Settings) -> Iterator[str]:
         """What `check` shows of the columns in ``found``, as `previewed` returned it."""

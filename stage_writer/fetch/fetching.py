@@ -91,7 +91,7 @@ class Fetcher:
 
     def forget(self, partitions: Iterable[KafkaPartition]) -> None:
         """These were revoked or assigned; called while the group is served (rule 2)."""
-        gone = {(found.topic, found.partition) for found in partitions}
+        gone = {(partition.topic, partition.partition) for partition in partitions}
         self.moved |= gone
         self._taken = [message for message in self._taken if (message.topic(), message.partition()) not in gone]
 

@@ -435,7 +435,7 @@ class KafkaSource:
         self._admission.let_in()
         self._taker.assigned(partitions)
         listener = cast("GroupListener", self._listener)
-        sources = [_source(found.topic, found.partition) for found in partitions]
+        sources = [_source(partition.topic, partition.partition) for partition in partitions]
         positions = listener.assigned(sources)
         # librdkafka remembers that a partition was paused when it was revoked.
         self.resume(sources)
@@ -463,17 +463,17 @@ class KafkaSource:
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
-        listener.revoked([_source(found.topic, found.partition) for found in partitions])
+        listener.revoked([_source(partition.topic, partition.partition) for partition in partitions])
         self._unassign(consumer, partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
-        listener.lost([_source(found.topic, found.partition) for found in partitions])
+        listener.lost([_source(partition.topic, partition.partition) for partition in partitions])
         self._unassign(consumer, partitions)
 
     def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._taker.unassigned(partitions)
-        self._checks.forget([_source(found.topic, found.partition) for found in partitions])
+        self._checks.forget([_source(partition.topic, partition.partition) for partition in partitions])
         if self._is_cooperative:
             consumer.incremental_unassign(list(partitions))
         else:

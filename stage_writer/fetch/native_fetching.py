@@ -77,12 +77,12 @@ class NativeFetcher:
                 return self._portion(strays)
 
     def assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        places = [(found.topic, found.partition) for found in partitions]
+        places = [(partition.topic, partition.partition) for partition in partitions]
         self._moved_now |= set(places)
         self._taking.take_over(places)
 
     def unassigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        places = [(found.topic, found.partition) for found in partitions]
+        places = [(partition.topic, partition.partition) for partition in partitions]
         self._moved_now |= set(places)
         self._taking.let_go(places)
 
@@ -98,11 +98,15 @@ class NativeFetcher:
         taken = self._taking.give()
         other, after = (portion_of(some, with_headers=self._with_headers) for some in (strays, fresh))
         problems = [
-            ClientEvent(found.topic, found.partition, found.offset, KafkaError(found.code, found.text or None))
-            for found in taken.errors
+            ClientEvent(error.topic, error.partition, error.offset, KafkaError(error.code, error.text or None))
+            for error in taken.errors
         ]
         batches = (*other.batches, *batches_of_taken(taken))
         kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
-        current = [found for found in (*other.problems, *problems) if (found.topic, found.partition) not in stale]
+        current = [
+            client_event
+            for client_event in (*other.problems, *problems)
+            if (client_event.topic, client_event.partition) not in stale
+        ]
         count = other.count + after.count + len(taken.offsets) + len(problems)
         return Fetched((*kept, *after.batches), (*current, *after.problems), count)

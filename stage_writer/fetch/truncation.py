@@ -118,8 +118,8 @@ class TruncationChecks:
             return batch
         index = int(np.searchsorted(batch.offsets, check.last.offset))
         if index < len(batch) and batch.offsets[index] == check.last.offset:
-            found = batch.record_at(index)
-            if found is not None and not _is_same(found, check.last):
+            last_record = batch.record_at(index)
+            if last_record is not None and not _is_same(last_record, check.last):
                 return Doubt.OTHER if check.asked else Doubt.ASK
         elif index == len(batch):
             return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come

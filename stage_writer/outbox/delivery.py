@@ -85,9 +85,9 @@ class Delivery:
         turn = self._turn or self.begin(self.place, self.at)
         self._turn = turn
         known = {
-            partition: found.position
-            for partition, found in turn.delivered.items()
-            if found.generation == outgoing.generation
+            partition: delivered.position
+            for partition, delivered in turn.delivered.items()
+            if delivered.generation == outgoing.generation
         }
         if all(end.position <= known.get(end.source, -1) for end in outgoing.ends):
             return 0

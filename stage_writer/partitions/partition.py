@@ -174,5 +174,5 @@ class HeldPartition:
 
     def takes_rows_now(self, stage: WriterStage) -> bool:
         """Whether the table that could not accept its rows was replaced or fixed."""
-        found = self.incompatible
-        return found is not None and stage.incompatible(found.start, found.tables) is None
+        incompatible = self.incompatible
+        return incompatible is not None and stage.incompatible(incompatible.start, incompatible.tables) is None

@@ -74,12 +74,12 @@ class Letters:
 
     def requests(self, topic: str) -> list[Range]:
         """The offsets of each request for a topic (rules 2 and 3). Raises UsageError (rule 4)."""
-        found = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
-        if len(found) > MOST_REQUESTS:
-            msg = f"the dead letters of {topic!r} come to {len(found):,} requests, and each costs commits"
+        ranges = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
+        if len(ranges) > MOST_REQUESTS:
+            msg = f"the dead letters of {topic!r} come to {len(ranges):,} requests, and each costs commits"
             by_range = f"`stage-writer replay {CONFIG} --topic {topic}` with --from and --to, or --since and --until"
             raise UsageError(msg, f"choose some of them, or use {by_range}, which replaces a range at once")
-        return found
+        return ranges
 
     def without_unfit(self, counted: Iterable[Replayed]) -> Letters:
         """Only the letters that can be converted now, by a dry run."""

@@ -53,9 +53,9 @@ class Expectations:
         self._together = Evaluator(seen, {_setting(name): rule for name, rule in self._rules.items()})
         self._alone: dict[str, Evaluator] = {}
         """Those that were needed: one rule each."""
-        for name, found in zip(self._rules, self._together.types, strict=True):
-            if found is not Primitive.BOOLEAN:
-                problem = f"its type is {type_to_ddl(found)}, and a rule is true or false"
+        for name, data_type in zip(self._rules, self._together.types, strict=True):
+            if data_type is not Primitive.BOOLEAN:
+                problem = f"its type is {type_to_ddl(data_type)}, and a rule is true or false"
                 remedy = "compare it with something, as in: amount > 0"
                 raise refused(_setting(name), self._rules[name], problem, remedy)
         self.needs_headers = self._together.needs_headers

@@ -88,10 +88,10 @@ class Router:
         self.columns = columns
         self._evaluator = _evaluator(columns, stream, route)
         self.needs_headers = self._evaluator.needs_headers
-        (found,) = self._evaluator.types
-        self._is_several = isinstance(found, ArrayType)
-        if (found.element if isinstance(found, ArrayType) else found) is not Primitive.STRING:
-            problem = f"its type is {type_to_ddl(found)}, and routes are text"
+        (data_type,) = self._evaluator.types
+        self._is_several = isinstance(data_type, ArrayType)
+        if (data_type.element if isinstance(data_type, ArrayType) else data_type) is not Primitive.STRING:
+            problem = f"its type is {type_to_ddl(data_type)}, and routes are text"
             raise refused(SETTING, route, problem, f"cast it: CAST({route.strip()} AS VARCHAR)")
         self.stream = stream
         """With the routes that have appeared."""
@@ -171,8 +171,8 @@ class Router:
         gone = np.zeros(count, np.bool_)
         gone[rows.index[several | lost]] = True
         kept = ~gone[together // self._tables]
-        found = Destinations.of((together % self._tables)[kept], np.where(gone, 0, tables))
-        return rows.with_destinations(found).without(several | lost, rejects)
+        destinations = Destinations.of((together % self._tables)[kept], np.where(gone, 0, tables))
+        return rows.with_destinations(destinations).without(several | lost, rejects)
 
     def _rejects(self, routes: pa.ChunkedArray, lost: Index, index: Index) -> Iterator[Reject]:
         for row, found in zip(lost.tolist(), routes.take(pa.array(lost)).to_pylist(), strict=True):
@@ -194,18 +194,18 @@ def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
         return Evaluator(columns, {SETTING: route})
     seen = columns_of_every_event(columns, stream)
     try:
-        found = Evaluator(seen, {SETTING: route})
+        evaluator = Evaluator(seen, {SETTING: route})
     except ExpressionError:
         Evaluator(columns, {SETTING: route})  # invalid for any stream
         known = ", ".join(seen.names)
         problem = f"it uses more than the key ({known}) and kafka, so the events of one row might go to several tables"
         remedy = "route by kafka.topic or by a key column, or give each table a stream of its own with `where`"
         raise refused(SETTING, route, problem, remedy) from None
-    differing = sorted(found.kafka_parts - _KAFKA_OF_A_KEY)
+    differing = sorted(evaluator.kafka_parts - _KAFKA_OF_A_KEY)
     if differing:
         problem = f"kafka.{differing[0]} differs among the events of one row, which might go to several tables"
         raise refused(SETTING, route, problem, "use kafka.topic, kafka.partition, kafka.key or a key column")
-    return found
+    return evaluator
 
 
 def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:

@@ -36,9 +36,9 @@ class Condition:
         self._evaluator = Evaluator(columns, {SETTING: where})
         self.needs_headers = self._evaluator.needs_headers
         self.needs_kafka = self._evaluator.needs_kafka
-        (found,) = self._evaluator.types
-        if found is not Primitive.BOOLEAN:
-            problem = f"its type is {type_to_ddl(found)}, and a condition is true or false"
+        (data_type,) = self._evaluator.types
+        if data_type is not Primitive.BOOLEAN:
+            problem = f"its type is {type_to_ddl(data_type)}, and a condition is true or false"
             raise refused(SETTING, where, problem, "compare it with something, as in: status >= 400")
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:

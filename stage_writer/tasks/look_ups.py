@@ -110,8 +110,8 @@ class LookUps:
 
     def tasks(self, app_id: str) -> list[OpenTask]:
         """A stream's current tasks, by topic and partition."""
-        found = list(self._tasks.get(app_id, {}).values())
-        return sorted(found, key=lambda task: (task.source.topic, task.source.partition))
+        open_tasks = list(self._tasks.get(app_id, {}).values())
+        return sorted(open_tasks, key=lambda task: (task.source.topic, task.source.partition))
 
 
 def _found(store: Any, kind: StoreKind, asked: StoreQuery) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says

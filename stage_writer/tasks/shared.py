@@ -107,9 +107,9 @@ class StreamTasks(ABC):
             everything = np.arange(len(messages))
             given = input_of(messages, topic, rows, everything, tombstones[:0])
             return replace(given, is_null=np.isin(everything, tombstones)), [], tombstones
-        found = decoder.decode(messages.values)
-        given = input_of(messages, topic, found.rows, found.row_index, found.tombstones)
-        return given, list(found.rejects), found.tombstones
+        decoded = decoder.decode(messages.values)
+        given = input_of(messages, topic, decoded.rows, decoded.row_index, decoded.tombstones)
+        return given, list(decoded.rejects), decoded.tombstones
 
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
         """The same for several partitions of one topic, decoded in one call."""
@@ -118,19 +118,19 @@ class StreamTasks(ABC):
         if decoder is None or len(parts) == 1:
             return [self.decoded(Messages.of([part])) for part in parts]
         messages = Messages.of(parts)
-        found = decoder.decode(messages.values)
-        rejected = np.array([reject.index for reject in found.rejects], np.int64)
+        decoded = decoder.decode(messages.values)
+        rejected = np.array([reject.index for reject in decoded.rejects], np.int64)
         made = []
         for part, first, (start, end), (low, high), tombstones in zip(
             parts,
             messages.starts.tolist(),
-            pairwise(messages.bounds(found.row_index).tolist()),
+            pairwise(messages.bounds(decoded.row_index).tolist()),
             pairwise(messages.bounds(rejected).tolist()),
-            messages.parted(found.tombstones),
+            messages.parted(decoded.tombstones),
             strict=False,  # the last of the starts is the end
         ):
-            rows, row_index = found.rows.slice(start, end - start), found.row_index[start:end] - first
-            rejects = [replace(reject, index=reject.index - first) for reject in found.rejects[low:high]]
+            rows, row_index = decoded.rows.slice(start, end - start), decoded.row_index[start:end] - first
+            rejects = [replace(reject, index=reject.index - first) for reject in decoded.rejects[low:high]]
             given = input_of(Messages.of([part]), topic, rows, row_index, tombstones - first)
             made.append((given, rejects, tombstones - first))
         return made

@@ -286,9 +286,9 @@ def _check_time(source: SourceNode) -> None:
     if field is None:
         problem = f"the source {source.name!r} has the timestamp {source.timestamp!r}, which is none of its columns"
         raise SchemaError(problem, "name one of its columns; a source without columns has Kafka's time only")
-    found = field.type
-    if found not in (Primitive.TIMESTAMP, Primitive.LONG):
-        problem = f"the timestamp {source.timestamp!r} of the source {source.name!r} is {type_to_ddl(found)}"
+    data_type = field.type
+    if data_type not in (Primitive.TIMESTAMP, Primitive.LONG):
+        problem = f"the timestamp {source.timestamp!r} of the source {source.name!r} is {type_to_ddl(data_type)}"
         raise SchemaError(problem, "name a TIMESTAMP, or a BIGINT of milliseconds since 1970")
 
 

@@ -223,15 +223,15 @@ class WriterView:
 
 
 def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
-    found = [_owned(owned, snapshot.pressure) for owned in snapshot.owned]
-    found += [
+    partitions = [_owned(owned, snapshot.pressure) for owned in snapshot.owned]
+    partitions += [
         _Partition(source, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read")
         for source, unread in snapshot.unread.items()
     ]
     for source, held in snapshot.held.items():
         staged = None if held.place is None else held.place.position
-        found.append(_Partition(source, held.converter.stream.app_id, State.HELD, staged, staged, held.problem))
-    return sorted(found, key=lambda partition: partition.source)
+        partitions.append(_Partition(source, held.converter.stream.app_id, State.HELD, staged, staged, held.problem))
+    return sorted(partitions, key=lambda partition: partition.source)
 
 
 def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:

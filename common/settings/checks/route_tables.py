@@ -35,8 +35,8 @@ def check_route_tables(stream: Stream) -> None:
         if stream.route_settings[route].given:
             msg = f"routes.{route} is a section, and route_tables has another of it; write all of it in routes.{route}"
             raise ValueError(msg)
-    for key, (url, found) in stream.sections.items():
-        _check(stream, key, url, found)
+    for key, (url, route_table) in stream.sections.items():
+        _check(stream, key, url, route_table)
     if stream.has_several_columns:
         for setting, instead in _excluded(stream):
             msg = f"some tables have columns of their own, so {setting} cannot be set; {instead}"

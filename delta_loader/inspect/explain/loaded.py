@@ -97,7 +97,7 @@ def _has(metadata: CommitMetadata, asked: RecordQuery) -> bool:
 
 
 def _replaced(metadata: CommitMetadata, asked: RecordQuery) -> bool:
-    found = metadata.replaced.get(asked.source)
-    if found is None or metadata.generation(asked.source) != asked.generation:
+    replaced = metadata.replaced.get(asked.source)
+    if replaced is None or metadata.generation(asked.source) != asked.generation:
         return False
-    return found.span.start <= asked.offset < found.span.end
+    return replaced.span.start <= asked.offset < replaced.span.end

@@ -95,16 +95,16 @@ class OffsetStory:
         return self._done() if self.is_done else self._to_come()
 
     def _done(self) -> OffsetPlace:
-        found = self.loaded
+        loaded = self.loaded
         if any(holder.rows for holder in self.holders if not holder.is_dead_letters):
             return OffsetPlace.ROW
         if any(holder.rows for holder in self.holders):
             return OffsetPlace.DEAD_LETTER
-        if found.commit is None and found.lost is not None:
+        if loaded.commit is None and loaded.lost is not None:
             return OffsetPlace.TAKEN_BACK
-        if found.commit is None:
+        if loaded.commit is None:
             return self._unknown()
-        metadata = found.commit.metadata
+        metadata = loaded.commit.metadata
         counts = None if metadata is None else metadata.counts.get(self.asked.source)
         if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
             return OffsetPlace.GIVEN_UP

@@ -66,7 +66,7 @@ class Explainer:
     def version(self, url: str, number: int) -> VersionStory:
         """One version. Raises UsageError for a version that does not exist yet; TableError, StoreError."""
         store = self.open_store(url)
-        listed = {int(match[1]): match[0] for found in store.list(LOG) if (match := COMMIT.fullmatch(found.path))}
+        listed = {int(match[1]): match[0] for item in store.list(LOG) if (match := COMMIT.fullmatch(item.path))}
         if not listed:
             msg = f"there is no Delta table at {url}"
             raise UsageError(msg, "see which tables the config names, and give one with --table")
@@ -93,7 +93,7 @@ class Explainer:
         ids = ids.at(self.stage.generations(stream), transactions, [source])
         asked = RecordQuery(stream.app_id, source, offset, ids.generations.get(source, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
-        found = find_loading_commit(history, asked)
+        loaded = find_loading_commit(history, asked)
         position = ids.position(transactions, source)
         listing = self.stage.listing(stream)
         seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)
@@ -104,7 +104,7 @@ class Explainer:
             asked=asked,
             table=stream.table,
             position=position,
-            loaded=found,
+            loaded=loaded,
             holders=tuple(self._holders(stream, asked)) if stream.kafka_columns or is_done else (),
             kafka_columns=stream.kafka_columns,
             staged=covering,
@@ -129,8 +129,8 @@ class Explainer:
         before = [name for name in listed.names if name.start <= offset][-2:]  # a stray may be in between
         tables = {comparable(url): url for url in reversed(stream.tables)}
         read = self.stage.read({name.topic_partition: listed for name in before}, before, tables)
-        found = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
-        return next((marker for marker in found if marker.span.covers(Position(offset))), None)
+        markers = [one for name in reversed(before) for one in read.get(name, ()) if isinstance(one, Marker)]
+        return next((marker for marker in markers if marker.span.covers(Position(offset))), None)
 
     def _holders(self, stream: Stream, asked: RecordQuery) -> Iterator[Holder]:
         left = _MOST_FILES

@@ -54,8 +54,8 @@ def markers_of(version: TableVersion) -> tuple[MarkerName, ...]:
         if version.metadata is None
         else {shortened(partition.topic): partition.topic for partition in version.metadata.spans}
     )
-    found = {_marker(file, topics) for file in version.added}
-    return tuple(sorted(name for name in found if name is not None))
+    names = {_marker(file, topics) for file in version.added}
+    return tuple(sorted(name for name in names if name is not None))
 
 
 def _marker(file: DataFile, topics: Mapping[str, Topic]) -> MarkerName | None:

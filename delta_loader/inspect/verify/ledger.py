@@ -168,7 +168,7 @@ class Ledger:
 
     def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
         """The foreign commits after a version that may have removed records of a span."""
-        return [found for found in self.removals if found.version > after and found.touches(source, span)]
+        return [removal for removal in self.removals if removal.version > after and removal.touches(source, span)]
 
     # One version's claims.
 

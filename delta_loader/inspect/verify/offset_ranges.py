@@ -37,7 +37,7 @@ class OffsetRange:
     def version(self) -> int:
         """The version that loaded its start."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
-        return min([*(found.version for found in self.loaded), *(found.version for found in replacements)])
+        return min([*(load.version for load in self.loaded), *(replacement.version for replacement in replacements)])
 
     def expected(self, *, dead_letters: bool) -> int | None:
         """How many records one of the tables should have; None when a commit does not count, or by rule 2."""
@@ -45,21 +45,21 @@ class OffsetRange:
         if not dead_letters and replacements and self._any(_exploded):
             whole = self._whole_replacement
             return None if whole is None else whole.replaced.counts.records_with_rows
-        nets = [found.net_rows for found in (replacements if dead_letters else self._row_replacements)]
-        covered = sum(found.span.positions for found in self.loaded) >= self.span.positions
-        if not covered or any(found.counts is None for found in self.loaded) or None in nets:
+        nets = [replacement.net_rows for replacement in (replacements if dead_letters else self._row_replacements)]
+        covered = sum(load.span.positions for load in self.loaded) >= self.span.positions
+        if not covered or any(load.counts is None for load in self.loaded) or None in nets:
             return None
         staged = sum(
-            found.counts.dead_letters if dead_letters else found.counts.records_with_rows
-            for found in self.loaded
-            if found.counts is not None
+            load.counts.dead_letters if dead_letters else load.counts.records_with_rows
+            for load in self.loaded
+            if load.counts is not None
         )
         return staged + sum(net for net in nets if net is not None)
 
     @property
     def rows_elsewhere(self) -> int:
         """Rows that the main table's commits count and that went to the tables of routes."""
-        return sum(found.counts.rows - found.counts.rows_here for found in self.loaded if found.counts is not None)
+        return sum(load.counts.rows - load.counts.rows_here for load in self.loaded if load.counts is not None)
 
     def filtered(self, *, may_be: bool) -> int | None:
         """Records that the stream's condition left out; None when a commit that may have left some out has no count."""
@@ -73,17 +73,17 @@ class OffsetRange:
     def spans(self) -> tuple[Span, ...]:
         """What is counted in it: all of it, and each range that was replaced."""
         replacements = (*self.replacements, *self.dead_letter_replacements)
-        return (self.span, *(found.replaced.span for found in replacements))
+        return (self.span, *(replacement.replaced.span for replacement in replacements))
 
     @property
     def last_replacement(self) -> ReplacedSpan | None:
         """The newest replacement of its range."""
-        return max(self.replacements, key=lambda found: found.version, default=None)
+        return max(self.replacements, key=lambda replacement: replacement.version, default=None)
 
     def without_given_up(self) -> Iterator[Span]:
         """The positions that writers staged."""
         start = self.span.start
-        given_up = (span for found in self.loaded if found.counts is not None for span in found.counts.given_up)
+        given_up = (span for load in self.loaded if load.counts is not None for span in load.counts.given_up)
         for span in sorted(given_up):
             if start < span.start:
                 yield Span(start, span.start)
@@ -102,8 +102,8 @@ class OffsetRange:
         return last if whole else None
 
     def _counts(self) -> Iterator[Counts | None]:
-        yield from (found.counts for found in self.loaded)
-        yield from (found.replaced.counts for found in self.replacements)
+        yield from (load.counts for load in self.loaded)
+        yield from (replacement.replaced.counts for replacement in self.replacements)
 
     def _any(self, of: Callable[[Counts], int]) -> bool:
         return any(counts is not None and of(counts) for counts in self._counts())
@@ -112,10 +112,10 @@ class OffsetRange:
         whole = self._whole_replacement
         if whole is not None:
             return of(whole.replaced.counts)
-        uncounted = any(found.counts is None for found in self.loaded)
+        uncounted = any(load.counts is None for load in self.loaded)
         if (self.replacements and self._any(of)) or (uncounted and may_be):
             return None
-        return sum(of(found.counts) for found in self.loaded if found.counts is not None)
+        return sum(of(load.counts) for load in self.loaded if load.counts is not None)
 
 
 def offset_ranges(
@@ -125,8 +125,11 @@ def offset_ranges(
     loaded = rows.loaded.get(source, [])
     replaced = rows.replacements.get(source, [])
     dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
-    others = [found for ledger in routed for found in ledger.replacements.get(source, [])]
-    spans = [*(found.span for found in loaded), *(found.replaced.span for found in (*replaced, *dead, *others))]
+    others = [replacement for ledger in routed for replacement in ledger.replacements.get(source, [])]
+    spans = [
+        *(load.span for load in loaded),
+        *(replacement.replaced.span for replacement in (*replaced, *dead, *others)),
+    ]
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and span.start < joined[-1].end:
@@ -136,10 +139,10 @@ def offset_ranges(
     return [
         OffsetRange(
             span,
-            tuple(found for found in loaded if span.covers(found.span.start)),
-            tuple(found for found in replaced if span.covers(found.replaced.span.start)),
-            tuple(found for found in dead if span.covers(found.replaced.span.start)),
-            tuple(found for found in others if span.covers(found.replaced.span.start)),
+            tuple(load for load in loaded if span.covers(load.span.start)),
+            tuple(replacement for replacement in replaced if span.covers(replacement.replaced.span.start)),
+            tuple(replacement for replacement in dead if span.covers(replacement.replaced.span.start)),
+            tuple(replacement for replacement in others if span.covers(replacement.replaced.span.start)),
         )
         for span in joined
     ]

@@ -152,9 +152,9 @@ def in_step(*streams: Iterable[Bucket]) -> Iterator[tuple[int, list[Bucket | Non
     heads = [next(iterator, None) for iterator in iterators]
     while waiting := [head.start for head in heads if head is not None]:
         start = min(waiting)
-        found = [head if head is not None and head.start == start else None for head in heads]
-        yield start, found
+        buckets = [head if head is not None and head.start == start else None for head in heads]
+        yield start, buckets
         heads = [
             next(iterator, None) if here is not None else head
-            for iterator, head, here in zip(iterators, heads, found, strict=True)
+            for iterator, head, here in zip(iterators, heads, buckets, strict=True)
         ]

@@ -144,8 +144,8 @@ class Tables:
 
     def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
         """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
-        own = [(self.rows, found) for found in self.rows.touching(source, span, after)]
-        return own + [(ledger, found) for ledger in self.routed for found in ledger.touching(source, span, -1)]
+        own = [(self.rows, removal) for removal in self.rows.touching(source, span, after)]
+        return own + [(ledger, removal) for ledger in self.routed for removal in ledger.touching(source, span, -1)]
 
     def tables_lacking(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
         """The tables for rows, or for dead letters, that may lack records of a span."""

@@ -29,9 +29,9 @@ def filtered_findings(
 
     ``excused`` are spans for which other findings say why records are in no table.
     """
-    found = tables.offset_ranges(source) if left_out.spans else []
-    shape = tables.shape.of(found)
-    for region in found:
+    offset_ranges = tables.offset_ranges(source) if left_out.spans else []
+    shape = tables.shape.of(offset_ranges)
+    for region in offset_ranges:
         have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
         text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
         if have and most is None:
@@ -50,11 +50,11 @@ def filtered_findings(
 
 def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -> Iterator[Finding]:
     """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
-    found = tables.offset_ranges(source)
-    shape = tables.shape.of(found)
+    offset_ranges = tables.offset_ranges(source)
+    shape = tables.shape.of(offset_ranges)
     if not shape.explodes:
         return
-    counted = [region.exploded(may_be=True) for region in found]
+    counted = [region.exploded(may_be=True) for region in offset_ranges]
     staged = sum(one for one in counted if one is not None)
     text = f"{source} has {extra_rows:,} more rows than records"
     if None in counted:

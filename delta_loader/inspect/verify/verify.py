@@ -54,12 +54,12 @@ _NAMED = 8  # files and ranges named in one sentence
 
 def chosen(settings: Settings, app_id: str | None) -> tuple[Stream, ...]:
     """The streams to verify. Raises UsageError for an unknown one."""
-    found = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
-    if not found:
+    streams = tuple(stream for stream in settings.streams if app_id in (None, stream.app_id))
+    if not streams:
         names = ", ".join(stream.app_id for stream in settings.streams)
         msg = f"there is no stream {app_id!r}"
         raise UsageError(msg, f"the config has {names}")
-    return found
+    return streams
 
 
 def verifier_of(
@@ -234,8 +234,8 @@ class Verifier:
             return {}
         sources = tables.rows.positions
         ids = self.kafka.topic_ids({topic for source in sources for topic in topics_of(source.topic)})
-        found = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
-        return {source: finding for source, finding in found.items() if finding is not None}
+        findings = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
+        return {source: finding for source, finding in findings.items() if finding is not None}
 
     def _merged(self, tables: Tables, merge: MergeSettings) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
@@ -260,7 +260,7 @@ class Verifier:
         text = "the stream's kafka_columns are off; that each record is there once is proved by the log alone"
         text += self._unasked()
         findings = [Finding(Verdict.UNPROVED, "no_offset_columns", text, tables.url)]
-        counts = [loaded.counts for found in tables.rows.loaded.values() for loaded in found]
+        counts = [loaded.counts for loads in tables.rows.loaded.values() for loaded in loads]
         known = [count.rows for count in counts if count is not None]
         expected = sum(known) if len(known) == len(counts) and tables.rows.first_version == 0 else None
         have = self.contents.count(tables.url, version)
@@ -348,18 +348,18 @@ class Verifier:
 def _walk(
     tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
 ) -> SeenBuckets:
-    found = tables.offset_ranges(source)
+    offset_ranges = tables.offset_ranges(source)
     position = tables.rows.positions.get(source, Position(0))
     first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
     seen = walk(
-        [span for region in found for span in region.spans],
+        [span for region in offset_ranges for span in region.spans],
         position,
         rows.buckets(source),
         () if dead is None else dead.buckets(source),
         kafka=None if kafka is None else kafka.buckets(source, first, position),
         kafka_first=first,
-        left_out=LeftOut.of(found, tables.shape.of(found)),
-        staged=staged_spans(found),
+        left_out=LeftOut.of(offset_ranges, tables.shape.of(offset_ranges)),
+        staged=staged_spans(offset_ranges),
     )
     seen.kafka_end = kafka_end
     return seen

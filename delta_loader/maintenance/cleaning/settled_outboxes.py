@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int) -> list[StoredObject]:
     """The outboxes that may be removed. Raises StoreError."""
     by_chain: dict[TopicPartition, list[StoredObject]] = {}
-    for found in stage.scan(OUTBOX):
-        name = OutboxName.parse(found.path) if found.modified_ms < before_ms else None
+    for item in stage.scan(OUTBOX):
+        name = OutboxName.parse(item.path) if item.modified_ms < before_ms else None
         if name is not None:
-            by_chain.setdefault(name.source, []).append(found)
+            by_chain.setdefault(name.source, []).append(item)
     left: list[StoredObject] = []
     for source, files in by_chain.items():
         named = _named(stage, parallel, source)
@@ -42,7 +42,7 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
 
 def _named(stage: ObjectStore, parallel: ParallelMap, source: TopicPartition) -> set[str] | None:
     """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 2)."""
-    paths, begin = [found.path for found in stage.list(folder_of(source))], origin_path(source)
+    paths, begin = [item.path for item in stage.list(folder_of(source))], origin_path(source)
     named: set[str] = set()
     try:
         for path, data in zip(paths, parallel(stage.read, paths), strict=True):

@@ -130,7 +130,7 @@ def _optimize(facts: TableFacts, rules: TableRules, now_ms: int) -> Iterator[Com
                 z_order=() if facts.is_clustered else rules.z_order,
             )
         return
-    worth = [found for found in facts.partitions if _is_worth_it(found, rules, now_ms)]
+    worth = [partition for partition in facts.partitions if _is_worth_it(partition, rules, now_ms)]
     worth.sort(key=lambda found: (-_saved_in(found, rules), found.newest_ms))
     for some in _grouped(worth, rules):
         files, size_bytes = sum(one.small_files for one in some), sum(_rewritten(one, rules) for one in some)
@@ -185,12 +185,12 @@ def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterato
     """The partitions in order, grouped into tasks (rule 3)."""
     group: list[PartitionFacts] = []
     size_bytes = 0
-    for found in partitions:
-        more = _rewritten(found, rules)
+    for facts in partitions:
+        more = _rewritten(facts, rules)
         if group and (size_bytes + more > rules.settings.optimize.piece_bytes or len(group) == _MOST_PARTITIONS):
             yield group
             group, size_bytes = [], 0
-        group.append(found)
+        group.append(facts)
         size_bytes += more
     if group:
         yield group
@@ -198,7 +198,7 @@ def _grouped(partitions: Iterable[PartitionFacts], rules: TableRules) -> Iterato
 
 def _statistics(facts: TableFacts, rules: TableRules) -> Iterator[CommitPiece]:
     wanted = rules.settings.statistics
-    size_bytes = sum(found.bare_bytes for found in facts.partitions)
+    size_bytes = sum(partition.bare_bytes for partition in facts.partitions)
     if wanted.enabled and facts.bare_files:
         part = f", {size_text(wanted.max_bytes)} of them now" if size_bytes > wanted.max_bytes else ""
         why = f"{facts.bare_files:,} files without statistics, {size_text(size_bytes)}{part}"

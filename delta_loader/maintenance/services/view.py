@@ -34,7 +34,7 @@ def _table_json(look: TableLook) -> Json:
         "files": None if facts is None else facts.files,
         "bytes": None if facts is None else facts.size_bytes,
         "partitions": None if facts is None else len(facts.partitions),
-        "small_files": None if facts is None else sum(found.small_files for found in facts.partitions),
+        "small_files": None if facts is None else sum(partition.small_files for partition in facts.partitions),
         "log": None if facts is None else _log_json(facts),
         "runs": [] if facts is None else [_run_json(run) for run in facts.runs],
         "due": [_piece_json(piece) for piece in look.due.pieces],

@@ -92,13 +92,13 @@ def casts_of(table_schema: str, staged_schema: str) -> tuple[Cast, ...]:
         table, staged = schema_from_json(table_schema), schema_from_json(staged_schema)
     except SchemaError:
         return ()
-    found: list[Cast] = []
+    casts: list[Cast] = []
     for field in staged:
         there = table.field(field.name)
         wanted = None if there is None else cast_type(there.type, field.type)
         if wanted is not None and type_to_ddl(wanted) != type_to_ddl(field.type):
-            found.append(Cast(field.name, type_to_ddl(field.type), type_to_ddl(wanted)))
-    return tuple(found)
+            casts.append(Cast(field.name, type_to_ddl(field.type), type_to_ddl(wanted)))
+    return tuple(casts)
 
 
 @lru_cache(maxsize=256)
@@ -146,10 +146,10 @@ def _cast_struct(table: StructType, staged: StructType) -> StructType | None:
         if there is None:
             fields.append(field)  # reported by the check for columns that the table lacks
             continue
-        found = cast_type(there.type, field.type)
-        if found is None:
+        data_type = cast_type(there.type, field.type)
+        if data_type is None:
             return None
-        fields.append(replace(field, type=found))
+        fields.append(replace(field, type=data_type))
     cast = StructType(tuple(fields))
     # A map's values cannot be compared, so nothing next to one is cast (rule 2).
     return None if _has_map(staged) and type_to_ddl(cast) != type_to_ddl(staged) else cast

@@ -68,8 +68,8 @@ class RowChangeDecoder:
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages; a message may have several rows."""
         parts = self._parts.decode(messages.values)
-        found = self._envelope.changes(parts.rows)
-        images = found.images if self._old_keys is None else self._old_keys.with_deletes(found.images)
+        changes = self._envelope.changes(parts.rows)
+        images = changes.images if self._old_keys is None else self._old_keys.with_deletes(changes.images)
         owners = parts.row_index[images.owners]
         values = images.texts.cast(pa.large_binary())
         decoded = self._inner.decode(replace(replace(messages, values=messages.keys).taken(owners), values=values))
@@ -78,15 +78,15 @@ class RowChangeDecoder:
         if rejects and (owners[1:] == owners[:-1]).any():
             kept = ~np.isin(owners[places], list(rejects))
             rows, places = rows.filter(pa.array(kept)), places[kept]
-        of_parts = (replace(reject, index=int(parts.row_index[reject.index])) for reject in found.refused)
+        of_parts = (replace(reject, index=int(parts.row_index[reject.index])) for reject in changes.refused)
         rejects |= {reject.index: reject for reject in (*parts.rejects, *of_parts)}
         return replace(
             decoded,
-            rows=rows.append_column(CDC_COLUMN, _cdc(found, images, places)),
+            rows=rows.append_column(CDC_COLUMN, _cdc(changes, images, places)),
             row_index=owners[places],
             rejects=tuple(rejects[each] for each in sorted(rejects)),
             tombstones=parts.tombstones,
-            passed_over=parts.row_index[found.passed_over],
+            passed_over=parts.row_index[changes.passed_over],
         )
 
 

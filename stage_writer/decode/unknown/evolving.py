@@ -56,9 +56,9 @@ def usable(declared: StructType, gained: StructType, taken: Iterable[str]) -> Wa
     """
     others = {name.casefold() for name in taken} - {name.casefold() for name in declared.names}
     return tuple(
-        found
-        for found in additions(declared, gained)
-        if found.path[0].casefold() not in others and _is_usable(declared, found)
+        addition
+        for addition in additions(declared, gained)
+        if addition.path[0].casefold() not in others and _is_usable(declared, addition)
     )
 
 

@@ -49,15 +49,15 @@ class Offers:
 
     def of(self, texts: Iterable[str]) -> StructType:
         """The offer for rows with these texts in their rescue column; no fields if there is nothing to offer."""
-        found = NO_COLUMNS
+        struct_type = NO_COLUMNS
         if self._room <= 0:
-            return found
+            return struct_type
         for text in texts:
             offered = _offered(parse_document(text), self._columns, 0)
             if isinstance(offered, StructType):
                 free = StructType(tuple(field for field in offered if self._is_free(field.name.casefold())))
-                found = joined_within(found, free, self._room)
-        return found
+                struct_type = joined_within(struct_type, free, self._room)
+        return struct_type
 
     def _is_free(self, name: str) -> bool:
         return name not in self._taken and not (self._reserved and name.startswith(self._reserved))
@@ -81,12 +81,12 @@ def _offered_fields(value: Object, known: StructType, depth: int) -> StructType 
     for name, item in value:
         field = known.field(name)
         if field is not None:
-            found = _offered(item, field.type, depth + 1)
+            data_type = _offered(item, field.type, depth + 1)
         elif name.casefold() in taken or not _is_name(name):
             continue
         else:
-            found = type_of(item, depth + 1)
-        both = joined(types.get(name), found)
+            data_type = type_of(item, depth + 1)
+        both = joined(types.get(name), data_type)
         if both is not None:
             types[name] = both
     return _struct(types)

@@ -158,9 +158,9 @@ class MergingSource:
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every chain of the streams. Raises ConfigError where topics cannot be merged."""
-        found = self._inner.end_positions(streams)
-        self._groups.require_equal_counts(found)
-        return self._groups.chains(found)
+        positions = self._inner.end_positions(streams)
+        self._groups.require_equal_counts(positions)
+        return self._groups.chains(positions)
 
     def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         return self._groups.chains(self._inner.high_watermarks(self._spread(sources)))
@@ -173,8 +173,12 @@ class MergingSource:
 
     def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains with an input without an owner in the group; None while the group is rebalancing."""
-        found = self._inner.ownerless(self._spread(sources))
-        return None if found is None else {source for source in sources if set(found).intersection(inputs_of(source))}
+        partitions = self._inner.ownerless(self._spread(sources))
+        return (
+            None
+            if partitions is None
+            else {source for source in sources if set(partitions).intersection(inputs_of(source))}
+        )
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         spread: dict[TopicPartition, Position] = {}
@@ -275,24 +279,24 @@ class MergingSource:
 
     def _merge(self) -> list[MessageBatch]:
         now_s = self._clock.monotonic_s()
-        found: list[MessageBatch] = []
+        batches: list[MessageBatch] = []
         for chain in self._chains.values():
             if not chain.paused:
                 batch = next_messages(chain.source, chain.inputs, now_s, chain.longest_idle_s)
-                found += [] if batch is None else [batch]
-        return found
+                batches += [] if batch is None else [batch]
+        return batches
 
     def _new_ends(self) -> dict[TopicPartition, Position]:
         """The chains that were passed on up to their ends since these were last reported."""
-        found: dict[TopicPartition, Position] = {}
+        positions: dict[TopicPartition, Position] = {}
         for chain in self._chains.values():
             if not chain.paused and pass_holes(chain.inputs):
                 position = merged_position(
                     InputEnd(merge_input.source, merge_input.position) for merge_input in chain.inputs
                 )
                 if position != chain.reported:
-                    chain.reported = found[chain.source] = position
-        return found
+                    chain.reported = positions[chain.source] = position
+        return positions
 
     def _balance(self) -> None:
         """Pause inputs that are ahead, resume those that no longer are (rule 4)."""

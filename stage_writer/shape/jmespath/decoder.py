@@ -155,23 +155,23 @@ def _filler_of(columns: StructType, assignments: Sequence[Assignment], first_pas
         if isinstance(fill.plain, Substring) and fill.goal.type is not Primitive.STRING:
             return None
         try:
-            found = _with_field(wide, fill.plain.steps, (), fill.goal.type, added)
+            struct_type = _with_field(wide, fill.plain.steps, (), fill.goal.type, added)
         except SchemaError:  # names that differ only in case
             return None
-        if found is None:
+        if struct_type is None:
             return None
-        wide = found
+        wide = struct_type
     plan = Naming(drop=frozenset(added)).of(wide).plan if added else None
     return _Filler(columns, Decoder(wide, first_pass=first_pass), plan, fills)
 
 
 def _is_required(columns: StructType, steps: Steps) -> bool:
-    found: DataType = columns
+    data_type: DataType = columns
     for step in steps:
-        field = found.field(step) if isinstance(found, StructType) else None
+        field = data_type.field(step) if isinstance(data_type, StructType) else None
         if field is None or not field.nullable:
             return True
-        found = field.type
+        data_type = field.type
     return False
 
 

@@ -102,14 +102,14 @@ class FailedExpressionError(Exception):
 
 def assignments_of(columns: StructType, settings: Mapping[str, str]) -> tuple[Assignment, ...]:
     """The entries of `jmespath`, checked. Raises ExpressionError, which points at the expression."""
-    found = tuple(_assignment(columns, column, text) for column, text in settings.items())
-    for place, assignment in enumerate(found):
-        for other in found[:place]:
+    assignments = tuple(_assignment(columns, column, text) for column, text in settings.items())
+    for place, assignment in enumerate(assignments):
+        for other in assignments[:place]:
             shared = min(len(assignment.goal.steps), len(other.goal.steps))
             if assignment.goal.steps[:shared] == other.goal.steps[:shared]:
                 problem = f"{other.setting} fills the same column"
                 raise refused(assignment.setting, assignment.text, problem, "fill each column, or part of one, once")
-    return found
+    return assignments
 
 
 def _assignment(columns: StructType, column: str, text: str) -> Assignment:
@@ -134,16 +134,16 @@ def _goal(columns: StructType, column: str, setting: str, text: str) -> Goal:
         steps = path_steps(column)
     except ValueError as error:
         raise refused(setting, text, str(error), "name a declared column") from None
-    found: DataType = columns
+    data_type: DataType = columns
     for step in steps:
-        field = found.field(step) if isinstance(found, StructType) else None
+        field = data_type.field(step) if isinstance(data_type, StructType) else None
         if field is None:
-            names = found.names if isinstance(found, StructType) else ()
+            names = data_type.names if isinstance(data_type, StructType) else ()
             near = difflib.get_close_matches(step, names, 1)
             hint = f"did you mean {near[0]}?" if near else "declare it in `columns`, with its type"
             raise refused(setting, text, f"`{column}` is no declared column, and no field of a STRUCT", hint)
-        found = field.type
-    return Goal(steps, found)
+        data_type = field.type
+    return Goal(steps, data_type)
 
 
 def _of_message(setting: str, text: str, goal: Goal) -> OfMessage:

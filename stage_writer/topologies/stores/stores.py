@@ -185,9 +185,9 @@ class Stores:
 
     def snapshot(self) -> Snapshot:
         """The state at the last seal, to be called right after it (rule 2)."""
-        found = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores}, self.kinds)
-        self._snapshots.append(found)
-        return found
+        snapshot = Snapshot({name: self._layers[name].at_last_seal() for name in self._stores}, self.kinds)
+        self._snapshots.append(snapshot)
+        return snapshot
 
     def restore(self, snapshot: Iterable[Changes], changes: Iterable[Changes], mark: str | None) -> None:
         """Restore what was sealed by the mark: a snapshot, in parts, and the changes after it, oldest first (rule 3).

@@ -62,7 +62,7 @@ class InputReader:
         self.rejects: list[Reject] = []
         self.keys = self._read_keys(source.key)
         self.times_ms = self._read_times(source.timestamp)
-        self._headers = None if given.headers is None else [_headers(found) for found in given.headers]
+        self._headers = None if given.headers is None else [_headers(header) for header in given.headers]
         self._documents = self._read_documents() if source.columns is None else None
 
     def values(self, rows: pa.Table, places: Index) -> Iterator[Value]:
