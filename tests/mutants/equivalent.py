@@ -16,7 +16,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         ),
     },
     "delta_loader.plan.plan": {
-        "_foreign: _start(found) < position → _start(found) <= position": "what begins at the position is held anyway",
+        "_foreign: _start(marker) < position → _start(marker) <= position": "what begins there is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
     "stage_writer.decode.strict": {
