@@ -142,6 +142,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     # DuckDB's binding reports as leaks what it still finds at the interpreter's very end, such as types that modules
     # hold. A worker that has reported its tests ends before that; what was registered later, to clean up, ran already.
     atexit.register(_end_worker, os.getpid())
+else:
+    atexit.register(gc.unfreeze)  # what is still there at the interpreter's end is no leak
 
 
 @dataclass(frozen=True, slots=True)
