@@ -104,7 +104,7 @@ benchmark: setup ## messages a CPU-second: ours, Spark and the floor, in turns (
 	$(BIN)/python -m benchmarks.writer $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 	$(if $(KEEP),$(BIN)/python -m benchmarks.report)
 
-benchmark-loader: setup ## what a load costs against Spark's own read and append (SCALE=…, SECTIONS="files bytes", KEEP=1 for the page)
+benchmark-loader: setup ## what a load costs against Spark's own read and append or MERGE (SCALE=…, SECTIONS="files bytes merges", KEEP=1 for the page)
 	$(BIN)/python -m benchmarks.loader $(SECTIONS) --scale $(SCALE) $(if $(KEEP),--keep)
 
 benchmark-latency: setup ## from a record's making until it is readable: on-marker, with a control topic, and Structured Streaming with a trigger of as many seconds (KEEP=1 for the page)

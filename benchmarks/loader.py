@@ -2,8 +2,9 @@
 
 The same files are brought into a Delta table by our loader (add: no byte of them is read) and by Spark's own path
 (``spark.read.parquet(folder)``, append), in turns, in one warm JVM of one run. Both tables exist before. Measured is
-the CPU time of the JVM and of Python. Sections: ``files`` (10 to 10,000 small ones) and ``bytes`` (100 files, from
-10 KiB to 10 MiB each). ``--keep`` puts the figures into ``benchmarks/loader_results.json``, and on the page.
+the CPU time of the JVM and of Python. Sections: ``files`` (10 to 10,000 small ones), ``bytes`` (100 files, from
+10 KiB to 10 MiB each) and ``merges`` (change events, against a plain MERGE of the same files). ``--keep`` puts the
+figures into ``benchmarks/loader_results.json``, and on the page.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import typer
 from benchmarks import loader_report
 from benchmarks.loader_report import Measured
 from benchmarks.loading import load_once
+from benchmarks.merging import merge_both
 from benchmarks.spark import meter_of, start
 from benchmarks.staged import Backlog, build, write_config
 
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Cost
 
-_SECTIONS = ("files", "bytes")
+_SECTIONS = ("files", "bytes", "merges")
 _FILES = (10, 100, 1_000, 10_000)
 _FILE_KIB = (10, 100, 1_024, 10_240)
 _PARTITIONS = 100
 _ROW_BYTES = 1_000
+_MERGED = ((100_000, 1_000), (100_000, 100_000))
+"""Rows of the table, and events."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -67,7 +71,11 @@ def main(
         for _ in range(3):  # code of both sides becomes warm
             _measure(session, Case("warm-up", 20, 10, 20), folder)
         for section in sections or _SECTIONS:
-            found = [_measured(session, case, folder, rounds) for case in _cases(section, scale)]
+            if section == "merges":
+                merge_both(session, folder, 1_000, 1_000)
+                found = [_merged(session, folder, rounds, *(round(one * scale) for one in case)) for case in _MERGED]
+            else:
+                found = [_measured(session, case, folder, rounds) for case in _cases(section, scale)]
             _say(loader_report.table(found))
             if keep:
                 loader_report.keep(found)
@@ -88,6 +96,17 @@ def _measured(session: SparkSession, case: Case, folder: Path, rounds: int) -> M
             costs[side].append(cost)
             _say(f"  {case.section} {case.files:,} files, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
     return Measured(case.section, case.files, size_bytes, costs)
+
+
+def _merged(session: SparkSession, folder: Path, rounds: int, rows: int, events: int) -> Measured:
+    costs: dict[str, list[Cost]] = {"merge": [], "spark": []}
+    files = size_bytes = 0
+    for number in range(rounds):
+        files, size_bytes, found = merge_both(session, folder, rows, events)
+        for side, cost in found.items():
+            costs[side].append(cost)
+            _say(f"  merges {events:,} events, {rows:,} rows, round {number + 1}: {side} {cost.cpu_s:.2f} CPU-s")
+    return Measured("merges", files, size_bytes, costs)
 
 
 def _measure(session: SparkSession, case: Case, folder: Path) -> tuple[int, dict[str, Cost]]:
