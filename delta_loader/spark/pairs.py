@@ -40,7 +40,8 @@ def locked_jars(delta: str, spark: str) -> Mapping[JarGroup, tuple[Jar, ...]]:
     if delta not in pairs or f"{_spark_of(pairs[delta])}." != line:
         known = ", ".join(f"delta-spark {version} with pyspark {_spark_of(jars)}" for version, jars in pairs.items())
         msg = f"delta-spark {delta} with pyspark {spark} is installed, and the loader runs on {known}"
-        raise BuildError(msg, "install kafka-delta-express[delta-loader] without versions of your own, or one of these")
+        release, jars = next(iter(pairs.items()))
+        raise BuildError(msg, f"run pip install delta-spark=={release} 'pyspark=={_spark_of(jars)}.*'")
     return pairs[delta]
 
 

@@ -35,6 +35,7 @@ def test_a_pair_that_was_not_tried_is_refused_with_those_that_were() -> None:
         with pytest.raises(BuildError, match=pairs) as refused:
             locked_jars(delta, spark)
         assert f"delta-spark {delta} with pyspark {spark} is installed" in refused.value.problem
+        assert refused.value.remedy == "run pip install delta-spark==4.4.0 'pyspark==4.2.*'"
 
 
 def test_each_delta_has_a_jar_of_its_own_in_the_cache() -> None:
