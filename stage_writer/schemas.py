@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from stage_writer.ports import Converter, FollowsColumns, Running, Workers, WriterStage
 
 LOOK_AT_SCHEMAS_S = 30.0
+LATE_AFTER_S = 60.0
+"""After this, a partition that waits for the stage's answer, and for its flush, is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,14 @@ class NewFields:
     gained: GainedColumns
     app_id: str
     offered: StructType
+    since_s: float
+    """When it began, by the monotonic clock."""
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether the stage has not failed yet, and is not late."""
+        is_late = self.gained.clock.monotonic_s() - self.since_s > LATE_AFTER_S
+        return self.gained.problem is None and not is_late
 
     @property
     def changes_columns(self) -> bool:
@@ -192,7 +202,7 @@ class Schemas:
         """
         app_id = converter.stream.app_id
         gained = self._gained[app_id]
-        wait = NewFields(gained, app_id, offered)
+        wait = NewFields(gained, app_id, offered, self._clock.monotonic_s())
         if not wait.is_over():
             gained.want(offered, marker)
             return wait

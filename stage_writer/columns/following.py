@@ -182,6 +182,11 @@ class ColumnsWait:
     ids: frozenset[SchemaKey] = frozenset()
 
     @property
+    def is_routine(self) -> bool:
+        """Never: what is missing comes from elsewhere."""
+        return False
+
+    @property
     def changes_columns(self) -> bool:
         return True
 

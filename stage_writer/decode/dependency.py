@@ -16,6 +16,10 @@ class Dependency(Protocol):
         """What is missing, and the reason if known. Safe to read from any thread."""
 
     @property
+    def is_routine(self) -> bool:
+        """Whether waiting is part of the work so far, and no problem. Safe to read from any thread."""
+
+    @property
     def changes_columns(self) -> bool:
         """Whether the messages then need other columns, so that what is buffered has to be flushed before them."""
 

@@ -43,7 +43,8 @@ class DependencyWaits:
         """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([owned.source])
-        self._log.warning("partition waits", partition=str(owned.source), problem=wait.error.problem)
+        log = self._log.info if wait.is_routine else self._log.warning
+        log("partition waits", partition=str(owned.source), problem=wait.error.problem)
 
     def look(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
         """Resume those that can continue, but for what is paused for another reason. Raises rule 3's error."""
@@ -62,7 +63,7 @@ class DependencyWaits:
 
 
 def problems(ours: Collection[AssignedPartition]) -> tuple[str, ...]:
-    """What is waited for, as text for operators. Safe to call from any thread."""
-    waits = [owned.wait for owned in ours]
-    counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits if wait is not None)
+    """What is waited for although it is due, as text for operators. Safe to call from any thread."""
+    waits = [wait for owned in ours if (wait := owned.wait) is not None and not wait.is_routine]
+    counts = Counter(with_remedy(wait.error.problem, wait.error.remedy) for wait in waits)
     return tuple(f"{count} partition(s) wait: {problem}" for problem, count in sorted(counts.items()))

@@ -160,6 +160,11 @@ class RouteWait:
         return self.book.away or StoreError(msg, "see whether the stage's store answers")
 
     @property
+    def is_routine(self) -> bool:
+        """Never: what is missing comes from elsewhere."""
+        return False
+
+    @property
     def changes_columns(self) -> bool:
         """A table that appears has the columns of the others."""
         return False

@@ -58,6 +58,7 @@ class Away:
 
     registry: Registry
     changes_columns: bool = False
+    is_routine: bool = False
 
     @property
     def error(self) -> RegistryError:

@@ -29,7 +29,7 @@ from delta_loader.stage.reading import Stage
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
-from stage_writer.schemas import LOOK_AT_SCHEMAS_S
+from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -293,7 +293,16 @@ def test_nothing_is_taken_for_read_while_the_stage_fails(tmp_path: Path) -> None
     writer, group = world.writer(SOURCES[0], away)
     produce(writer, group, SOURCES[0], {"id": 1})
     away.is_away = True
-    produce(writer, group, SOURCES[0], {"id": 2}, {"id": 3, "x": 1})
+    VALUES[SOURCES[0]] += [{"id": 2}, {"id": 3, "x": 1}]
+    group.ends[SOURCES[0]] = 3
+    writer.step(0.1)
+    (owned,) = writer.assignment.owned.values()
+    assert (owned.wait is not None, writer.health().problems) == (True, ())  # no problem so far
+    world.clock.now_s += LATE_AFTER_S + 1
+    problem = "1 partition(s) wait: orders gains columns for the new fields x → see whether the stage's store answers"
+    assert writer.health().problems == (problem,)
+    for _ in range(8):
+        writer.step(0.5)
     assert world.rows(SOURCES[0]) == [{"id": 1}]
     (owned,) = writer.assignment.owned.values()
     assert (owned.buffer.end, owned.taken, owned.read_to) == (1, 1, 1)

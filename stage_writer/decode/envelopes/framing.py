@@ -96,6 +96,11 @@ class SchemaWait:
     schemas: SchemaTypes
 
     @property
+    def is_routine(self) -> bool:
+        """Never: what is missing comes from elsewhere."""
+        return False
+
+    @property
     def changes_columns(self) -> bool:
         """No: the columns stay."""
         return False

@@ -27,6 +27,7 @@ class Missing:
     is_there: bool = False
     asked: int = 0
     changes_columns: bool = False
+    is_routine: bool = False
     is_over_at_once: bool = False
     error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", "bring it back"))
 
