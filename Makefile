@@ -93,7 +93,7 @@ simulate: setup ## thousands of histories of the real services in a hostile worl
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(or $(SEED),0)
 	$(BIN)/python -m tests.simulation.sweep
 
-chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage or topic, KEEP=1), then the books
+chaos: setup ## real processes killed, paused and cut for MINUTES=5 (STORE=versitygw or minio, SEED=…, STATE=none, stage, topic or events, KEEP=1), then the books
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) --store $(if $(filter file,$(STORE)),versitygw,$(STORE)) \
 		$(if $(SEED),--seed $(SEED)) $(if $(STATE),--state $(STATE)) $(if $(KEEP),--keep)
 

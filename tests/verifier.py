@@ -220,7 +220,7 @@ def judge(
 ) -> list[str]:
     """All faults of a stream's table on S3 and of its dead letters, by two readers; copies go to ``folder``."""
     urls = [table, f"{table}_dead_letters"]
-    copies = [_copied(url, server, folder) for url in urls]
+    copies = [copied(url, server, folder) for url in urls]
     faults = [f"{copy.name}: {fault}" for copy in copies for fault in order_faults(read_growth(copy))]
     for name, reader, places in (
         ("delta-rs", delta_rs_reader(server), urls),
@@ -233,7 +233,8 @@ def judge(
     return faults
 
 
-def _copied(url: str, server: S3Server, folder: Path) -> Path:
+def copied(url: str, server: S3Server, folder: Path) -> Path:
+    """A copy of a table on S3."""
     copy = folder / "copies" / url.rpartition("/")[2]
     copy.mkdir(parents=True)
     fsspec.filesystem("s3", **server.storage_options).get(f"{url}/", f"{copy}/", recursive=True)

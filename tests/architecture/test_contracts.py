@@ -63,7 +63,9 @@ def test_java_is_behind_the_bridge() -> None:
     assert found <= _BORDER
 
 
-@pytest.mark.parametrize("module", ["tests.verifier", "tests.chaos.records", "tests.chaos.history"])
+@pytest.mark.parametrize(
+    "module", ["tests.verifier", "tests.chaos.records", "tests.chaos.events", "tests.chaos.history"]
+)
 def test_the_judge_of_real_runs_shares_no_code_with_what_it_judges(module: str) -> None:
     ours = "{'common', 'stage_writer', 'delta_loader', 'bootstrap', 'devservices', 'kafka_delta_express'}"
     script = f"import sys, {module}; found = {ours} & {{name.partition('.')[0] for name in sys.modules}}"

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
 
@@ -22,6 +23,7 @@ from devservices.s3 import S3Kind, ensure_program
 from tests.chaos import books
 from tests.chaos.history import history_faults
 from tests.chaos.plan import Kind, plan
+from tests.chaos.producer import record_of
 from tests.chaos.services import bugs, counted
 from tests.chaos.stateful import TOPIC, State
 from tests.chaos.world import APP_ID, CHANGES, World, running_world
@@ -30,7 +32,7 @@ from tests.verifier import read_kafka
 if TYPE_CHECKING:
     from tests.verifier import Sent
 
-_CAUGHT_UP_WITHIN_S = 600
+_CAUGHT_UP_WITHIN_S = 1800
 _END_WITHIN_S = 120
 _PROTOCOLS = ("classic", "consumer")
 _STATES = tuple(State)
@@ -43,7 +45,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="The plan's; a new one by default.")] = None,
     rate: Annotated[float, typer.Option(help="Records a second.")] = 200,
     protocol: Annotated[str | None, typer.Option(help="The group's: classic or consumer; by the seed.")] = None,
-    state: Annotated[State | None, typer.Option(help="A topology's, and where its changes are; by the seed.")] = None,
+    state: Annotated[State | None, typer.Option(help="What is done with the records; by the seed.")] = None,
     keep: Annotated[bool, typer.Option(help="Keep the folder also when all is well.")] = False,
 ) -> None:
     """Run, and tell what came of it."""
@@ -88,13 +90,14 @@ def _run(world: World, seed: int, seconds: float, rate: float) -> tuple[list[str
     world.heal()
     faults, sent = _catch_up(world)
     faults += _let_end(world)
-    faults += books.ledger_faults(world.ledger, sent, seed)
+    faults += books.ledger_faults(world.ledger, sent, partial(record_of(world.state), seed))
     world.tell("the verifier reads")
-    has_state = world.state is not State.NONE
-    history = history_faults(sent, world.table, has_state=has_state, server=world.s3, folder=world.folder)
+    has_state, has_events = world.state.is_kept, world.state is State.EVENTS
+    history = history_faults(
+        sent, world.table, has_state=has_state, has_events=has_events, server=world.s3, folder=world.folder
+    )
     loaders = world.services.named("loader")
-    tables = [world.table, f"{world.table}_dead_letters"]
-    acknowledged, missing = books.commit_faults(tables, world.s3, loaders)
+    acknowledged, missing = books.commit_faults(world.tables, world.s3, loaders)
     faults += missing + bugs([*loaders, *world.services.named("writer"), *world.services.named("producer")])
     if world.state is State.TOPIC:
         messages = len(read_kafka(world.kafka.bootstrap_servers, CHANGES))

@@ -19,22 +19,23 @@ from common.errors import KafkaDeltaExpressError
 from common.storage.store import FsspecStore
 from common.tables.delta_log import read_table_state
 from tests.chaos.producer import ABORTED, KEPT
-from tests.chaos.records import number_of, record
+from tests.chaos.records import number_of
 from tests.chaos.services import events
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from devservices.s3 import S3Server
+    from tests.chaos.records import Record
     from tests.chaos.services import Service
     from tests.verifier import Sent
 
 _COMMIT = re.compile(r"_delta_log/(\d{20})\.json")
 
 
-def ledger_faults(ledger: Path, sent: Sequence[Sent], seed: int) -> list[str]:
-    """What of Kafka's content is not what the producer was told (rule 1)."""
+def ledger_faults(ledger: Path, sent: Sequence[Sent], of: Callable[[int], Record]) -> list[str]:
+    """What of Kafka's content is not what the producer was told (rule 1); ``of`` gives the record of a number."""
     lines = [line.split() for line in ledger.read_text("ascii").splitlines()]
     if lines[-1] != ["end"]:
         return ["the producer did not come to its end"]
@@ -46,7 +47,7 @@ def ledger_faults(ledger: Path, sent: Sequence[Sent], seed: int) -> list[str]:
     faults += [f"record {number} was aborted, and Kafka has it" for number in found if fates.get(number) == ABORTED]
     faults += [f"Kafka has record {number} {count} times" for number, count in found.items() if count > 1]
     for one in sent:
-        wanted = record(seed, number_of(one))
+        wanted = of(number_of(one))
         if (one.place[1], one.key, one.value) != (wanted.partition, wanted.key, wanted.value):
             faults.append(f"{one.place} is not record {number_of(one)}")
     return faults

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.events import event_faults
 from tests.chaos.records import expected, numbered
 from tests.verifier import judge
 
@@ -19,9 +20,13 @@ if TYPE_CHECKING:
     from tests.verifier import Sent
 
 
-def history_faults(sent: Sequence[Sent], table: str, *, has_state: bool, server: S3Server, folder: Path) -> list[str]:
+def history_faults(
+    sent: Sequence[Sent], table: str, *, has_state: bool, has_events: bool, server: S3Server, folder: Path
+) -> list[str]:
     """What is wrong with the rows and dead letters of a table, for the records that Kafka has; copies go to ``folder``.
 
-    ``has_state``: each row says how many came before it.
+    ``has_state``: each row says how many came before it. ``has_events``: records are events (tests/chaos/events.py).
     """
+    if has_events:
+        return event_faults(sent, table, server=server, folder=folder)
     return judge(sent, numbered(sent) if has_state else expected, table, server=server, folder=folder)

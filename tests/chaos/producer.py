@@ -1,4 +1,4 @@
-"""``python -m tests.chaos.producer SERVERS TOPIC SEED RATE LEDGER``: sends records until SIGTERM.
+"""``python -m tests.chaos.producer SERVERS TOPIC SEED RATE LEDGER STATE``: sends records until SIGTERM.
 
 Rules:
 
@@ -14,15 +14,20 @@ import itertools
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from tests.chaos.events import event
 from tests.chaos.records import record
+from tests.chaos.stateful import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from tests.chaos.records import Record
 
 BLOCK = 60
 KEPT, ABORTED, UNKNOWN = "kept", "aborted", "unknown"
@@ -32,9 +37,10 @@ _TIMEOUT_S = 120
 class Sender:
     """The two producers."""
 
-    def __init__(self, servers: str, topic: str, seed: int) -> None:
+    def __init__(self, servers: str, topic: str, of: Callable[[int], Record]) -> None:
+        """``of`` gives the record of a number."""
         self._topic = topic
-        self._seed = seed
+        self._of = of
         self._properties = {
             "bootstrap.servers": servers,
             "acks": "all",
@@ -83,7 +89,7 @@ class Sender:
 
     def _produce(self, producer: Producer, block: Iterable[int], delivered: object) -> None:
         for number in block:
-            one = record(self._seed, number)
+            one = self._of(number)
             producer.produce(self._topic, one.value, one.key, partition=one.partition, on_delivery=delivered)
 
     def _begin_transactional(self) -> Producer:
@@ -105,11 +111,18 @@ class Sender:
                 return
 
 
-def main(servers: str, topic: str, seed: str, rate: str, ledger: str) -> None:
+def record_of(state: State) -> Callable[[int, int], Record]:
+    """What makes the record of a seed and a number."""
+    return event if state is State.EVENTS else record
+
+
+def main(  # noqa: PLR0917 - as on the command line
+    servers: str, topic: str, seed: str, rate: str, ledger: str, state: str
+) -> None:
     """Send until SIGTERM."""
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
-    sender = Sender(servers, topic, int(seed))
+    sender = Sender(servers, topic, partial(record_of(State(state)), int(seed)))
     with Path(ledger).open("a", encoding="ascii", buffering=1) as lines:
         began_s = time.monotonic()
         for number in itertools.count():

@@ -36,6 +36,7 @@ _BAD: tuple[tuple[str, str], ...] = (
     ("duplicate_field", '{"n": %d, "small": 1, "small": 2}'),
     ("not_an_object", '[{"n": %d}]'),
 )
+_GONE = b"gone:"
 _NUMBER = re.compile(rb'"n": (\d+)')
 
 
@@ -54,7 +55,7 @@ def record(seed: int, number: int) -> Record:
     # The last partition gets little, so that there is one that is idle for a while.
     partition = rng.choices(range(PARTITIONS), [20] * (PARTITIONS - 1) + [1])[0]
     if number % 31 == 0:
-        return Record(partition, b"gone:%d" % number, None)
+        return Record(partition, b"%b%d" % (_GONE, number), None)
     if number % 40 == 0:
         error_class, text = _BAD[number // 40 % len(_BAD)]
         value = (text % number).encode("utf-8", "surrogateescape")
@@ -76,10 +77,9 @@ def record(seed: int, number: int) -> Record:
 
 def number_of(sent: Sent) -> int:
     """Which one it is."""
-    if sent.value is None:
-        assert sent.key is not None
-        return int(sent.key.removeprefix(b"gone:"))
-    found = _NUMBER.search(sent.value)
+    if sent.value is None and sent.key is not None and sent.key.startswith(_GONE):
+        return int(sent.key.removeprefix(_GONE))
+    found = _NUMBER.search(sent.value or sent.key or b"")
     assert found is not None, f"{sent} has no number"
     return int(found[1])
 

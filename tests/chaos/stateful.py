@@ -21,11 +21,17 @@ SEEN = "seen BIGINT"
 
 
 class State(StrEnum):
-    """Where a run's writers have state."""
+    """Where a run's writers have state, or that they have none and merge change events (tests/chaos/events.py)."""
 
     NONE = "none"
     STAGE = "stage"
     TOPIC = "topic"
+    EVENTS = "events"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is a state."""
+        return self in (State.STAGE, State.TOPIC)
 
 
 class Numbered(Processor):

@@ -27,6 +27,7 @@ from devservices.ports import HOST
 from devservices.proxy import running_proxy
 from devservices.s3 import running_s3
 from devservices.tcp_proxy import running_tcp_proxies
+from tests.chaos import events
 from tests.chaos.plan import LEASE_S, SESSION_S, Fault, Kind
 from tests.chaos.records import COLUMNS, PARTITION_BY, PARTITIONS
 from tests.chaos.services import Services
@@ -83,6 +84,12 @@ class World:
     def table(self) -> str:
         """Where the rows go."""
         return f"s3://{BUCKET}/tables/orders"
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables with rows, and that of dead letters."""
+        rows = events.tables(self.table) if self.state is State.EVENTS else [self.table]
+        return [*rows, f"{self.table}_dead_letters"]
 
     @property
     def stage(self) -> str:
@@ -271,7 +278,9 @@ class World:
         if self.state is State.TOPIC:
             self.kafka.create_topic(CHANGES, PARTITIONS // 2, {"retention.ms": "3600000", "min.insync.replicas": "2"})
         producer = self.services.add(
-            "producer", "tests.chaos.producer", self.kafka.bootstrap_servers, TOPIC, str(seed), str(rate), self.ledger
+            "producer",
+            "tests.chaos.producer",
+            *(self.kafka.bootstrap_servers, TOPIC, str(seed), str(rate), self.ledger, self.state),
         )
         producer.wanted = False  # it must not begin again
         for number in range(1, LOADERS + 1):
@@ -313,7 +322,6 @@ class World:
                     "app_id": APP_ID,
                     "topics": [TOPIC],
                     "table": self.table,
-                    "partition_by": PARTITION_BY,
                     **self._made_by(),
                 }
             ],
@@ -321,10 +329,13 @@ class World:
 
     def _made_by(self) -> dict[str, object]:
         """What makes the stream's rows."""
+        if self.state is State.EVENTS:
+            return events.settings(self.table)
         if self.state is State.NONE:
-            return {"columns": COLUMNS}
+            return {"columns": COLUMNS, "partition_by": PARTITION_BY}
         changelog = {"state_changelog": CHANGES} if self.state is State.TOPIC else {}
-        return {"columns": f"{COLUMNS}, {SEEN}", "topology": "tests.chaos.stateful:build", **changelog}
+        topology = {"topology": "tests.chaos.stateful:build", **changelog}
+        return {"columns": f"{COLUMNS}, {SEEN}", "partition_by": PARTITION_BY, **topology}
 
 
 @contextmanager
