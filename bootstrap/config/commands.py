@@ -64,11 +64,11 @@ def init(
     properties = {key: str(substituted(value, ("kafka", key), os.environ)) for key, value in given.items()}
     chosen = topics or _chosen(topics_of(properties))
     where = _asked_url(stage_url, "--stage-url", "URL of the stage, for markers (s3://lake/stage)")
-    beside = _asked_url(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
+    tables_root = _asked_url(tables_url, "--tables-url", "URL below which tables lie (s3://lake/tables)")
     with progress("messages", records * len(chosen)) as advance:
         samples = [sample_of(properties, topic, records, advance) for topic in chosen]
     file = output.name if written else "pipeline.yaml"
-    found = draft(Answers(given, where, beside, partition_by, file, registry), samples)
+    found = draft(Answers(given, where, tables_root, partition_by, file, registry), samples)
     _require_good(found.text, str(output))
     if written:
         output.write_text(found.text, encoding="utf-8")

@@ -64,7 +64,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
     """The plan for one partition. Raises UsageError when something would be lost (rule 2), or loaded twice (rule 3)."""
     older = tuple(reversed(state.older))
     if state.foreign is not None:
-        return _beside(state, state.foreign, at, give_up=give_up)
+        return _separate_chain(state, state.foreign, at, give_up=give_up)
     if at is not None:
         _require_place(state, at)
     elif not state.staged and state.beginning is None and state.table is None:
@@ -87,7 +87,7 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
     return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 
-def _beside(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
+def _separate_chain(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
     """A separate chain, in addition to the one of the table's positions (rule 4). Raises UsageError."""
     ends, loaded = state.ends, state.elsewhere
     if at is not None and is_merged(state.source.topic):

@@ -61,7 +61,9 @@ class StreamIdentity:
         topic_id: str | None = None
         judged: list[Found] = []
         for marker in sorted(found, key=lambda each: each.name):
-            foreign = self._other_stream(marker) or (None if instead is None else self._beside(marker.name, *instead))
+            foreign = self._other_stream(marker) or (
+                None if instead is None else self._other_chain(marker.name, *instead)
+            )
             if foreign is None and isinstance(marker, Marker) and marker.manifest is not None:
                 foreign = self._other_topic(marker.name, marker.manifest, topic_id)
                 topic_id = topic_id or marker.manifest.topic_id
@@ -93,7 +95,7 @@ class StreamIdentity:
             f"`{_restart(source)} --yes`",
         )
 
-    def _beside(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:
+    def _other_chain(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:
         source, known = name.topic_partition, self.tables[url].chains[other]
         return ForeignMarker(
             name,

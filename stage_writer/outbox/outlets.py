@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.settings.section import Option
     from common.spans import Position, TopicPartition
-    from stage_writer.outbox.ports import Begins, Beside
+    from stage_writer.outbox.ports import BackgroundRunner, Begins
 
 MOST_PENDING = 64
 _THREADS = 4
@@ -90,7 +90,7 @@ class KafkaOutlet:
 
 
 class Threads:
-    """A `stage_writer.outbox.ports.Beside`."""
+    """A `stage_writer.outbox.ports.BackgroundRunner`."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="outbox")
@@ -125,9 +125,9 @@ class KafkaOutlets:
         metrics: Metrics,
         at: Callable[[str], None] = lambda _: None,
         begin: Begins = KafkaTransactions.begin,
-        beside: Beside | None = None,
+        runner: BackgroundRunner | None = None,
     ) -> None:
-        """``writing`` are the app ids of streams that write to topics; ``beside`` defaults to threads."""
+        """``writing`` are the app ids of streams that write to topics; ``runner`` defaults to threads."""
         self._kafka = kafka
         self._group_id = group_id
         self._store = store
@@ -136,7 +136,7 @@ class KafkaOutlets:
         self._metrics = metrics
         self._at = at
         self._begin = begin
-        self._beside = beside or Threads()
+        self._runner = runner or Threads()
         self._changed = threading.Condition()
         self._busy = 0
         self._failing: dict[str, KafkaDeltaExpressError] = {}
@@ -168,13 +168,13 @@ class KafkaOutlets:
     def close(self, within_s: float) -> bool:
         with self._changed:
             done = self._changed.wait_for(lambda: self._busy == 0, within_s)
-        self._beside.close()
+        self._runner.close()
         return done
 
     def _start(self, outlet: KafkaOutlet) -> None:
         with self._changed:
             self._busy += 1
-        self._beside.start(partial(self._run, outlet))
+        self._runner.start(partial(self._run, outlet))
 
     def _run(self, outlet: KafkaOutlet) -> None:
         try:
@@ -188,7 +188,7 @@ class KafkaOutlets:
 
     def _work(self, outlet: KafkaOutlet) -> None:
         backoff = Backoff()
-        while not self._beside.is_closed:
+        while not self._runner.is_closed:
             with outlet.lock:
                 path = outlet.waiting[0] if outlet.waiting else None
                 outlet.is_running = path is not None
@@ -225,4 +225,4 @@ class KafkaOutlets:
                 remedy=remedy,
                 retry_in_s=pause_s,
             )
-            self._beside.pause(pause_s)
+            self._runner.pause(pause_s)

@@ -117,7 +117,7 @@ class Begins(Protocol):
         """``at`` is called at steps between which a process may end. Raises FencedError and BrokerError."""
 
 
-class Beside(Protocol):
+class BackgroundRunner(Protocol):
     """Runs deliveries in the background of the writer's loop."""
 
     def start(self, work: Callable[[], None]) -> None:

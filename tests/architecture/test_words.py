@@ -16,6 +16,7 @@ WORDS = {
     r"for ever": "forever, until stopped",
     r"(no|some|any)body": "the noun: the operator, another process, the caller",
     r"besides": "also",
+    r"_?beside": "next to, together with, in the background",
     r"all the same": "still, also",
     r"whatever": "any, every, regardless of",
     r"however long": "no matter how long",

@@ -110,12 +110,12 @@ def files_of_other_tables_are_passed_over() -> AbstractContextManager[object]:
 
 def a_new_chain_begins_at_kafkas_first_record() -> AbstractContextManager[object]:
     """Also where the table has records under another app_id."""
-    real = restart._beside
+    real = restart._separate_chain
 
-    def beside(state: PartitionState, why: str, at: None, *, give_up: bool) -> restart.Restart:
+    def separate(state: PartitionState, why: str, at: None, *, give_up: bool) -> restart.Restart:
         return real(replace(state, elsewhere=None), why, at, give_up=give_up)
 
-    return patch.object(restart, "_beside", beside)
+    return patch.object(restart, "_separate_chain", separate)
 
 
 def a_topic_without_its_name_is_not_looked_for() -> AbstractContextManager[object]:

@@ -114,7 +114,7 @@ class SimulatedTransactions:
 
 
 class Strand:
-    """A `stage_writer.outbox.ports.Beside` in a process of the world."""
+    """A `stage_writer.outbox.ports.BackgroundRunner` in a process of the world."""
 
     is_closed = False
 
@@ -143,7 +143,7 @@ class Strand:
 
 def outlets(coordinator: Coordinator, process: Process, store: SimulatedStore, stream: Stream) -> KafkaOutlets:
     """The real ones of a writer's process."""
-    beside = Strand(coordinator.world, process)
+    runner = Strand(coordinator.world, process)
     return KafkaOutlets(
         {},
         "writers",
@@ -152,5 +152,5 @@ def outlets(coordinator: Coordinator, process: Process, store: SimulatedStore, s
         log=SILENT,
         metrics=Metrics(),
         begin=coordinator.begin,
-        beside=beside,
+        runner=runner,
     )

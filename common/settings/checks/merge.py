@@ -70,7 +70,7 @@ def _check_together(stream: Stream) -> None:
         "explode": stream.explode is not None,
     }
     for key in (key for key, given in refused.items() if given):
-        msg = f"{key} is given beside merge, and cannot be: an event changes one row; "
+        msg = f"{key} is set together with merge, and cannot be: an event changes one row; "
         raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
     merge = stream.merge
     if merge is not None and merge.truncates == "apply":

@@ -108,13 +108,13 @@ class FieldCensus:
                 holder = holder.rpartition(".")[0]
             if path in self.seen or (holder and holder not in self.seen):
                 continue
-            beside = {
+            siblings = {
                 other.rpartition(".")[2]: other for other in self.undeclared if other.rpartition(".")[0] == parent
             }
-            same = next((other for other in beside if other.casefold() == name.casefold()), None)
-            near = difflib.get_close_matches(name, beside, n=1)
+            same = next((other for other in siblings if other.casefold() == name.casefold()), None)
+            near = difflib.get_close_matches(name, siblings, n=1)
             meant = same or (near[0] if near else None)
-            yield path, None if meant is None else beside[meant]
+            yield path, None if meant is None else siblings[meant]
 
 
 def paths_of(declared: DataType, path: str = "") -> Iterator[str]:

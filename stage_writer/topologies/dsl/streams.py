@@ -485,7 +485,7 @@ class KGroupedTable(_Grouped):
         name: str = "",
     ) -> KTable:
         """``adder(reduced, value)`` adds a row, ``subtractor(reduced, value)`` removes one."""
-        removed = lambda _key, value, so_far: subtractor(so_far, value)  # noqa: E731 - a fold beside another one
+        removed = lambda _key, value, so_far: subtractor(so_far, value)  # noqa: E731 - a fold next to another one
         return self._aggregated(fold_of_reducer(adder), removed, materialized, name)
 
     def _aggregated(self, add: Fold, remove: Fold, materialized: Materialized | None, name: str) -> KTable:

@@ -46,7 +46,7 @@ HISTORY = {**KEYS, "history": True}
             "a truncation has none; leave merge.truncates or merge.sequence out",
         ),
         ({"merge": KEYS, "partition_by": ["is_current"]}, "partition_by names 'is_current', which is no column"),
-        ({"merge": KEYS, "explode": "many"}, "explode is given beside merge"),
+        ({"merge": KEYS, "explode": "many"}, "explode is set together with merge"),
     ],
 )
 def test_what_contradicts_itself_is_refused_with_its_key_and_the_remedy(settings: dict[str, object], told: str) -> None:
