@@ -116,13 +116,6 @@ def test_the_same_over_s3(lake: Lake, tables: SparkDeltaTables, spark: SparkSess
     assert offsets_of(staging.table, 0, staging.storage_options) == [0, 1, 2, 3, *range(5, 12)]
 
 
-def test_a_second_pass_is_idle(staging: Staging, tables: SparkDeltaTables) -> None:
-    staging.flush(0, 0, 10)
-    loader = loader_for(staging, tables)
-    loader.run_pass()
-    assert [report.commits for report in loader.run_pass()] == [0]
-
-
 def test_spark_skips_files_by_the_statistics(staging: Staging, tables: SparkDeltaTables, spark: SparkSession) -> None:
     for start in range(0, 50, 10):
         staging.flush(0, start, start + 10)
@@ -132,14 +125,6 @@ def test_spark_skips_files_by_the_statistics(staging: Staging, tables: SparkDelt
     assert scanned_files(frame.where("_kafka_offset = 33").select("name").distinct()) == 1
 
 
-def test_a_marker_made_by_hand_is_where_the_table_begins(staging: Staging, tables: SparkDeltaTables) -> None:
-    staging.touch(0, 41)
-    staging.flush(0, 42, 50)
-    loader_for(staging, tables).run_pass()
-    assert offsets_of(staging.table, 0) == list(range(42, 50))
-    assert transactions(staging) == {"orders-0": 49}
-
-
 def test_a_marker_made_by_hand_moves_the_position_without_rows(staging: Staging, tables: SparkDeltaTables) -> None:
     staging.flush(0, 0, 10)
     loader = loader_for(staging, tables)
@@ -147,36 +132,6 @@ def test_a_marker_made_by_hand_moves_the_position_without_rows(staging: Staging,
     staging.touch(0, 10)
     loader.run_pass()
     assert transactions(staging) == {"orders-0": 10}
-
-
-def test_a_gap_holds_its_partition_and_no_other(staging: Staging, tables: SparkDeltaTables) -> None:
-    staging.flush(0, 0, 10)
-    staging.flush(0, 20, 30)
-    staging.flush(1, 0, 5)
-    staging.flush(1, 5, 7)
-    (report,) = loader_for(staging, tables).run_pass()
-    held = report.held[staging.source(0)]
-    assert held.reason == "gap"
-    assert "[10, 20)" in held.problem
-    assert "--to 10" in held.remedy
-    assert "--to 20" in held.remedy
-    assert report.failure is None
-    assert offsets_of(staging.table, 0) == list(range(10))
-    assert offsets_of(staging.table, 1) == list(range(7))
-
-
-def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, tables: SparkDeltaTables) -> None:
-    staging.flush(0, 0, 10)
-    gone = staging.flush(0, 10, 20)
-    staging.flush(1, 0, 5)
-    path = gone.tables[0].files[0].path
-    staging.store(staging.table).delete([path])
-    (report,) = loader_for(staging, tables).run_pass()
-    held = report.held[staging.source(0)]
-    assert (held.reason, path in held.problem) == ("missing_file", True)
-    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 10" in held.remedy
-    assert offsets_of(staging.table, 0) == list(range(10))
-    assert offsets_of(staging.table, 1) == list(range(5))
 
 
 def test_dead_letters_reach_their_own_table_once(staging: Staging, tables: SparkDeltaTables) -> None:
@@ -381,20 +336,6 @@ def test_files_are_added_to_tables_with_harmless_features(
     assert sorted(row[0] for row in offsets) == list(range(10))
 
 
-def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Staging, tables: SparkDeltaTables) -> None:
-    class Broken(Mortal):
-        def commit(self, commit: TableCommit) -> CommitOutcome:
-            raise KeyError(commit.app_id)
-
-    staging.flush(0, 0, 10)
-    loader = loader_for(staging, Broken(tables, "", after=False))
-    for _ in range(3):
-        assert loader.problems == ()
-        (report,) = loader.run_pass()
-        assert "KeyError" in str(report.failure)
-    assert "orders failed 3 times in a row" in loader.problems[0]
-
-
 def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkDeltaTables) -> None:
     for start in range(0, 30, 10):
         staging.flush(0, start, start + 10)
@@ -407,15 +348,6 @@ def test_finished_markers_go_and_the_last_stays(staging: Staging, tables: SparkD
     staging.flush(0, 30, 40)
     loader_for(staging, tables, settings_for(staging, marker_retention=0)).run_pass()
     assert transactions(staging) == {"orders-0": 39, "orders-1": 5}
-
-
-def test_a_commit_stays_within_its_limits(staging: Staging, tables: SparkDeltaTables) -> None:
-    for start in range(0, 50, 10):
-        staging.flush(0, start, start + 10)
-        staging.flush(1, start, start + 10)
-    (report,) = loader_for(staging, tables, settings_for(staging, max_files=4)).run_pass()
-    assert (report.commits, report.files) == (3, 10)
-    assert offsets_of(staging.table, 0) == list(range(50))
 
 
 def test_a_table_that_was_made_anew_begins_anew(staging: Staging, tables: SparkDeltaTables) -> None:

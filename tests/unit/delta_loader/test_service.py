@@ -252,6 +252,33 @@ def test_a_foreign_writer_that_wins_ten_times_running_does_not_make_a_stream_fai
     assert (report.failure, report.commits) == (None, 1)
 
 
+def test_a_missing_file_holds_its_partition_and_no_other(staging: Staging, tables: MemoryDeltaTables) -> None:
+    staging.flush(0, 0, 10)
+    gone = staging.flush(0, 10, 20)
+    staging.flush(1, 0, 5)
+    path = gone.tables[0].files[0].path
+    staging.store(staging.table).delete([path])
+    (report,) = loader_for(staging, tables).run_pass()
+    held = report.held[staging.source(0)]
+    assert (held.reason, path in held.problem) == ("missing_file", True)
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 10" in held.remedy
+    assert tables.tables[staging.table].transactions == {"orders-0": 9, "orders-1": 4}
+
+
+def test_a_bug_in_one_stream_stops_no_other_and_turns_health_red(staging: Staging) -> None:
+    class Broken(MemoryDeltaTables):
+        def commit(self, commit: TableCommit) -> CommitOutcome:
+            raise KeyError(commit.app_id)
+
+    staging.flush(0, 0, 10)
+    loader = loader_for(staging, Broken())
+    for _ in range(3):
+        assert loader.problems == ()
+        (report,) = loader.run_pass()
+        assert "KeyError" in str(report.failure)
+    assert "orders failed 3 times in a row" in loader.problems[0]
+
+
 def test_a_stop_between_two_commits_is_obeyed(staging: Staging, tables: MemoryDeltaTables) -> None:
     staging.flush(0, 0, 10)
     staging.flush(0, 10, 20)
