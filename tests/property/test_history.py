@@ -177,3 +177,29 @@ def test_a_row_from_before_the_table_kept_versions_is_the_first_one() -> None:
         began = 0 if sequenced else None
         assert found[KEY] == [ended("old", began, 5), Version("a", 5)]
         assert found[2, "a"] == [Version("old", None, is_current=None)]
+
+
+def test_a_delete_of_a_deleted_row_adds_no_version() -> None:
+    events = [event(0, "a", 5), event(1, None, 6), event(2, None, 9)]
+    for loads in ([events], [[one] for one in events]):
+        deleted = Version(None, 6, deleted=True)
+        assert merged(loads, sequenced=False, soft=True) == {KEY: [ended("a", 5, 6), deleted]}
+        assert merged(loads, sequenced=False, soft=False) == {KEY: [ended("a", 5, 6)]}
+
+
+def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> None:
+    events = [
+        event(0, "a", 2),
+        event(1, None, 8),
+        event(2, "b", 5),
+        event(3, "c", 8),
+        event(4, None, 8),
+        event(5, "d", 1),
+    ]
+    expected = [ended("d", 1, 2), ended("a", 2, 5), ended("b", 5, 8), ended("c", 8, 8)]
+    for loads in ([events], [[one] for one in events]):
+        assert merged(loads, sequenced=True, soft=False) == {KEY: expected}
+    for loads in ([events[:3]], [[one] for one in events[:3]]):
+        assert merged(loads, sequenced=True, soft=False) == {KEY: [ended("a", 2, 5), ended("b", 5, 8)]}
+        flagged = Version(None, 8, deleted=True)
+        assert merged(loads, sequenced=True, soft=True) == {KEY: [ended("a", 2, 5), ended("b", 5, 8), flagged]}
