@@ -25,12 +25,20 @@ OLDER_LOCK = LOCK.with_name("older_jars.lock")
 
 
 def installed() -> tuple[str, str]:
-    """The versions of delta-spark and pyspark. Raises BuildError."""
+    """The versions of delta-spark and pyspark. Raises BuildError.
+
+    A pyspark that came with Spark itself has no package that says so; neither may Delta's Python, which is the
+    release's then.
+    """
     try:
-        return metadata.version("delta-spark"), metadata.version("pyspark")
-    except metadata.PackageNotFoundError as error:
-        msg = f"{error.name} is not installed, and the loader runs on it"
-        raise BuildError(msg, "install kafka-delta-express[delta-loader]") from None
+        from pyspark.version import __version__ as spark  # noqa: PLC0415 - a wheel is built without it
+    except ImportError:
+        msg = "pyspark is not installed, and the loader runs on it"
+        raise BuildError(msg, "run pip install 'kafka-delta-express[delta-loader]'") from None
+    try:
+        return metadata.version("delta-spark"), spark
+    except metadata.PackageNotFoundError:
+        return _delta_of(read_lock(LOCK)["delta"]), spark
 
 
 def locked_jars(delta: str, spark: str) -> Mapping[JarGroup, tuple[Jar, ...]]:

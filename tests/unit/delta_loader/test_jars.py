@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pyspark
 import pytest
 from packaging.requirements import Requirement
 
 from common.errors import BuildError
 from delta_loader.spark.bridge_jar import built_jar
-from delta_loader.spark.pairs import is_release, locked_jars
+from delta_loader.spark.pairs import installed, is_release, locked_jars
 from devservices.spark_pairs import OLDER_PAIRS
 
 PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
@@ -35,7 +37,21 @@ def test_a_pair_that_was_not_tried_is_refused_with_those_that_were() -> None:
         with pytest.raises(BuildError, match=pairs) as refused:
             locked_jars(delta, spark)
         assert f"delta-spark {delta} with pyspark {spark} is installed" in refused.value.problem
-        assert refused.value.remedy == "run pip install delta-spark==4.4.0 'pyspark==4.2.*'"
+        assert refused.value.remedy == f"run pip install delta-spark=={version('delta-spark')} 'pyspark==4.2.*'"
+
+
+def test_a_delta_that_no_package_names_is_the_release_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = version("delta-spark")
+    assert installed() == (release, version("pyspark"))
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert installed() == (release, pyspark.__version__)
+    monkeypatch.setitem(sys.modules, "pyspark.version", None)
+    with pytest.raises(BuildError, match="pyspark is not installed"):
+        installed()
 
 
 def test_each_delta_has_a_jar_of_its_own_in_the_cache() -> None:
