@@ -351,11 +351,12 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
     """What was done, or would be done."""
     if not replayed:
         return "There are no records in this range: nothing to replace."
-    lines = []
+    several = len(stream.row_tables) > 1 or stream.route_table is not None
+    lines, place = [], f"the tables of {stream.app_id}" if several else stream.table
     for one in replayed:
         letters = ", ".join(f"{count:,} {name}" for name, count in sorted(one.dead_letters.items()))
         lines.append(
-            f"{one.range.words}  {one.records:,} records: {one.rows:,} rows for {stream.table}, "
+            f"{one.range.words}  {one.records:,} records: {one.rows:,} rows for {place}, "
             f"{sum(one.dead_letters.values()):,} dead letters{f' ({letters})' if letters else ''}, "
             f"{one.tombstones:,} tombstones" + (f", {one.filtered:,} filtered" if one.filtered else "")
         )
