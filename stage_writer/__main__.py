@@ -31,7 +31,7 @@ from common.pause_commands import add_pause_commands, paused_streams
 from common.remedies import CONFIG
 from common.settings import Native
 from common.settings.overlap import UnreadTopics
-from common.settings.pace import writer_of
+from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.stage.evolved import latest
 from common.stage.merged import topics_of
@@ -198,20 +198,12 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     try:
         service.run(until_caught_up=until_caught_up)
     finally:
-        late = _late(outlets, settings.writer.revoke_timeout_s, log)
+        late = None if outlets.close(settings.writer.revoke_timeout_s) else undelivered(outlets.problems())
         workers.close()
         serving.close()
     log.info("ended")
     if until_caught_up:
         _require_all(late, service)
-
-
-def _late(outlets: KafkaOutlets, within_s: float, log: FilteringBoundLogger) -> KafkaDeltaExpressError | None:
-    """Deliver records for Kafka topics, and end that; the error where some were not delivered in time."""
-    if outlets.close(within_s):
-        return None
-    log.warning("records for Kafka topics wait for the next writer")
-    return undelivered(outlets.problems())
 
 
 def _require_all(late: KafkaDeltaExpressError | None, service: StageWriter) -> None:
@@ -466,6 +458,7 @@ def _replayed(
         lambda: uuid.uuid4().hex,
         writer=f"{socket.gethostname()}-{os.getpid()}",
         file_bytes=writer_of(settings.writer, converter.stream).flush_bytes,
+        longest_s=longest_replay_s(settings),
     )
     with progress("positions", sum(one.positions for one in ranges)) as advance:
         return [_one(work.stage if yes else work.count, one, advance) for one in ranges]

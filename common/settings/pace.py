@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from common.settings.on_marker import RETENTION_ON_MARKER
 from common.settings.values import ON_MARKER, parse_duration_s
+from common.stage.data_files import LONGEST_FLUSH_S
 
 if TYPE_CHECKING:
     from common.settings.model import LoaderSettings, Settings, WriterSettings
     from common.settings.stream import Stream
 
+RETRIES_S = 2 * LONGEST_FLUSH_S
+"""More than the time from a flush's first file to its claim, however often a writer retries it."""
 _OF_WRITER = ("compression", "flush_after_s", "flush_bytes", "flush_records")
 _OF_LOADER = ("schedule", "max_commits_per_minute", "max_files", "max_bytes")
 
@@ -34,6 +37,21 @@ def loader_of(loader: LoaderSettings, stream: Stream) -> LoaderSettings:
 def longest_flush_after_s(settings: Settings) -> float:
     """The longest time for which records of any stream may wait for their flush."""
     return max(writer_of(settings.writer, stream).flush_after_s for stream in settings.streams)
+
+
+def least_safe_age_s(settings: Settings) -> float:
+    """Younger files may still be waiting for what refers to them: no clean-up removes any."""
+    return (
+        longest_flush_after_s(settings)
+        + settings.writer.revoke_timeout_s
+        + RETRIES_S
+        + settings.loader.marker_retention_s
+    )
+
+
+def longest_replay_s(settings: Settings) -> float:
+    """How long a replay's files may wait for the request that refers to them."""
+    return least_safe_age_s(settings) - LONGEST_FLUSH_S
 
 
 def _given(stream: Stream, names: tuple[str, ...]) -> dict[str, object]:

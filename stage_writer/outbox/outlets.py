@@ -169,6 +169,8 @@ class KafkaOutlets:
         with self._changed:
             done = self._changed.wait_for(lambda: self._busy == 0, within_s)
         self._runner.close()
+        if not done:
+            self._log.warning("records for Kafka topics wait for the next writer")
         return done
 
     def _start(self, outlet: KafkaOutlet) -> None:

@@ -22,7 +22,7 @@ import numpy as np
 from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG
-from common.settings.values import parse_timestamp_ms
+from common.settings.values import duration_text, parse_timestamp_ms
 from common.spans import Position, Span, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
@@ -255,8 +255,12 @@ class Replay:
         *,
         writer: str,
         file_bytes: int,
+        longest_s: float,
     ) -> None:
-        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is the approximate Parquet memory held at a time."""
+        """``unique`` gives 32 hexadecimal digits, ``file_bytes`` is the approximate Parquet memory held at a time.
+
+        A request that takes longer than ``longest_s`` is not made: a clean-up may have removed its first files.
+        """
         self._converter = converter
         self._records = records
         self._store = store
@@ -264,6 +268,7 @@ class Replay:
         self._unique = unique
         self._writer = writer
         self._file_bytes = file_bytes
+        self._longest_s = longest_s
         # All columns are in the files: the table's own partitioning places the rows when they are loaded.
         self._formats = [replace(table, partition_by=()) for table in converter.formats]
         self._letters = next(at for at, found in enumerate(self._formats) if found.kind is TableKind.DEAD_LETTERS)
@@ -279,7 +284,7 @@ class Replay:
 
     def stage(self, asked: Range) -> Replayed:
         """Write the data files, then the request (rule 2)."""
-        source, span = asked.source, asked.span
+        source, span, began_s = asked.source, asked.span, self._clock.monotonic_s()
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
         for batch in self._records.batches(source, span):
@@ -315,6 +320,12 @@ class Replay:
                 msg,
                 f"choose a smaller range; `delta-loader clean {CONFIG} --yes` removes the files that were made for it",
             )
+        if self._clock.monotonic_s() - began_s > self._longest_s:
+            msg = (
+                f"the request for {asked.words} is not written, because it took longer than "
+                f"{duration_text(self._longest_s)}: a clean-up may remove its first files"
+            )
+            raise UsageError(msg, "choose a smaller range, or a longer loader.marker_retention")
         if isinstance(self._store.create(name.path, data), AlreadyExists):
             msg = f"the request {name.path} is there already"
             raise StoreError(msg, "run the command again")

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
 from common.printable import joined
-from common.settings.pace import longest_flush_after_s
+from common.settings.pace import least_safe_age_s
 from common.settings.values import duration_text
 from common.sizes import time_text
-from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, shortened
+from common.stage.data_files import DataFileName, shortened
 from common.tables.rollback import MOST_COMMITS
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
     from common.tables.history import LoggedCommit
 
-RETRIES_S = 2 * LONGEST_FLUSH_S
-"""More than the time from a flush's first file to its claim, however often a writer retries it."""
 _EXAMPLES = 5
 
 
@@ -92,8 +90,7 @@ def areas(settings: Settings) -> tuple[Area, ...]:
 
 def require_safe(settings: Settings, older_than_s: float) -> None:
     """Raise UsageError for an age that is not safe (rule 2)."""
-    writer, loader = settings.writer, settings.loader
-    floor_s = longest_flush_after_s(settings) + writer.revoke_timeout_s + RETRIES_S + loader.marker_retention_s
+    floor_s = least_safe_age_s(settings)
     if older_than_s < floor_s:
         age, floor = duration_text(older_than_s), duration_text(floor_s)
         msg = f"what is older than {age} may still be waiting for its marker, or the marker for settling"

@@ -13,12 +13,11 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from common.settings.pace import longest_flush_after_s
+from common.settings.pace import RETRIES_S, longest_flush_after_s
 from common.tables.delta_log import read_table_state
 from common.tables.log_files import COMMIT, LOG, commit_path, newest_checkpoint
 from common.tables.stream_history import read_identity
 from common.tables.urls import comparable
-from delta_loader.maintenance.cleaning.rules import RETRIES_S
 from delta_loader.maintenance.live_files import live_files
 from delta_loader.maintenance.services.due import TableRules
 from delta_loader.maintenance.services.facts import Gathering, LogFacts, Service, TableFacts, joined_vacuums, run_of

@@ -239,7 +239,9 @@ def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:
 
     stream = converter({"known": {"rule": "id <> 7", "on_fail": "hold"}})
     store = FsspecStore(str(tmp_path))
-    replay = Replay(stream, Records(), store, SystemClock(), lambda: "0" * 32, writer="w", file_bytes=10**6)
+    replay = Replay(
+        stream, Records(), store, SystemClock(), lambda: "0" * 32, writer="w", file_bytes=10**6, longest_s=9
+    )
     for action in (replay.count, replay.stage):
         with pytest.raises(UsageError, match=r"the record at offset 7 breaks a rule that holds: expect\.known"):
             action(Range(FIRST, Span(Position(5), Position(10))))

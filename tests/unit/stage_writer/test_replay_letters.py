@@ -1,5 +1,6 @@
 """An export of dead letters as the source of a replay."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,12 +9,16 @@ import pytest
 
 from common.cli import run
 from common.errors import UsageError
-from common.spans import Partition, Topic, TopicPartition
+from common.spans import Partition, Span, Topic, TopicPartition
+from common.storage.store import FsspecStore
 from stage_writer.__main__ import app
-from stage_writer.decode.batch import NO_TIMESTAMP
+from stage_writer.convert import StreamConverter
+from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.dead_letters import MOST_OFFSETS, MOST_REQUESTS, Letters
-from stage_writer.replay.records import Range
+from stage_writer.replay.records import Range, Replay
 from tests.builders import config_file, span
+from tests.fakes.group import HandClock
+from tests.fakes.streams import batch_of, stream_of
 
 Place = tuple[str, int, int]
 
@@ -76,6 +81,30 @@ def test_too_many_requests_are_refused_with_what_to_do(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="1,001 requests") as refused:
         Letters.read(export(tmp_path, places), 10).requests("orders")
     assert "stage-writer replay" in refused.value.remedy
+
+
+def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) -> None:
+    clock = HandClock()
+
+    class Slow:
+        def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+            clock.sleep_s(10)
+            yield batch_of([b'{"id":1}'], partition=source.partition, first=span.start)
+
+    stream, store = stream_of(columns="id INT", table=f"{tmp_path}/table"), FsspecStore(f"{tmp_path}/stage")
+    names = (f"{number:032x}" for number in range(9))
+
+    def replay(longest_s: float) -> Replay:
+        return Replay(
+            StreamConverter(stream), Slow(), store, clock, names.__next__, writer="w", file_bytes=1, longest_s=longest_s
+        )
+
+    asked = Range(source(3), span(5, 6))
+    with pytest.raises(UsageError, match="took longer than 9s: a clean-up may remove its first files"):
+        replay(9).stage(asked)
+    assert not list(store.list("replace"))
+    made = replay(11).stage(asked).path
+    assert [item.path for item in store.list("replace")] == [made]
 
 
 def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
