@@ -41,7 +41,7 @@ class Kafka:
         """Nothing is held."""
 
 
-def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments: int) -> None:
+def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments: int, generation: int = 0) -> None:
     """An outbox with a record for each message, given by its input and its offset, and where its flush ends."""
     store = FsspecStore(f"memory://{uuid.uuid4().hex}")
     inputs, offsets = zip(*made, strict=True) if made else ((), ())
@@ -49,8 +49,8 @@ def deliver(kafka: Kafka, made: Sequence[tuple[int, int]], orders: int, payments
     columns = [["to"] * len(made), blank, blank, [0] * len(made), blank, inputs, offsets]
     table = pa.table([pa.array(one, kind.type) for one, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     end = merged_position([InputEnd(ORDERS, Position(orders)), InputEnd(PAYMENTS, Position(payments))])
-    name = OutboxName(BOTH, Position(0), 0, "1")
-    store.upload(name.path, outgoing_to_pieces(Outgoing(BOTH, 0, ends_at(BOTH, end), table)))
+    name = OutboxName(BOTH, Position(0), generation, "1")
+    store.upload(name.path, outgoing_to_pieces(Outgoing(BOTH, generation, ends_at(BOTH, end), table)))
     Delivery(DeliveryPlace({}, "writers", "shop", BOTH), store, begin=kafka.begin).deliver(name.path)
 
 
@@ -68,3 +68,11 @@ def test_an_outbox_without_records_moves_its_chain_on() -> None:
     kafka = Kafka()
     deliver(kafka, [], 2, 2)
     assert kafka.delivered == {ORDERS: Delivered(Position(2), 0), PAYMENTS: Delivered(Position(2), 0)}
+
+
+def test_what_was_delivered_of_a_topic_that_no_longer_exists_does_not_count() -> None:
+    kafka = Kafka()
+    deliver(kafka, [(0, 0), (0, 1), (0, 2)], 3, 0)
+    deliver(kafka, [(0, 0), (0, 1)], 2, 0, generation=1)  # of the topic that was created again
+    assert sorted(kafka.records) == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 2)]
+    assert kafka.delivered[ORDERS] == Delivered(Position(2), 1)

@@ -27,6 +27,7 @@ from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.partitions.idle_reports import REPORT_EVERY_S
+from stage_writer.ports import Polled
 from stage_writer.runtime import Attachments
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
@@ -548,6 +549,31 @@ def test_it_ends_when_another_member_has_staged_the_rest(tmp_path: Path) -> None
     world.group.others = {SECOND: math.inf}
     world.writer.run(until_caught_up=True)
     assert world.clock.now_s - began_s < SESSION_S / 2
+
+
+def test_members_that_wait_for_each_other_have_staged_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, world = World(tmp_path, {SECOND: 3}), World(tmp_path, {FIRST: 5, SECOND: 3})
+    began_s, poll = world.clock.now_s, LonelyMember.poll
+    world.group.others = {SECOND: math.inf}
+
+    def poll_both(group: LonelyMember, timeout_s: float) -> Polled:
+        if group is world.group and world.chain(FIRST) and not world.chain(SECOND):
+            other.writer.run(until_caught_up=True)
+        return poll(group, timeout_s)
+
+    monkeypatch.setattr(LonelyMember, "poll", poll_both)
+    world.writer.run(until_caught_up=True)
+    assert world.clock.now_s - began_s < SESSION_S / 2
+
+
+def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 5, SECOND: 3, THIRD: 4}, flush_after="60s")
+    began_s = world.clock.now_s
+    world.group.others = {SECOND: began_s + 40, THIRD: math.inf}
+    world.writer.run(until_caught_up=True)
+    assert world.clock.now_s - began_s >= 40 + SESSION_S + 60
 
 
 class Letterbox:
