@@ -63,7 +63,10 @@ class FsspecStore:
     """A `common.ports.ObjectStore` below one fsspec URL."""
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
-        """Raises ConfigError when fsspec does not support the store, or an option is not one of its own."""
+        """Raises ConfigError when fsspec does not support the store, or an option is not one of its own.
+
+        Raises StoreError when the store's client cannot start.
+        """
         self.url = url.rstrip("/")
         try:
             self._fs, root = fsspec.url_to_fs(
@@ -75,6 +78,9 @@ class FsspecStore:
         except (ValueError, ImportError, TypeError) as error:
             msg = f"no store can be opened for {url}: {error}"
             raise ConfigError(msg, "see stage.url and stage.storage_options in docs/configuration.md") from error
+        except OSError as error:  # some clients connect at once, or load a library of the system
+            msg = f"no store can be opened for {url}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            raise StoreError(msg, "check that the store answers, and that its client has what it needs") from error
         self._root = str(root).rstrip("/")
         self._local = isinstance(self._fs, LocalFileSystem)
         self._creating = _IN_MEMORY if isinstance(self._fs, MemoryFileSystem) else nullcontext()

@@ -1,8 +1,10 @@
 """What fsspec is told besides the storage options."""
 
+import fsspec
 import pytest
 
-from common.storage.store import client_options
+from common.errors import StoreError
+from common.storage.store import FsspecStore, client_options
 
 HERE = {"AWS_REGION": "eu-central-1"}
 
@@ -30,3 +32,14 @@ def test_the_region_of_the_environment_reaches_the_s3_client(
     url: str, options: dict[str, object], environ: dict[str, str], told: dict[str, object]
 ) -> None:
     assert client_options(url, options, environ) == {**options, **told}
+
+
+def test_a_client_that_cannot_start_is_an_error_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unable(*_: object, **__: object) -> None:
+        msg = "Unable to load libjvm\ndlopen(/usr/lib/libjvm.so) failed"
+        raise OSError(msg)
+
+    monkeypatch.setattr(fsspec, "url_to_fs", unable)
+    with pytest.raises(StoreError) as raised:
+        FsspecStore("hdfs://name/x")
+    assert raised.value.problem == "no store can be opened for hdfs://name/x: Unable to load libjvm"

@@ -554,7 +554,7 @@ def test_it_ends_when_another_member_has_staged_the_rest(tmp_path: Path) -> None
 def test_members_that_wait_for_each_other_have_staged_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, world = World(tmp_path, {SECOND: 3}), World(tmp_path, {FIRST: 5, SECOND: 3})
+    other, world = World(tmp_path, {SECOND: 3}), World(tmp_path, {FIRST: 5, SECOND: 3}, flush_after="100s")
     began_s, poll = world.clock.now_s, LonelyMember.poll
     world.group.others = {SECOND: math.inf}
 
