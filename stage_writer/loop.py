@@ -222,6 +222,8 @@ class StageWriter:
         goal = self._catching_up
         if goal is None or goal.is_nothing:
             return goal is not None
+        if not self.assignment.joined:
+            goal.require_joining()
         is_busy = not self.assignment.joined or bool(self.assignment.starting) or self._intake.is_busy
         return not is_busy and goal.is_done(self._pauses.not_paused(self.assignment.owned.values()))
 

@@ -56,6 +56,7 @@ class CatchingUp:
         self._source = source
         self._stage = stage
         self._clock = clock
+        self._began_s = clock.monotonic_s()
         self._alive_after_s = alive_after_s
         self._staged: set[TopicPartition] = set()
         self._others: frozenset[TopicPartition] = frozenset()
@@ -85,6 +86,14 @@ class CatchingUp:
         if not all(owned.caught_up or self.is_reached(owned.source, owned.buffer.end) for owned in ours):
             return False
         return self.others_have_the_rest()
+
+    def require_joining(self) -> None:
+        """Raises BrokerError once this writer has not become a member of its group for a while (rule 4)."""
+        waited_s = self._clock.monotonic_s() - self._began_s
+        if waited_s > NO_REST_AFTER_S:
+            msg = f"this writer has not become a member of its consumer group for {waited_s:.0f} s"
+            remedy = "see the brokers' log for the reason: they may refuse kafka.session.timeout.ms, for example"
+            raise BrokerError(msg, remedy)
 
     def others_have_the_rest(self) -> bool:
         """Whether each partition has an owner (rules 2 and 3). Raises BrokerError."""

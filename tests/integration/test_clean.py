@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import s3fs
 
+from common.settings import pace
 from common.storage.store import FsspecStore
-from delta_loader.maintenance.cleaning import rules as cleaning
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.ports import in_turn
 from tests.fakes.loading import loader_for, settings_for
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def clean_now(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tally]:
     """As if an hour was a moment: on S3 nobody can make a file older than it is."""
-    monkeypatch.setattr(cleaning, "RETRIES_S", 0.0)
+    monkeypatch.setattr(pace, "RETRIES_S", 0.0)
     settings = settings_for(staging, marker_retention=0)
     writer = settings.writer.model_copy(update={"flush_after_s": 0.1, "revoke_timeout_s": 0.0})
     settings = settings.model_copy(update={"writer": writer})

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from common.settings.pace import RETRIES_S
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.markers import DONE
 from delta_loader.maintenance.cleaning.clean import CleanUp
-from delta_loader.maintenance.cleaning.rules import RETRIES_S
 from delta_loader.ports import in_turn
 from tests.simulation.attentive import Attentive
 from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of

@@ -11,6 +11,7 @@ Rules of the books beside those of every world:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -343,6 +344,7 @@ class Replayed(Routed):
             lambda: f"{world.rng.getrandbits(128):032x}",
             writer=world.process.name,
             file_bytes=world.rng.choice([1, 10**9]),
+            longest_s=math.inf,
         )
 
     def _tell(self, replayed: Counted) -> None:
