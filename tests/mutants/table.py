@@ -27,6 +27,8 @@ TESTS = {
     ),
     "delta_loader.load.settle": (f"{_LOADER}/test_settling.py", "tests/property/test_idle.py"),
     "delta_loader.load.settling": (f"{_LOADER}/test_settling.py", f"{_LOADER}/test_service.py"),
+    "delta_loader.load.replace_steps": (f"{_LOADER}/test_replace.py", f"{_LOADER}/test_interplay.py"),
+    "delta_loader.load.replace_ranges": (f"{_LOADER}/test_replace.py", f"{_LOADER}/test_interplay.py"),
     "delta_loader.tables.commits": (
         f"{_LOADER}/test_commits.py",
         f"{_LOADER}/test_routes.py",

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -11,7 +12,7 @@ from common.metrics import Metrics
 from common.remedies import replay
 from common.schema import parse_ddl, schema_from_json, schema_to_json
 from common.settings import Stream
-from common.spans import Position, Span
+from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
 from common.stage.replacements import (
@@ -22,8 +23,18 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.tables.commit_metadata import CommitMetadata
+from common.tables.history import LoggedCommit
 from delta_loader.load.replace_ranges import Replacements
-from delta_loader.load.replace_steps import Request, RequestStep, txn_id
+from delta_loader.load.replace_steps import (
+    Request,
+    RequestStep,
+    behind,
+    is_superseded,
+    misfit,
+    taken_back,
+    txn_id,
+    waits,
+)
 from delta_loader.plan.held import Held
 from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import TableCommit, Target
@@ -147,10 +158,10 @@ class World:
         self.store.write(path, b"1")
         return ReplacementFile(path, rows, 1)
 
-    def run(self) -> list[Held]:
+    def run(self, stop: Callable[[], bool] = lambda: False, stepped: Callable[[], None] = lambda: None) -> list[Held]:
         log = structlog.get_logger()
         replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.books)
-        return list(replacements.run(self.stream, lambda _: Position(10), lambda: False).held.values())
+        return list(replacements.run(self.stream, lambda _: Position(10), stop, stepped).held.values())
 
     def requests(self) -> list[str]:
         return [found.path for found in self.store.list("replace/")]
@@ -298,6 +309,26 @@ def test_a_request_beside_one_that_was_stopped_goes_its_way(world: World) -> Non
     assert world.books.now(world.rows) == {0, 2, 4, 6, 9}
 
 
+def test_a_loader_that_is_to_stop_begins_no_other_request(world: World) -> None:
+    world.ask("1", {1}, {0}, end=2)
+    world.ask("2", {9}, {8}, start=8)
+    steps: list[str] = []
+    assert world.run(lambda: len(steps) > 0, lambda: steps.append("one more")) == []
+    assert (len(world.requests()), world.now()) == (1, ({1, 2, 4, 6, 8}, {0, 3, 5, 7, 9}))
+    assert len(steps) == len(("lost", "letters added", "rows", "letters deleted"))
+
+
+def test_a_request_of_another_stream_and_one_that_cannot_be_read_stay(world: World) -> None:
+    other = ReplacementName(TopicPartition(Topic("payments"), Partition(0)), Position(0), "1" * 32)
+    torn = ReplacementName(world.staging.source(0), Position(0), "2" * 32)
+    paths = {other.path, torn.path, "replace/README"}
+    for path in paths:
+        world.store.write(path, b"{")
+    (held,) = world.run()
+    assert (held.reason, torn.path in held.problem) == ("replacement_refused", True)
+    assert (set(world.requests()), counted(world)) == (paths, (0, 0, 1))
+
+
 def test_a_request_that_has_begun_is_before_one_with_an_earlier_date(world: World) -> None:
     """Which was made by a machine whose clock is behind."""
     world.ask("5", ODD, EVEN)
@@ -327,6 +358,23 @@ def test_a_request_that_comes_back_deletes_nothing_of_a_later_one(world: World) 
     assert world.run() == []
     assert world.books.now(route) == {0}
     assert world.requests() == []
+
+
+def test_a_request_that_comes_back_without_its_files_goes_again(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    (path,) = world.requests()
+    request = required(world.store.read(path))
+    world.run()
+    world.store.write(path, request)
+    assert world.run() == []
+    assert (world.now(), world.requests()) == ((ODD, EVEN), [])
+
+
+def test_a_request_waits_for_its_table(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    del world.books.tables[world.rows]
+    (held,) = world.run()
+    assert (held.reason, f"there is no table {world.rows}" in held.problem) == ("replacement_waits", True)
 
 
 def test_a_loader_that_was_paused_before_a_deletion_deletes_nothing_of_a_later_request(world: World) -> None:
@@ -376,3 +424,108 @@ def test_a_record_that_takes_another_route_goes_from_table_to_table_and_is_in_on
     assert seen
     assert all(seen)
     assert world.requests() == []
+
+
+def request_of(
+    world: World,
+    digit: str = "1",
+    start: int = 2,
+    end: int = 10,
+    *,
+    partition: int = 0,
+    app_id: str = "orders",
+    url: str | None = None,
+    only: tuple[Span, ...] = (),
+) -> Request:
+    name = ReplacementName(world.staging.source(partition), Position(start), digit * 32)
+    table = ReplacementTable(url or world.rows, TableKind.ROWS, world.staging.schema(), ())
+    span = Span(Position(start), Position(end))
+    return Request(name, Replacement(span, app_id, "eve", 1, 8, 0, only=only, tables=(table,)))
+
+
+def test_the_condition_of_a_request_is_its_range_or_its_offsets(world: World) -> None:
+    whole = "_kafka_topic = 'orders' AND _kafka_partition = 0 AND _kafka_offset >= 2 AND _kafka_offset < 10"
+    assert request_of(world).condition == whole
+    only = (Span(Position(2), Position(4)), Span(Position(9), Position(10)))
+    assert request_of(world, only=only).condition == f"{whole} AND _kafka_offset IN (2, 3, 9)"
+
+
+@pytest.mark.parametrize(("position", "reason"), [(None, "replacement_waits"), (9, "replacement_waits"), (10, None)])
+def test_a_request_waits_until_the_table_has_all_of_its_range(
+    world: World, position: int | None, reason: str | None
+) -> None:
+    held = waits(request_of(world), world.stream, None if position is None else Position(position))
+    assert (None if held is None else held.reason) == reason
+    assert held is None or "replace/orders/0/00000000000000000002-1" in held.remedy
+    assert held is None or ("the table has no position" if position is None else "the table is at 9,") in held.problem
+
+
+@pytest.mark.parametrize(
+    ("stream", "request_"),
+    [
+        ({}, {"app_id": "payments"}),
+        ({}, {"url": "memory://another"}),
+        ({"kafka_columns": False}, {}),
+        ({"merge": 1}, {}),
+    ],
+    ids=str,
+)
+def test_a_request_that_is_not_for_the_stream_is_refused(
+    world: World, stream: dict[str, object], request_: dict[str, str]
+) -> None:
+    request = request_of(world, app_id=request_.get("app_id", "orders"), url=request_.get("url"))
+    held = required(waits(request, world.stream.model_copy(update=stream), Position(10)))
+    assert (held.reason, request.give_up in held.remedy) == ("replacement_refused", True)
+
+
+def test_a_step_is_taken_back_where_the_last_one_of_the_request_is(world: World) -> None:
+    """Its first one is still there: the table says of the second that it is done, and has no trace of it."""
+    request = request_of(world)
+    said = request.metadata("c")
+    history = [
+        LoggedCommit(3, "RESTORE", restored_version=1),
+        LoggedCommit(2, "WRITE", metadata=said),
+        LoggedCommit(1, "WRITE", metadata=said),
+        LoggedCommit(0, "CREATE TABLE"),
+    ]
+    assert required(taken_back(request, world.rows, history)).reason == "replacement_refused"
+    assert taken_back(request, world.rows, history[1:]) is None
+
+
+@pytest.mark.parametrize(("files", "is_refused"), [(1, True), (0, False), (None, False)])
+def test_only_a_table_that_gets_rows_has_to_take_them(world: World, files: int | None, *, is_refused: bool) -> None:
+    request = request_of(world, url=world.rows if files is not None else world.dead)
+    (table,) = request.content.tables
+    staged = (ReplacementFile("data/one", 1, 1),) * (files or 0)
+    request = replace(request, content=replace(request.content, tables=(replace(table, files=staged),)))
+    target = Target(world.rows, "1", TableShape(_schema(DEAD_LETTERS), ()), {})
+    assert (misfit(request, target) is not None) == is_refused
+
+
+OVERLAPS = pytest.mark.parametrize(
+    ("start", "end", "overlaps"), [(0, 2, False), (0, 3, True), (2, 10, True), (9, 12, True), (10, 12, False)]
+)
+
+
+@OVERLAPS
+def test_a_request_is_behind_an_unfinished_one_for_some_of_its_range(
+    world: World, start: int, end: int, *, overlaps: bool
+) -> None:
+    request = request_of(world)
+    assert (behind(request, [request_of(world, "2", start, end)]) is not None) == overlaps
+    assert behind(request, [request_of(world, "2", start, end, partition=1)]) is None
+
+
+@OVERLAPS
+def test_a_request_is_superseded_by_a_later_one_for_some_of_its_range(
+    world: World, start: int, end: int, *, overlaps: bool
+) -> None:
+    own = LoggedCommit(1, "WRITE", metadata=request_of(world).metadata("c"))
+    later = request_of(world, "2", start, end).metadata("c")
+    load = LoggedCommit(3, "STREAMING UPDATE", metadata=CommitMetadata("c", "orders", {}, None))
+    rolled_back = [LoggedCommit(4, "RESTORE", restored_version=1), load, LoggedCommit(2, "WRITE", metadata=later), own]
+    assert is_superseded(request_of(world), rolled_back[1:]) == overlaps
+    assert not is_superseded(request_of(world), rolled_back)
+    before = [replace(own, version=2), LoggedCommit(1, "WRITE", metadata=later)]
+    assert not is_superseded(request_of(world), before)
+    assert not is_superseded(request_of(world), [load])
