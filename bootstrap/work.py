@@ -323,7 +323,7 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        self._turns.look(source)  # before the chain is read: this is how a stale plan is detected
+        self._turns.read_last(source)  # before the chain is read: this is how a stale plan is detected
         known_of = partial(self._identity_under, stream, table)
         return partition_state(
             self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of

@@ -204,7 +204,7 @@ def _loader(settings: Settings, log: FilteringBoundLogger, stack: ExitStack, sto
         if services is not None:
             serving.loader = replace(serving.loader, services=services)
             long_s = settings.table_services.budget_s + LONG_S
-            jobs.add("maintenance", services.look, every_s=_MAINTENANCE_LOOK_EVERY_S, long_s=long_s)
+            jobs.add("maintenance", services.run_due, every_s=_MAINTENANCE_LOOK_EVERY_S, long_s=long_s)
     return serving.loader
 
 
@@ -258,7 +258,7 @@ def _add_jobs(loader: Loader, clean_up: ScheduledCleanUp, spark_is_alive: Callab
 
     def clean() -> None:
         if loader.may_serve():
-            clean_up.look(datetime.now(UTC))
+            clean_up.run_due(datetime.now(UTC))
 
     def look_at_spark() -> None:
         if not spark_is_alive():
@@ -308,7 +308,7 @@ def _run(loader: Loader, stopped: Event) -> None:
             loader.turns.begin_again(resumed)
         elsewhere = loader.loaded_elsewhere | (here & loader.paused.pauses.keys())
         if elsewhere and time.monotonic() >= look_at_s:
-            loader.service.look(elsewhere)
+            loader.service.inspect(elsewhere)
             look_at_s = time.monotonic() + _LOOK_AT_OTHERS_EVERY_S
         if not here:
             loader.turns.give_up()

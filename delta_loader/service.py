@@ -174,7 +174,7 @@ class LoaderService:
         now_s = self._ports.clock.monotonic_s()
         return self._unfinished.setdefault(app_id, _Unfinished(StreamReport(app_id), now_s, logged_s=now_s)).report
 
-    def look(self, app_ids: Collection[str]) -> None:
+    def inspect(self, app_ids: Collection[str]) -> None:
         """Inspect streams that another loader loads; `collect` returns what was found.
 
         A standby thus knows how far they are, and a later load does not start with a first read. Each stream has a

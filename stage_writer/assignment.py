@@ -94,7 +94,7 @@ class AssignedPartitions:
         """Own the partitions that can be read now, each from its chain's end."""
         positions: dict[TopicPartition, Position] = {}
         expected: dict[TopicPartition, LastRecord] = {}
-        for partition, outcome in self._startup.look(among).items():
+        for partition, outcome in self._startup.due_outcomes(among).items():
             match outcome:
                 case StoreError() | BrokerError():
                     self.outage.failed(outcome)

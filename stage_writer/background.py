@@ -62,9 +62,9 @@ class Background:
         self._look_at_topics()
         self._look_at_quiet()
         self._idling.report(self._assignment.owned.values())
-        self._changelogs.look()
-        self._renewing.look(self._assignment.owned.values())
-        self._schemas.look()
+        self._changelogs.check()
+        self._renewing.step(self._assignment.owned.values())
+        self._schemas.refresh()
 
     def report_idle(self) -> None:
         """Report idle partitions now."""

@@ -114,7 +114,7 @@ class StageWriter:
                 max((self._options.limits.of(one).flush_after_s for one in streams), default=0.0), FLUSHED_WITHIN_S
             )
             self._catching_up = CatchingUp(self._source, self._stage, self._runtime.clock, streams, alive_after_s)
-        self._schemas.look()
+        self._schemas.refresh()
         self._source.subscribe(self._streams, self)
         try:
             done = False
@@ -147,9 +147,9 @@ class StageWriter:
         for fault in polled.faults:
             self.assignment.fault(fault)
         self._background.run()
-        self._pauses.look()
+        self._pauses.refresh()
         self.assignment.resume()
-        self._waiting.look(self.assignment.owned.values(), is_patient=self._catching_up is None)
+        self._waiting.resume_ready(self.assignment.owned.values(), is_patient=self._catching_up is None)
         self._flushes.finish()
         self.assignment.hold_stopped()
         self._backpressure.apply(self._flushes.start, conversion_waits=self._intake.is_busy)

@@ -279,14 +279,14 @@ class Converter(Protocol):
 class FollowsColumns(Protocol):
     """Finds the columns of streams that do not declare them, in the background."""
 
-    def look(self) -> Mapping[str, Converter]:
+    def poll(self) -> Mapping[str, Converter]:
         """By stream, the converter for columns found since the last call. Never blocks."""
 
 
 class DeclaredColumns:
     """A `FollowsColumns` of a writer whose streams declare their columns."""
 
-    def look(self) -> Mapping[str, Converter]:
+    def poll(self) -> Mapping[str, Converter]:
         """Nothing."""
         return {}
 

@@ -162,7 +162,7 @@ class NewFields:
         return self.gained.problem or StoreError(msg, "see whether the stage's store answers")
 
     def is_over(self) -> bool:
-        """Whether they are agreed on. `Schemas.look` starts the attempts."""
+        """Whether they are agreed on. `Schemas.refresh` starts the attempts."""
         return self.gained.is_decided(self.offered)
 
 
@@ -209,9 +209,9 @@ class Schemas:
         is_older = self._newest[app_id] is not converter
         return wait if is_older and restricted(gained.columns, offered).fields else None
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Take up columns that were found or agreed on, and refresh the published ones if that is due."""
-        for app_id, found in self._columns.look().items():
+        for app_id, found in self._columns.poll().items():
             if found.stream.evolves:
                 self._declared[app_id] = found
             gained = self._gained.get(app_id)

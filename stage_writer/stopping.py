@@ -76,12 +76,12 @@ def end_when_stuck(
 ) -> threading.Timer:
     """Exit the process with 1 if it is stuck when the time is over (rule 3); returns immediately."""
 
-    def look() -> None:
+    def end_if_stuck() -> None:
         if is_stuck():
             log.error("stopped in the middle of a conversion", waited_s=after_s, remedy=_STUCK_REMEDY)
             end(1)
 
-    timer = threading.Timer(after_s, look)
+    timer = threading.Timer(after_s, end_if_stuck)
     timer.daemon = True
     timer.start()
     return timer

@@ -123,7 +123,7 @@ class WriterTelemetry:
         if census is None or staged.is_piece:
             return None
         known = len(census.undeclared)
-        found = dropped.look(batch.values, begins_flush=begins_flush)
+        found = dropped.sample(batch.values, begins_flush=begins_flush)
         if found is None:
             return None
         new = list(census.undeclared)[known:]

@@ -38,7 +38,7 @@ class RepairLocks:
         self._take_over = take_over
         self._seen: dict[TopicPartition, LastRepair] = {}
 
-    def look(self, source: TopicPartition) -> None:
+    def read_last(self, source: TopicPartition) -> None:
         """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
         if source not in self._seen:
             self._seen[source] = last_repair(item.path for item in self._store.list(repairs_folder(source)))

@@ -130,7 +130,7 @@ class EndWatch:
         """Stop; does not wait for a request in progress."""
         self._loop.close(_CLOSE_WITHIN_S)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """One round."""
         sources = self._wanted()
         self._history.keep(sources)
@@ -144,5 +144,5 @@ class EndWatch:
         self._report()
 
     def _step(self) -> float:
-        self.look()
+        self.refresh()
         return EVERY_S

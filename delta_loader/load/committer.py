@@ -80,14 +80,14 @@ class Committer:
             tables.targets[url] = commit.target.after(commit, version)
             self._context.rollbacks.landed(tables.targets[url])
         else:
-            tables.look()
+            tables.refresh()
 
     def _conflicted(self, commit: TableCommit) -> After:
         self._context.reporter.conflict()
         if not self._backoff.wait(self._context.stop):
             msg = f"{self._backoff.conflicts} commits in a row to {commit.target.url} met other writers' commits"
             raise TableError(msg, "find out what else loads or alters the table; this program tries again")
-        self._context.tables.look()
+        self._context.tables.refresh()
         return After.PLAN_AGAIN
 
     def _not_written(self, commit: TableCommit, problem: str) -> After:

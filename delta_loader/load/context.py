@@ -90,7 +90,7 @@ class LoadContext:
             return False
         self.idle, streams = stage.facts()
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
-        self.tables.look()
+        self.tables.refresh()
         self._read_origins()
         own, sources = self.tables.own, {*self.listing, *self.generations}
         ids = self.ids if own is None else own.ids(self.ids)

@@ -66,7 +66,7 @@ class RollbackFence:
             "applying a resolution", table=target.url, version=answer.version, decision=str(answer.decision)
         )
         self._committer.commit(context.rollbacks.obedience(target, answer, context.ports.new_id))
-        context.tables.look()
+        context.tables.refresh()
 
     def _without_position(self, target: Target) -> list[Rollback]:
         """Chains without a txn action whose table may have had one."""

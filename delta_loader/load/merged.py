@@ -39,7 +39,9 @@ class MergedLoads:
         self._is_certain = True
         """Whether it is certain that no table has anything of the load that was started."""
 
-    def look(self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]) -> None:
+    def check_repairs(
+        self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]
+    ) -> None:
         """Check for repairs before the markers of chains are read (rule 1). Raises StoreError."""
         for source in filter(_is_merged, waiting):
             self._turns[source] = turn = _last_turn(self._stage, source)

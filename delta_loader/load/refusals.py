@@ -121,7 +121,7 @@ class Refusals:
         if url not in self.tables.targets and url not in self.tables.failed:
             with self.tables.tried(url):
                 self.delta.create(url, TableShape(schema_to_json(DEAD_LETTER_SCHEMA), ()))
-                self.tables.look()
+                self.tables.refresh()
             if url in self.tables.targets:
                 return After.PLAN_AGAIN  # another loader may have created it, and written these dead letters already
         target, after = self.tables.targets.get(url), After.PLAN_AGAIN

@@ -80,7 +80,7 @@ class RollbackDetector:
         self._looked = looked
         self._pasts: dict[tuple[str, int], OwnPast] = {}
 
-    def look(self, target: Target) -> tuple[Target, Rollback | None]:
+    def inspect(self, target: Target) -> tuple[Target, Rollback | None]:
         """The table with its positions' identities, and its rollback, if there was one. Raises TableError."""
         if target.version is None:
             return target, None

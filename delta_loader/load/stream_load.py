@@ -56,7 +56,7 @@ class StreamLoad:
         if not context.observe():
             return False
         waiting = [source for source, listed in context.listing.items() if listed.waiting(context.position(source))]
-        self._merged.look(waiting, context.position)
+        self._merged.check_repairs(waiting, context.position)
         if not fence.holds():
             self._put_strays_aside()
             self._catch_up()
@@ -107,7 +107,7 @@ class StreamLoad:
 
         def position_now(source: TopicPartition) -> Position | None:
             """Read again, for work outside a transaction of this loader; None also when the table was rolled back."""
-            context.tables.look()
+            context.tables.refresh()
             is_unusable = context.tables.rolled_back or context.is_foreign(source)
             return None if is_unusable else context.finished(source)
 
@@ -121,7 +121,7 @@ class StreamLoad:
         context = self.context
 
         def look_again() -> bool:
-            context.tables.look()
+            context.tables.refresh()
             return not self._fence.holds()
 
         now_ms = context.ports.clock.wall_ms()

@@ -124,7 +124,7 @@ class StreamTables:
             self.targets.pop(url, None)
             self._log.error("table left out", table=url, problem=error.problem, remedy=error.remedy)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the tables' current state. Raises TableError."""
         self.targets.clear()
         self.rolled_back = []
@@ -153,7 +153,7 @@ class StreamTables:
         seen = Target(
             url, state.table_id, shape, state.transactions, state.version, way, owned=self._owned(way, url, state)
         )
-        target, back = self._look_back.look(seen)
+        target, back = self._look_back.inspect(seen)
         self.rolled_back += [] if back is None else [(target, back)]
         self.targets[url] = self._with_forgotten(target) if url == self._stream.table else target
 
@@ -190,7 +190,7 @@ class StreamTables:
                 self._creator.create(url, shape, restage)
                 self._log.info("table created", table=url)
         if missing:
-            self.look()
+            self.refresh()
         for url, shape in in_order:
             if url in self.targets:
                 with self.tried(url):

@@ -91,7 +91,7 @@ class PolledNotifications:
             self._ask()
         return found
 
-    def look(self) -> None:
+    def fetch(self) -> None:
         """Fetch now, and wait for the store."""
         self._is_looking = True
         try:

@@ -80,7 +80,7 @@ def _notifications(
     store = stage_store(settings)
     stored = StoredNotifications(store, waiting, log, may_load)
     asked = PolledNotifications(stored, SystemClock(), lambda: jobs.soon(NOTIFICATIONS))
-    jobs.add(NOTIFICATIONS, asked.look)
+    jobs.add(NOTIFICATIONS, asked.fetch)
     return asked if control is None else ControlTopicNotifications(control, asked, SystemClock())
 
 

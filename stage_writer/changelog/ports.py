@@ -77,7 +77,7 @@ class WatchesTopics(Protocol):
     def notes(self) -> tuple[str, ...]:
         """Problems that an operator must know. Safe to call from any thread."""
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check, if that is due; never waits."""
 
 
@@ -86,7 +86,7 @@ class NoWatch:
 
     notes: tuple[str, ...] = ()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Does nothing."""
 
 

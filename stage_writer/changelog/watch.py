@@ -67,7 +67,7 @@ class ChangelogWatch:
         found = self._problems.copy().values()
         return tuple(f"{error.problem}; states go to the stage meanwhile: {error.remedy}" for error in found)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Start a check, if it is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)

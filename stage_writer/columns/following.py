@@ -86,7 +86,7 @@ class FollowedColumns:
         if self.found is not None:
             self._look_at_s = self.clock.monotonic_s() + LOOK_AT_TABLES_S
 
-    def look(self) -> Converter | None:
+    def poll(self) -> Converter | None:
         """The conversion for new columns, once each; starts an attempt when one is due."""
         attempt = self._attempt
         if attempt is None:
@@ -169,8 +169,8 @@ class StreamColumns:
     def __init__(self, followed: Collection[FollowedColumns]) -> None:
         self._followed = {columns.finder.stream.app_id: columns for columns in followed}
 
-    def look(self) -> Mapping[str, Converter]:
-        converters = {app_id: columns.look() for app_id, columns in self._followed.items()}
+    def poll(self) -> Mapping[str, Converter]:
+        converters = {app_id: columns.poll() for app_id, columns in self._followed.items()}
         return {app_id: converter for app_id, converter in converters.items() if converter is not None}
 
 

@@ -46,7 +46,7 @@ class DependencyWaits:
         log = self._log.info if wait.is_routine else self._log.warning
         log("partition waits", partition=str(owned.source), problem=wait.error.problem)
 
-    def look(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
+    def resume_ready(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
         """Resume those that can continue, but for what is paused for another reason. Raises rule 3's error."""
         for owned in ours:
             wait = owned.wait

@@ -54,7 +54,7 @@ class Pauses:
             self._paused.refresh()
         return [stream for stream in streams if not self.is_paused(stream.app_id)]
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Start to read the pauses, if that is due."""
         now_s = self._clock.monotonic_s()
         is_first = self._refresh is None

@@ -93,7 +93,7 @@ class PartitionStartup:
         if unread is not None and unread.restoring is not None:
             self._left[source] = unread.restoring.running
 
-    def look(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
+    def due_outcomes(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
         """The outcome for those that are due; with arguments, for some of them or all."""
         if not self.waiting and not self._left:
             return {}

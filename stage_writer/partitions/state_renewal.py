@@ -51,7 +51,7 @@ class StateRenewal:
         self._now: RunningRenewal | None = None
         self._failed: set[TopicPartition] = set()
 
-    def look(self, owned: Collection[AssignedPartition]) -> None:
+    def step(self, owned: Collection[AssignedPartition]) -> None:
         """Start the next renewal if one is due, and collect the result of the last."""
         if self._now is not None:
             self._end(self._now)

@@ -46,7 +46,7 @@ class DroppedFields:
         """Whether the stream has still the columns that are known here."""
         return stream.columns == self._columns
 
-    def look(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
+    def sample(self, values: pa.BinaryArray | pa.LargeBinaryArray, *, begins_flush: bool = False) -> FieldCensus | None:
         """Sample some of these messages. Returns their fields; None where nothing was sampled."""
         census, count = self.census, len(values)
         if census is None or not count:

@@ -111,7 +111,7 @@ class Attentive(Operator):
         return False
 
     def _state_of(self, source: TopicPartition, table: TableState) -> PartitionState:
-        self._turns.look(source)
+        self._turns.read_last(source)
         self._looked_ms = self._world.now_ms
         ends = Ends(self._broker.begin(source), self._broker.end(source))
         topic_id = self._broker.id_of(source.topic)

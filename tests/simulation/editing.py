@@ -521,7 +521,7 @@ class EditedHistory:
         turns = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
-        turns.look(source)
+        turns.read_last(source)
         ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
         state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of)
         urls = [url for url in stream.tables if url in self.log.tables]

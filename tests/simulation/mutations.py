@@ -466,13 +466,13 @@ def _the_end_of_a_partition_that_waits_counts() -> AbstractContextManager[object
 
 
 def _who_has_waited_reads_on_where_it_was() -> AbstractContextManager[object]:
-    look = DependencyWaits.look
+    look = DependencyWaits.resume_ready
 
     def without_seeking(self: DependencyWaits, *arguments: object, **named: bool) -> None:
         with patch.object(self._source, "seek", lambda *_: None):
             look(self, *arguments, **named)  # type: ignore[arg-type]
 
-    return patch.object(DependencyWaits, "look", without_seeking)
+    return patch.object(DependencyWaits, "resume_ready", without_seeking)
 
 
 def _new_fields_stay_in_the_rescue_column() -> AbstractContextManager[object]:

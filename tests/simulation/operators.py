@@ -142,7 +142,7 @@ class Operator:
 
     def _look(self, source: TopicPartition) -> PartitionState:
         self._turns = self._new_turns(source)
-        self._turns.look(source)
+        self._turns.read_last(source)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))

@@ -376,7 +376,7 @@ def test_a_standby_says_how_far_behind_the_stream_is_that_another_loader_loads(t
     page.staging.flush(0, 0, 10)
     lease = SimpleNamespace(problem=None, holder="host-2", held=frozenset, elsewhere=frozenset({"orders"}))
     page.loader = page.ready = replace(page.ready, lease=cast("LoaderLease", lease))
-    page.service.look(page.ready.loaded_elsewhere)
+    page.service.inspect(page.ready.loaded_elsewhere)
     page.service.collect()
     status = page.look()
     assert (status.state, status.is_known) == ("standing by for host-2", False)

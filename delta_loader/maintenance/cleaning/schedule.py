@@ -40,7 +40,7 @@ class ScheduledCleanUp:
         self._metrics = metrics
         self._due: datetime | None = None
 
-    def look(self, now: datetime) -> None:
+    def run_due(self, now: datetime) -> None:
         """Clean up if it is due; the first time is one interval after the start."""
         if self._schedule is None:
             return

@@ -116,7 +116,7 @@ class TaskClock:
         self.wall = Timers(self.journal)
         self._wall_times: Mapping[Name, int] = {}
 
-    def look(self, wall_clock_ms: int) -> None:
+    def set_wall_clock(self, wall_clock_ms: int) -> None:
         """Set the time of the machine's clock."""
         if self.wall_clock_ms == NO_TIME_MS:
             self.wall.set_times(self._wall_times, wall_clock_ms)

@@ -114,7 +114,7 @@ class Task:
         tables = self._columns(inputs, early, rejects)
         if not self._is_record_wise:
             return _output(tables, rejects)
-        self._clock.look(wall_clock_ms)
+        self._clock.set_wall_clock(wall_clock_ms)
         tables += self._records(inputs, early, rejects)
         self._memory.keep(self._clock)
         output = _output(tables, rejects)

@@ -152,7 +152,7 @@ class Restored:
 
     def carry_out(self, plans: Sequence[AcceptPlan]) -> None:
         turns = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
-        turns.look(ORDERS)
+        turns.read_last(ORDERS)
         self.accepting.carry_out(self.stage, turns, plans)
 
     def tables(self) -> dict[str, TableState]:

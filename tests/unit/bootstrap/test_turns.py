@@ -36,7 +36,7 @@ class Operator:
     def __init__(self, store: FsspecStore, name: str, to: int, *, take_over: int | None = None) -> None:
         author = Author(name, 1_700_000_000_000)
         self.turns = RepairLocks(store, author, name, take_over=take_over)
-        self.turns.look(ORDERS)
+        self.turns.read_last(ORDERS)
         found = stage.staged_markers(store, ORDERS)
         beginning = stage.beginning_of(store, ORDERS)
         ends = Ends(Position(0), Position(100))

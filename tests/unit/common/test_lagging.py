@@ -102,7 +102,7 @@ def test_a_kafka_that_does_not_answer_costs_nothing_but_the_figures() -> None:
     )
     watch.close()
     for _ in range(3):
-        watch.look()
+        watch.refresh()
     assert told[:2] == [None, 7]
     assert set(told[2:]) == {7}
 

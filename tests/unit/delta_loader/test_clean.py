@@ -235,11 +235,11 @@ def test_the_schedule_is_off_unless_asked_for_and_an_unsafe_age_is_told_at_the_s
 
     off, daily = scheduled(), scheduled(clean_up="1d")
     for moment in (start, start + timedelta(hours=23)):
-        off.look(moment)
-        daily.look(moment)
-    off.look(start + timedelta(days=9))
+        off.run_due(moment)
+        daily.run_due(moment)
+    off.run_due(start + timedelta(days=9))
     assert len(files(staging)) == 1
-    daily.look(start + timedelta(hours=25))
+    daily.run_due(start + timedelta(hours=25))
     assert len(files(staging)) == 0
     with pytest.raises(UsageError):
         scheduled(clean_up="1d", clean_up_older_than="2h")

@@ -107,7 +107,7 @@ class World:
     def rewind(self, to: int) -> None:
         """As far as it looks at loads."""
         turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
-        turns.look(self.source)
+        turns.read_last(self.source)
         plan = RewindPlan(Position(to), Position(to), (), None, self.source)
         with turns.taken(self.source, "rewind") as store:
             require_not_loading(store, plan, lambda: self.table)
@@ -134,7 +134,7 @@ def test_no_rewind_takes_away_what_is_being_loaded() -> None:
 def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
     world = World()
     turns = RepairLocks(world.stage, Author("operator", 1), "a")
-    turns.look(world.source)
+    turns.read_last(world.source)
     with turns.taken(world.source, "rewind"):
         held = world.load().held[world.source]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)

@@ -347,7 +347,7 @@ def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_the
     notifications = PolledNotifications(said, clock, ask)
     said.streams = {"orders"}
     assert (notifications.take(), said.looks, asked) == (frozenset(), 0, 1), "it waits for no store"
-    notifications.look()
+    notifications.fetch()
     assert notifications.take() == {"orders"}
     assert (notifications.take(), asked) == (frozenset(), 1), "once a second"
     clock.now_s = 1.0

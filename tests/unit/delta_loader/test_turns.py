@@ -262,7 +262,7 @@ def test_a_stream_of_another_loader_is_looked_at_and_not_loaded() -> None:
     assert {report.app_id for report in service.run_pass(to_the_end=True)} == {*NAMES} - elsewhere
     assert tables.tables.keys() == {staging.table for staging in own}
 
-    service.look(elsewhere)
+    service.inspect(elsewhere)
     end_s = time.monotonic() + 180
     while not all(service.book.entries[name].is_known for name in elsewhere):
         assert time.monotonic() < end_s

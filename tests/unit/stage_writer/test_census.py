@@ -105,8 +105,8 @@ def test_a_sample_names_a_misspelt_column_and_what_is_dropped() -> None:
 
 def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
-    first = dropped.look(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
-    second = dropped.look(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values)
+    first = dropped.sample(batch_of([b'{"id":1,"a":1}'] * FIRST).values)
+    second = dropped.sample(batch_of([b'{"id":1,"a":1,"b":1}'] * 2 * EVERY).values)
     assert first is not None
     assert (first.undeclared, required(second).undeclared) == ({"a": 20}, {"a": 2, "b": 2})
     assert dropped.sentence == "of 22 sampled records, fields that no column takes: a (22), b (2)"
@@ -116,20 +116,20 @@ def test_of_a_stream_some_records_are_looked_at_and_what_they_drop_is_told() -> 
 def test_how_records_come_in_batches_does_not_change_the_sample(batches: int) -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     for _ in range(batches):
-        dropped.look(batch_of([b'{"a":1}'] * (6_000 // batches)).values)
+        dropped.sample(batch_of([b'{"a":1}'] * (6_000 // batches)).values)
     assert required(dropped.census).records == FIRST + (6_000 - FIRST) // EVERY
 
 
 def test_nothing_that_cannot_be_read_is_looked_at_for_ever() -> None:
     dropped = DroppedFields(stream_of(columns="id INT"))
     large = b'{"x":"' + b"y" * 2**20 + b'"}'
-    assert dropped.look(batch_of([b"{", None, b"[]", large] * FIRST).values) is None
+    assert dropped.sample(batch_of([b"{", None, b"[]", large] * FIRST).values) is None
     assert dropped.sentence is None
 
 
 def test_a_stream_that_keeps_them_is_not_looked_at() -> None:
     dropped = DroppedFields(stream_of(columns="id INT", unknown_fields="rescue"))
-    assert dropped.look(batch_of([b'{"a":1}']).values) is None
+    assert dropped.sample(batch_of([b'{"a":1}']).values) is None
 
 
 IMAGE = {"id": 1, "a": {"x": 1}, "meta": {"at": "now", "by": 2}}
@@ -154,7 +154,7 @@ def test_fields_are_those_of_the_record_behind_frame_envelope_and_expressions(
     others = {name: value for name, value in says.items() if name != "framing"}
     stream = stream_of(columns="id INT, at STRING, meta STRUCT<at: STRING>", **others)
     stream = stream.model_copy(update={"framing": framing})
-    found = required(DroppedFields(stream).look(batch_of([message, None, b"{", FRAME, b"7"]).values))
+    found = required(DroppedFields(stream).sample(batch_of([message, None, b"{", FRAME, b"7"]).values))
     assert (found.records, found.undeclared) == (1, {"a": 1, "meta.by": 1})
 
 
@@ -177,9 +177,9 @@ def test_of_a_topology_nobody_else_knows_what_it_takes(tmp_path: Path) -> None:
 def test_the_first_record_of_each_flush_is_looked_at() -> None:
     dropped, message = DroppedFields(stream_of(columns="id INT")), b'{"a":1}'
     for _ in range(FIRST + 5):
-        found = required(dropped.look(batch_of([message, message]).values, begins_flush=True))
+        found = required(dropped.sample(batch_of([message, message]).values, begins_flush=True))
         assert found.undeclared["a"] > 0
-    assert dropped.look(batch_of([message, message]).values) is None
+    assert dropped.sample(batch_of([message, message]).values) is None
 
 
 def test_what_is_summed_is_bounded_as_well() -> None:

@@ -619,7 +619,7 @@ def test_undeclared_fields_of_avro_are_counted() -> None:
     converter = StreamConverter(stream, inputs=RecordInputs(file))
     dropped = DroppedFields(stream, converter.json_of)
     values = pa.array([avro(ORDER, {"id": 1, "city": "Oslo"}), None, b"\xff"], pa.binary())
-    census = required(dropped.look(values))
+    census = required(dropped.sample(values))
     assert (census.records, dict(census.undeclared)) == (1, {"city": 1})
 
 

@@ -213,7 +213,7 @@ def test_a_load_goes_first_and_a_stop_ends_what_runs() -> None:
     services = services_of(world, settings("a"))
     scheduled = ScheduledServices(services, wanted, lambda: True)
     jobs = Jobs(SystemClock(), structlog.get_logger())
-    jobs.add("maintenance", scheduled.look, every_s=0.01)
+    jobs.add("maintenance", scheduled.run_due, every_s=0.01)
     with scheduled.loading():
         jobs.start()
         assert world.looked.wait(30)
@@ -251,7 +251,7 @@ def test_no_piece_begins_next_to_a_load_that_outlived_its_pass() -> None:
 
     scheduled = ScheduledServices(services, wanted, lambda: True, is_loading=is_loading)
     jobs = Jobs(SystemClock(), structlog.get_logger())
-    jobs.add("maintenance", scheduled.look, every_s=0.01)
+    jobs.add("maintenance", scheduled.run_due, every_s=0.01)
     with scheduled.loading():
         assert turns(LongLoad(), ["slow"]) == {"slow"}  # the pass is over, and the load is not
     assert began.wait(30)

@@ -251,8 +251,8 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     def told_after(**given: Exception | None) -> tuple[set[str], int, list[str]]:
         answers.update(given)
         clock.sleep_s(61.0)
-        watch.look()
-        watch.look()
+        watch.check()
+        watch.check()
         gauges = [line for line in metrics.exposition().decode().splitlines() if "changelog_topic_fit{" in line]
         return unfit_topics.copy(), len(watch.notes), [line[-3:] for line in sorted(gauges)]
 
@@ -264,7 +264,7 @@ def test_topics_are_looked_at_again_and_told_for_as_long_as_they_are_not_fit() -
     assert told_after(changes=away, others=away) == ({"changes"}, 1, ["0.0", "1.0"]), "nobody has fixed it"
     assert told_after(changes=None, others=short) == ({"others"}, 1, ["1.0", "0.0"])
     answers["others"] = None
-    watch.look()
+    watch.check()
     assert unfit_topics, "a minute has not passed"
     assert told_after() == (set(), 0, ["1.0", "1.0"])
 
@@ -327,7 +327,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
     owned = [idle(0), idle(1)]
     for _ in range(20):
         clock.sleep_s(10.0)
-        renewing.look(owned)  # type: ignore[arg-type]
+        renewing.step(owned)  # type: ignore[arg-type]
     assert begun == [0, 1, 0]
     assert done == [1, 0]
 
