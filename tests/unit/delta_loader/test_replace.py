@@ -24,6 +24,7 @@ from common.stage.replacements import (
 )
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
+from common.tables.transactions import TxnIds
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.replace_steps import (
     Request,
@@ -368,6 +369,23 @@ def test_a_request_that_comes_back_without_its_files_goes_again(world: World) ->
     world.store.write(path, request)
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
+
+
+def test_a_request_whose_file_is_gone_before_it_is_carried_out_is_refused(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    world.store.delete([found.path for found in world.store.list("data/")])
+    (held,) = world.run()
+    assert (held.reason, "is gone" in held.problem) == ("replacement_refused", True)
+    assert (world.now(), len(world.requests())) == ((EVEN, ODD), 1)
+
+
+def test_a_range_of_a_topic_that_was_made_again_is_not_replaced(world: World) -> None:
+    world.ask("1", ODD, EVEN)
+    ids = TxnIds(world.stream.app_id, world.stream.several_topics, {world.staging.source(0): 1})
+    world.books.tables[world.rows].transactions[ids.of(world.staging.source(0))] = 9
+    (held,) = world.run()
+    assert (held.reason, "was recreated" in held.problem) == ("replacement_refused", True)
+    assert world.now() == (EVEN, ODD)
 
 
 def test_a_request_waits_for_its_table(world: World) -> None:
