@@ -15,7 +15,7 @@ Rules of the books beside those of every world:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.settings.pace import RETRIES_S
@@ -60,12 +60,16 @@ class HostileInvariants(RowInvariants):
     pinned: Callable[[TopicPartition, int], None]
     """What is told of each origin of a chain."""
     given_up: GivenUp
+    _since_ms: dict[str, int] = field(default_factory=dict)
+    """Since when a marker's name is there: one that a rewind writes over counts as the one that a loader has listed."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         """An object is about to be written."""
         super(HostileInvariants, self).put(objects, path, data)
         name = self._name(path)
         if name is not None:
+            if path not in objects:
+                self._since_ms[path] = self.log.world.now_ms
             for url in self.log.tables:
                 _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
         for source in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
@@ -82,7 +86,7 @@ class HostileInvariants(RowInvariants):
             return
         is_settled = name is not None and not process.startswith(("writer", "operator")) and not is_late
         if is_settled and not self._is_put_aside(objects, path, found[0]):
-            age_ms = self.log.world.now_ms - found[1]
+            age_ms = self.log.world.now_ms - self._since_ms[path]
             if age_ms < self.kept_ms - _SLACK_MS:
                 self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
         super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
