@@ -278,10 +278,12 @@ class History:
         return problems
 
     def _positions(self) -> list[str]:
+        positions = {source: self._position(source) for source in self.kind.chains()}
         return [
-            f"{source} is loaded to {self._position(source)}, its log ends at {self.broker.end(source)}"
-            for source in self.kind.chains()
-            if (self._position(source) or 0) != self.broker.end(source)
+            f"{source} is loaded to {position}, its log ends at {self.broker.end(source)}"
+            for source, position in positions.items()
+            # Without a position, all records had expired before a writer read one.
+            if (self.broker.begin(source) if position is None else position) != self.broker.end(source)
         ]
 
     def _position(self, source: TopicPartition) -> Position | None:
