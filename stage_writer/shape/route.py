@@ -18,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from common.schema import Field
     from common.settings import Stream
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.dependency import Dependency
@@ -194,16 +196,17 @@ def _evaluator(columns: StructType, stream: Stream, route: str) -> Evaluator:
         return Evaluator(columns, {SETTING: route})
     seen = columns_of_every_event(columns, stream)
     try:
+        Evaluator(StructType(tuple(map(_alike, seen))), {SETTING: route})
         evaluator = Evaluator(seen, {SETTING: route})
     except ExpressionError:
         Evaluator(columns, {SETTING: route})  # invalid for any stream
-        known = ", ".join(seen.names)
+        known = ", ".join(f"{name}.source" if name == CDC_COLUMN else name for name in seen.names)
         problem = f"it uses more than the key ({known}) and kafka, so the events of one row might go to several tables"
         remedy = "route by kafka.topic or by a key column, or give each table a stream of its own with `where`"
         raise refused(SETTING, route, problem, remedy) from None
     differing = sorted(evaluator.kafka_parts - _KAFKA_OF_A_KEY)
     if differing:
-        problem = f"kafka.{differing[0]} differs among the events of one row, which might go to several tables"
+        problem = f"kafka.{differing[0]} may differ among the events of one row, which might go to several tables"
         raise refused(SETTING, route, problem, "use kafka.topic, kafka.partition, kafka.key or a key column")
     return evaluator
 
@@ -217,6 +220,13 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     if stream.merge.tombstones == "ignore" and stream.has_events:
         known.add(CDC_COLUMN)
     return StructType(tuple(field for field in columns if field.name in known))
+
+
+def _alike(field: Field) -> Field:
+    """The field with only what all events of a key have alike: of a change, the table that it is from."""
+    if field.name != CDC_COLUMN or not isinstance(field.type, StructType):
+        return field
+    return replace(field, type=StructType(tuple(part for part in field.type if part.name == "source")))
 
 
 class ToAllTables:
