@@ -81,7 +81,7 @@ check: setup ## style, types, import contracts, and that the generated pages are
 # and wait for Spark's classes. What fails here is told by the tests.
 warm: setup
 	@$(KEEP_BYTECODE) $(BIN)/pytest $(TESTS) --collect-only -qq >/dev/null 2>&1 || true
-	@$(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()'
+	@$(BIN)/python -c 'from tests.spark_archive import use_spark_archive; use_spark_archive()' || true
 
 unit: setup ## the tests that need no server, within a minute, with a few examples a property
 	$(KEEP_BYTECODE) PROPERTIES=few $(BIN)/pytest tests/unit tests/property tests/architecture --numprocesses 3 --dist loadfile

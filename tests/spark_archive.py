@@ -9,6 +9,7 @@ without it where it does not.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -45,8 +46,8 @@ def use_spark_archive() -> None:
             environ = {**os.environ, _VARIABLE: f"{given} {_SILENT} -XX:ArchiveClassesAtExit={making}"}
             command = [sys.executable, "-W", "ignore", "-m", __name__]
             root = Path(__file__).parents[1]
-            done = subprocess.run(command, check=False, env=environ, cwd=root, stdout=subprocess.DEVNULL)
-            if done.returncode == 0 and making.exists():
+            with contextlib.suppress(subprocess.SubprocessError):
+                subprocess.run(command, check=True, env=environ, cwd=root, stdout=subprocess.DEVNULL, timeout=300)
                 making.rename(archive)
     used = [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []  # it only saves time
     os.environ[_VARIABLE] = " ".join((given, _SILENT, *used)).strip()

@@ -88,7 +88,7 @@ class Forked:
         ended: Path | None = None,
     ) -> int:
         """The exit code of a run; or the process id of what is started, whose exit code will be in ``ended``."""
-        if module not in self.ready:
+        if module not in self.ready or self.ready[module].poll() is not None:
             command = [sys.executable, "-m", __name__, module]
             self.ready[module] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         parent = self.ready[module]
