@@ -20,8 +20,10 @@ from tests.property.test_merging import KEYS, PLACE, files_of, quoted
 KEY = (1, "a")
 
 
-def merged(loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, old: Sequence[int] = ()) -> Versions:
-    """The table that the statements make; ``old`` are the ids of rows from before it kept versions, at 0."""
+def merged(
+    loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, old: Sequence[int] = (), old_at: int | None = 0
+) -> Versions:
+    """The table that the statements make; ``old`` are the ids of rows from before it kept versions."""
     by = MergeBy(
         ("id", "name"),
         PLACE,
@@ -39,7 +41,7 @@ def merged(loads: Sequence[Sequence[Event]], *, sequenced: bool, soft: bool, old
     with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute(f"CREATE TABLE target ({table}, mine VARCHAR)")
         connection.executemany(
-            "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', 0)", [[one] for one in old]
+            "INSERT INTO target (id, name, value, \"at\") VALUES (?, 'a', 'old', ?)", [[one, old_at] for one in old]
         ) if old else None
         staged = f"{table}, {ROW_COLUMN} INT, {DELETE_COLUMN} BOOLEAN, {TRUNCATE_COLUMN} BOOLEAN"
         connection.execute(f"CREATE TABLE staged ({staged})")
@@ -203,3 +205,11 @@ def test_a_late_event_ends_the_version_before_it_and_ends_at_the_next_one() -> N
         assert merged(loads, sequenced=True, soft=False) == {KEY: [ended("a", 2, 5), ended("b", 5, 8)]}
         flagged = Version(None, 8, deleted=True)
         assert merged(loads, sequenced=True, soft=True) == {KEY: [ended("a", 2, 5), ended("b", 5, 8), flagged]}
+
+
+def test_a_row_from_before_whose_sequence_is_null_ends_where_the_first_version_begins() -> None:
+    for loads in ([[event(0, "a", 5), event(1, "b", 6)]], [[event(0, "b", 6)], [event(1, "a", 5)]]):
+        found = merged(loads, sequenced=True, soft=False, old=[1], old_at=None)
+        assert found == {KEY: [ended("old", None, 5), ended("a", 5, 6), Version("b", 6)]}
+    deleted = merged([[event(0, None, 5)]], sequenced=True, soft=False, old=[1], old_at=None)
+    assert deleted == {KEY: [ended("old", None, 5)]}

@@ -244,7 +244,7 @@ class Verifier:
             "log alone, whose spans have no gap and no overlap"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
-        where = IS_CURRENT if merge.history else None
+        where = f"coalesce({IS_CURRENT}, true)" if merge.history else None
         for ledger in tables.row_ledgers:
             version = ledger.version
             twice = [] if version is None else self.contents.keys_twice(ledger.url, version, merge.keys, where)

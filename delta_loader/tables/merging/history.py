@@ -14,7 +14,7 @@ Rules:
    that an earlier one moves, are forgotten when the load ends.
 4. Of the table only versions of the load's keys are read, at the version that the load's transaction began with, and
    only those are changed whose end changes. A row without these columns' values was there before the table kept
-   versions: it is current.
+   versions: it is current, and with a sequence that is null it is the oldest.
 
 The text is run by Spark, and by DuckDB in tests, like that of the other merge.
 """
@@ -137,7 +137,7 @@ class HistoryStatement(MergeStatement):
             f"{is_there} AS {q(_IS_THERE)}, max({q(_END)}) {at}) AS {q(_LATEST)} "
             f"FROM ({changes} UNION ALL {there} UNION ALL {ends}) AS changes"
         )
-        following = f"lead({q(_AT)}) OVER (PARTITION BY {self._keys()} ORDER BY {q(_AT)})"
+        following = f"lead({q(_AT)}) OVER (PARTITION BY {self._keys()} ORDER BY {q(_AT)} NULLS FIRST)"
         placed = (
             f"SELECT *, CASE WHEN {q(_ENDS)} THEN {q(_AT)} ELSE {following} END AS {q(_NEXT)}, "
             f"({q(_IS_EVENT)} AND {q(_IS_VERSION)}) AS {q(_IS_NEW)} "
@@ -149,7 +149,7 @@ class HistoryStatement(MergeStatement):
         source = f"SELECT {row}, {q(_IS_NEW)} FROM ({placed}) AS placed WHERE {changed}"
         return self._merge(
             source,
-            f"{began} = {self._s(VALID_FROM)}",
+            f"{began} IS NOT DISTINCT FROM {self._s(VALID_FROM)}",
             (
                 f"WHEN MATCHED AND {self._s(_IS_NEW)} THEN UPDATE SET {self._sets(values)}",
                 f"WHEN MATCHED THEN UPDATE SET {self._sets(HISTORY_COLUMNS)}",

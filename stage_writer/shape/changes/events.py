@@ -159,7 +159,11 @@ class Events:
             makers[self._by.soft_delete] = lambda: given[DELETE_COLUMN]
         if self._by.history:
             makers[VALID_FROM] = lambda: self._time_of(given, index, messages)
-            makers[IS_CURRENT] = lambda: pc.invert(given[DELETE_COLUMN])
+            # With soft deletes, the version that a delete makes is current too.
+            is_flagged = self._by.soft_delete is not None
+            makers[IS_CURRENT] = lambda: (
+                pa.repeat(pa.scalar(value=True), len(index)) if is_flagged else pc.invert(given[DELETE_COLUMN])
+            )
         columns = []
         for field in self._schema:
             if field.name in given:

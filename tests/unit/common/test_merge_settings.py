@@ -109,3 +109,5 @@ def test_what_merging_adds_is_among_the_columns_of_the_rows_and_none_of_the_reco
     table = stream.schema_of_columns.with_fields(Field(name, Primitive.BOOLEAN) for name in added)
     assert record_columns(stream, schema_to_json(table)).names == ("id",)
     assert record_columns(stream_of(columns="id INT"), schema_to_json(table)).names == ("id", *added)
+    without = stream_of(columns="id INT", load="merge", merge=KEYS)
+    assert record_columns(without, schema_to_json(table)).names == ("id", "gone"), "so that it is refused the versions"
