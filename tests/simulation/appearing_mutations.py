@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from common.stage import appeared_routes
 from common.stage.appeared_routes import AppearedRoutes
-from delta_loader.load.context import LoadContext
 from delta_loader.stage.reading import Stage
 from stage_writer.stage import route_book
 from stage_writer.stage.route_book import RouteBook
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from common.ports import ObjectStore
     from common.settings import Stream
+    from delta_loader.stage.listed import Listing
     from tests.simulation.world import Chances
 
 
@@ -82,15 +82,23 @@ def names_that_differ_in_case_have_tables() -> AbstractContextManager[object]:
 
 def a_loader_reads_the_tables_first() -> AbstractContextManager[object]:
     """And not again once it has listed the markers."""
-    observe = LoadContext.observe
+    listing, appeared = Stage.listing, Stage.appeared
+
+    def listed(self: Stage, stream: Stream) -> Listing:
+        self.__dict__.setdefault("listed", set()).add(stream.app_id)
+        return listing(self, stream)
+
+    def before(self: Stage, stream: Stream) -> Stream:
+        apps: set[str] = self.__dict__.setdefault("listed", set())
+        if stream.app_id not in apps:
+            return appeared(self, stream)
+        apps.remove(stream.app_id)
+        return stream
 
     @contextmanager
     def broken() -> Iterator[None]:
-        def observed(self: LoadContext) -> bool:
-            with patch.object(Stage, "appeared", lambda _self, stream: stream):
-                return observe(self)
-
-        with patch.object(LoadContext, "observe", observed):
+        # Both for as long as histories run: what a process patches, one that dies leaves so, and others restore.
+        with patch.object(Stage, "listing", listed), patch.object(Stage, "appeared", before):
             yield
 
     return broken()
