@@ -121,7 +121,16 @@ class Replacements:
         reporting = replace(self, replacer=_Stepping(self.replacer, stepped))
         left: list[Request] = []
         unreadable: list[ReplacementName] = []
-        for request in self._in_order(list(self._requests(stream, held, unreadable)), stream):
+        requests = list(self._requests(stream, held, unreadable))
+        in_order: list[Request] = []
+        try:
+            in_order = self._in_order(requests, stream)
+        except TableError as error:  # which has begun is unknown, and none may come between its steps
+            for request in requests:
+                failed = request.held("replacement_failed", error.problem, f"{error.remedy}; or {request.give_up}")
+                held.setdefault(request.name.topic_partition, failed)
+            left = requests
+        for request in in_order:
             if stop():
                 break
             reason = behind(request, left)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import structlog
 
+from common.errors import TableError
 from common.metrics import Metrics
 from common.remedies import replay
 from common.schema import parse_ddl, schema_from_json, schema_to_json
@@ -24,6 +25,7 @@ from common.stage.replacements import (
 )
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.history import LoggedCommit
+from common.tables.state import TableState
 from common.tables.transactions import TxnIds
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.replace_steps import (
@@ -547,3 +549,19 @@ def test_a_request_is_superseded_by_a_later_one_for_some_of_its_range(
     before = [replace(own, version=2), LoggedCommit(1, "WRITE", metadata=later)]
     assert not is_superseded(request_of(world), before)
     assert not is_superseded(request_of(world), [load])
+
+
+def test_of_several_requests_none_is_carried_out_while_a_table_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.ask("1", {1}, {0}, end=2)
+    world.ask("2", {9}, {8}, start=8)
+    state = world.books.state
+
+    def unreadable(url: str) -> TableState | None:
+        if url == world.dead:
+            msg = "its log cannot be read"
+            raise TableError(msg, "look at it")
+        return state(url)
+
+    monkeypatch.setattr(world.books, "state", unreadable)
+    assert {held.reason for held in world.run()} == {"replacement_failed"}
