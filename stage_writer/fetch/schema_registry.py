@@ -137,7 +137,7 @@ class SchemaRegistry:
         return not self._unknown(ids)
 
     def missing(self, ids: Sequence[SchemaKey]) -> RegistryError:
-        msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids))} is"
+        msg = f"the schema registry {self._url} has not said yet what {', '.join(map(str, ids[:5]))} is"
         return self._away or RegistryError(msg, "see whether the registry answers")
 
     def types_of(self, ids: Sequence[SchemaKey]) -> Mapping[SchemaKey, str | None]:
@@ -184,19 +184,20 @@ class SchemaRegistry:
 
     def _ask_all(self, ids: Sequence[SchemaKey]) -> None:
         """Request and record the types; runs in a thread of its own."""
+        absent: list[SchemaKey] = []
         try:
-            absent = self._still_absent(ids)
+            self._add_absent(ids, absent)
             for _ in range(_TIMES_ASKED - 1):
                 if not 0 < len(absent) <= _FEW:
                     break
                 self._answered.set()
                 self._clock.sleep_s(_ASKED_AGAIN_S)
-                absent = self._still_absent(absent)
-            until_s = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
-            for schema in absent:
-                self._absent_until_s[schema] = until_s
-                self._schemas[schema] = None
+                again, absent = absent, []
+                self._add_absent(again, absent)
+            self._record_absent(absent)
         except RegistryError as error:
+            if len(absent) > _FEW:
+                self._record_absent(absent)  # otherwise one failure among many requests repeats them all
             pause_s = self._backoff.next_s()
             self._log.warning("schema registry does not answer, trying again", error=error.problem, retry_in_s=pause_s)
             self._ask_at_s = self._clock.monotonic_s() + pause_s
@@ -207,16 +208,20 @@ class SchemaRegistry:
         finally:
             self._answered.set()
 
-    def _still_absent(self, ids: Sequence[SchemaKey]) -> list[SchemaKey]:
-        """Request each once, and record those that the registry has; returns the others."""
-        absent = []
+    def _record_absent(self, absent: Collection[SchemaKey]) -> None:
+        until_s = self._clock.monotonic_s() + _FORGET_ABSENT_AFTER_S
+        for schema in absent:
+            self._absent_until_s[schema] = until_s
+            self._schemas[schema] = None
+
+    def _add_absent(self, ids: Sequence[SchemaKey], absent: list[SchemaKey]) -> None:
+        """Request each once, and record those that the registry has; the others are added to ``absent``."""
         for schema in ids:
             found = self._asked(schema)
             if found is None:
                 absent.append(schema)
             else:
                 self._schemas[schema] = found
-        return absent
 
     def _forget_absent(self) -> None:
         """Drop the missing ids that no message has asked for in a while (rule 1)."""
