@@ -25,6 +25,7 @@ import numpy as np
 
 from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
+from common.schema.evolution import additions
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
@@ -161,6 +162,7 @@ class StreamConverter:
         schemas: SchemaTypes | None = None,
         *,
         gained: Way = (),
+        spent: int | None = None,
         taken: frozenset[str] = frozenset(),
         first_pass: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
@@ -170,7 +172,8 @@ class StreamConverter:
         """``schemas`` is the registry of a stream whose messages have frames, ``appearing`` the routes of a template.
 
         ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
-        declared ones, ``taken`` the names that they cannot have: see `at`.
+        declared ones, ``taken`` the names that they cannot have: see `at`. ``spent`` is how much of `evolve_limit` the
+        stream has used, by columns that this conversion cannot use too.
         """
         self._stream = stream
         self._schemas = schemas
@@ -188,7 +191,7 @@ class StreamConverter:
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
         self._offers = None
         if stream.evolves:
-            room = stream.evolve_limit - sum(addition.size for addition in gained)
+            room = stream.evolve_limit - (spent if spent is not None else sum(addition.size for addition in gained))
             kept = StructType(tuple(field for field in self._pipeline.record_columns if schema.field(field.name)))
             self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
@@ -199,6 +202,7 @@ class StreamConverter:
             self._stream,
             self._schemas,
             gained=way,
+            spent=sum(one.size for one in additions(self._stream.schema_of_columns, gained)),
             taken=self._taken,
             first_pass=self._first_pass,
             inputs=self._inputs,

@@ -71,6 +71,8 @@ class GainedColumns:
     """What is to be asked for, by the marker that comes with it."""
     _attempt: tuple[Running[Evolved], Mapping[str, StructType]] | None = None
     _ask_at_s: float = 0.0
+    _refused_until_s: float = 0.0
+    """Until then nothing is asked for, because the stage has refused it (rule 3)."""
     _backoff: Backoff = field(default_factory=Backoff)
 
     @property
@@ -80,8 +82,11 @@ class GainedColumns:
 
     def is_decided(self, offered: StructType) -> bool:
         """Whether each of these fields is a column, or never will be one."""
+        if self.clock.monotonic_s() < self._refused_until_s:
+            return True
+        stays = set(self._left_out.names).difference(self.columns.names)  # with all that is in them
         decided = with_additions(self.columns, additions(self.columns, self._left_out))
-        return not additions(decided, offered)
+        return all(one.path[0] in stays for one in additions(decided, offered))
 
     def want(self, offered: StructType, marker: str) -> None:
         """Agree on columns for these fields, which come with a marker."""
@@ -121,6 +126,8 @@ class GainedColumns:
     def _failed(self, error: StoreError | MarkerError, offers: Mapping[str, StructType]) -> None:
         if isinstance(error, StoreRefusedError | MarkerError):  # rule 3
             self._leave_out(offers)
+            self.problem, self._refused_until_s = None, self.clock.monotonic_s() + LOOK_AT_SCHEMAS_S
+            self._backoff.reset()
             self.log.warning("new fields stay in the rescue column", problem=error.problem, remedy=error.remedy)
             return
         pause_s = self._backoff.next_s()

@@ -4,18 +4,19 @@ Rules:
 
 1. The next version is made by exclusive create (common/stage/evolved.py). Of two writers that infer different types, or
    a writer and a loader, the second one reads what the first one made, and uses its types.
-2. The table's types come first, then the published ones, then those that the records show (common/schema/agreement.py).
-   A table that does not exist yet, or that this process cannot read, is no obstacle: the loader, which reads it at each
-   load, publishes its types.
+2. The types of the tables come first, those of the main one before a route's, then the published ones, then those that
+   the records show (common/schema/agreement.py). A table that does not exist yet, or that this process cannot read, is
+   no obstacle: the loader, which reads it at each load, publishes its types.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.errors import StoreError
 from common.schema import schema_from_json
 from common.schema.agreement import Known, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS
+from common.schema.evolution import NO_COLUMNS, additions, with_additions
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.schema import StructType
     from common.settings import Stream
+
+_ATTEMPTS = 20
 
 
 def gain_columns(
@@ -39,8 +42,10 @@ def gain_columns(
     Raises StoreError and MarkerError.
     """
     offered, declared = joined_offers(offers.values()), stream.schema_of_columns
-    table = _columns_of(stream.table, open_table)
-    while True:
+    table = NO_COLUMNS
+    for url in stream.row_tables:  # the main one first: its types win
+        table = with_additions(table, additions(table, _columns_of(url, open_table)))
+    for _ in range(_ATTEMPTS):
         last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
         columns = agree(table, Known(declared, last.columns, stream.evolve_limit), offered, declared).columns
         if columns == last.columns:
@@ -48,6 +53,8 @@ def gain_columns(
         new = last.with_columns(columns, declared, offers, clock.wall_ms())
         if publish(stage, new):
             return new
+    msg = f"other writers have agreed on columns of {stream.app_id} before each of {_ATTEMPTS} attempts"
+    raise StoreError(msg, "wait; this writer tries again")
 
 
 def _columns_of(url: str, open_table: Callable[[str], ObjectStore]) -> StructType:

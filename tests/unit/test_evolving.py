@@ -30,6 +30,7 @@ from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.loop import StageWriter
 from stage_writer.schemas import LATE_AFTER_S, LOOK_AT_SCHEMAS_S
+from stage_writer.stage.gaining import gain_columns
 from stage_writer.stage.staging import ObjectStage
 from tests.builders import required
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -441,3 +442,38 @@ def test_published_columns_are_read_as_they_were_written(tmp_path: Path) -> None
 def test_settings_that_give_columns_other_names_are_refused(more: dict[str, object]) -> None:
     with pytest.raises((ConfigError, ValueError), match="evolve"):
         settings_of("/x", columns="id BIGINT, items ARRAY<BIGINT>", **more)
+
+
+@pytest.mark.parametrize(
+    ("table", "first", "refused"),
+    [
+        ("id BIGINT, _rescued STRING, price FLOAT", {"price": 1.5}, False),  # counts, though no record may fill it
+        ("id BIGINT, _rescued STRING, Attrs STRING", {}, False),
+        (None, {}, True),
+    ],
+    ids=["limit", "case", "refused"],
+)
+def test_names_that_are_data_cost_no_flush_each(
+    tmp_path: Path, table: str | None, first: dict[str, object], *, refused: bool
+) -> None:
+    world = World(tmp_path, evolve_limit=3)
+    if table is not None:
+        write_log(world.table, table)
+    writer, group = world.writer(SOURCES[0], Refuses(f"{tmp_path}/stage") if refused else None)
+    for number in range(20):
+        new = {f"user_{number}": 1} if number else first
+        VALUES[SOURCES[0]].append({"id": number, **({"attrs": new} if table and "Attrs" in table else new)})
+        group.ends[SOURCES[0]] = number + 1
+        for _ in range(4):
+            writer.step(0.001)
+    assert len(world.staged(SOURCES[0])) <= 3
+
+
+def test_the_types_of_a_route_s_table_count(tmp_path: Path) -> None:
+    route = f"{tmp_path}/route"
+    world = World(tmp_path, route="kind", columns="id BIGINT, kind STRING", routes={"a": route})
+    stores = {world.stream.table: world.table, route: FsspecStore(route)}
+    write_log(world.table, "id BIGINT, kind STRING, _rescued STRING")
+    write_log(stores[route], "id BIGINT, kind STRING, _rescued STRING, x STRING")
+    agreed = gain_columns(world.store, stores.__getitem__, world.clock, world.stream, {"m": parse_ddl("x BIGINT")})
+    assert to_ddl(agreed.columns) == "x STRING"
