@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from common.backoff import Backoff
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
-from common.schema.evolution import NO_COLUMNS, additions, joined_columns, restricted, with_additions
+from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
 from stage_writer.ports import DECLARED_COLUMNS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class GainedColumns:
         if self.clock.monotonic_s() < self._refused_until_s:
             return True
         stays = set(self._left_out.names).difference(self.columns.names)  # with all that is in them
-        decided = with_additions(self.columns, additions(self.columns, self._left_out))
+        decided = extended(self.columns, self._left_out)
         return all(one.path[0] in stays for one in additions(decided, offered))
 
     def want(self, offered: StructType, marker: str) -> None:
@@ -138,7 +138,7 @@ class GainedColumns:
 
     def _leave_out(self, offers: Mapping[str, StructType]) -> None:
         for offered in offers.values():
-            self._left_out = with_additions(self._left_out, additions(self._left_out, offered))
+            self._left_out = extended(self._left_out, offered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,6 @@ class NewFields:
 
     @property
     def changes_columns(self) -> bool:
-        """See the port."""
         return True
 
     @property

@@ -13,9 +13,10 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from common.schema.evolution import NO_COLUMNS, additions, joined_columns, restricted, with_additions, within
+from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted, with_additions, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -51,18 +52,14 @@ class Known:
 
 def joined_offers(offers: Iterable[StructType]) -> StructType:
     """Several offers as one."""
-    struct_type = NO_COLUMNS
-    for offer in offers:
-        struct_type = joined_columns(struct_type, offer)
-    return struct_type
+    return reduce(joined_columns, offers, NO_COLUMNS)
 
 
 def agree(
     table: StructType, known: Known, offered: StructType, staged: StructType, refused: Collection[Addition] = ()
 ) -> Agreement:
     """What the table gains; ``refused`` are additions that it turned out not to take."""
-    later = with_additions(table, additions(table, staged))
-    later = with_additions(later, additions(later, known.published))
+    later = extended(extended(table, staged), known.published)
     fresh = (one for one in additions(later, offered) if one not in refused)
     later = with_additions(later, within(fresh, known.room))
     # The table may already have a column that was offered, added by someone else: it is used as it is.

@@ -118,6 +118,11 @@ def _within(known: DataType, wanted: DataType, path: tuple[str, ...]) -> Iterato
             return
 
 
+def extended(known: StructType, wanted: StructType) -> StructType:
+    """``known`` with the fields of ``wanted`` that it lacks, at any depth; its own types stay."""
+    return with_additions(known, additions(known, wanted))
+
+
 def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
     """The schema with more fields, each at the end of its struct; the paths are those of `additions`.
 
@@ -126,16 +131,16 @@ def with_additions(known: StructType, added: Iterable[Addition]) -> StructType:
     by_first: dict[str, list[Addition]] = {}
     for addition in added:
         by_first.setdefault(addition.path[0], []).append(addition)
-    fields = [_extended(field, by_first.pop(field.name, [])) for field in known]
+    fields = [_field_with(field, by_first.pop(field.name, [])) for field in known]
     return StructType((*fields, *(Field(name, found[0].type) for name, found in by_first.items())))
 
 
-def _extended(field: Field, added: list[Addition]) -> Field:
+def _field_with(field: Field, added: list[Addition]) -> Field:
     inner = [replace(addition, path=addition.path[1:]) for addition in added]
-    return replace(field, type=_extended_type(field.type, inner)) if inner else field
+    return replace(field, type=_type_with(field.type, inner)) if inner else field
 
 
-def _extended_type(known: DataType, added: list[Addition]) -> DataType:
+def _type_with(known: DataType, added: list[Addition]) -> DataType:
     below = [replace(addition, path=addition.path[1:]) for addition in added]
     if not all(addition.path for addition in added):
         msg = "a field is there already"
@@ -144,9 +149,9 @@ def _extended_type(known: DataType, added: list[Addition]) -> DataType:
         case StructType():
             return with_additions(known, added)
         case ArrayType():
-            return replace(known, element=_extended_type(known.element, below))
+            return replace(known, element=_type_with(known.element, below))
         case MapType():
-            return replace(known, value=_extended_type(known.value, below))
+            return replace(known, value=_type_with(known.value, below))
         case _:
             msg = f"{type_to_ddl(known)} has no fields"
             raise ValueError(msg)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from common.ports import Created
 from common.schema import StructType, schema_from_json, schema_to_json
-from common.schema.evolution import NO_COLUMNS, additions, with_additions
+from common.schema.evolution import NO_COLUMNS, additions, extended
 from common.stage.stored import Stored, reading, require_known_version
 from common.stage.versions import newest, version_path, versions_folder
 
@@ -65,7 +65,7 @@ class Evolved:
         self, columns: StructType, declared: StructType, offers: Mapping[str, StructType], now_ms: int
     ) -> Evolved:
         """The next version; ``offers`` are by the path of the marker that each comes with."""
-        known = with_additions(declared, additions(declared, self.columns))
+        known = extended(declared, self.columns)
         by_path = {one.path: path for path, offer in reversed(list(offers.items())) for one in additions(known, offer)}
         new = (Gained(str(one), by_path.get(one.path, ""), now_ms) for one in additions(known, columns))
         return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
 from common.schema import to_ddl
-from common.schema.evolution import NO_COLUMNS, additions, restricted, with_additions
+from common.schema.evolution import NO_COLUMNS, extended, restricted
 from common.settings.checks.columns_from import renaming_keys
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import is_envelope_open
@@ -67,7 +67,7 @@ def columns_as_agreed(stream: Stream, agreed: AgreedColumns, state: TableState |
     """The stream with the columns that its writers agreed on (rules 2 to 4). Raises ConfigError."""
     stream, columns = with_envelope(stream, agreed.envelope), agreed.columns
     if stream.columns_from is not ColumnsFrom.REGISTRY or stream.evolution is not Evolution.WIDEN:
-        columns = extended(table_columns(stream, state), columns, only_wanted=True)
+        columns = extended(restricted(table_columns(stream, state), columns), columns)
     partition_by = None if state is None else state.partition_by
     return with_columns(stream, columns, partition_by=partition_by, formats=agreed.formats)
 
@@ -111,9 +111,3 @@ def state_of(stream: Stream, open_table: Callable[[str], ObjectStore]) -> TableS
 def table_columns(stream: Stream, state: TableState | None) -> StructType:
     """The table's columns for fields of records; none without a table."""
     return NO_COLUMNS if state is None else record_columns(stream, state.schema)
-
-
-def extended(table: StructType, wanted: StructType, *, only_wanted: bool = False) -> StructType:
-    """The table's columns and those of ``wanted`` that it lacks; with ``only_wanted`` none but those of ``wanted``."""
-    known = restricted(table, wanted) if only_wanted else table
-    return with_additions(known, additions(known, wanted))

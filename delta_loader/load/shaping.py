@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import SchemaError, TableError
 from common.schema import schema_from_json
-from common.schema.evolution import additions, with_additions
+from common.schema.evolution import additions, extended
 from common.settings.loading import Evolution
 from delta_loader.tables.load_modes.casting import widenings
 
@@ -61,7 +61,7 @@ class Shaper:
             return False  # the comparison reports it
         changed = self._add(table.url, columns, wanted)
         if self._stream.evolution is Evolution.WIDEN:
-            columns = with_additions(columns, additions(columns, wanted))
+            columns = extended(columns, wanted)
             due = [widening for widening in widenings(columns, wanted) if (table.url, widening) not in self._refused]
             changed = self._widen(table.url, due) or changed
         return changed

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from common.errors import ConfigError, RegistryError, SchemaError
 from common.schema import ArrayType, MapType, StructType
 from common.schema.avro import avro_columns, parse_avro
-from common.schema.evolution import NO_COLUMNS, additions, type_at, with_additions
+from common.schema.evolution import NO_COLUMNS, extended, type_at
 from common.schema.json_schema import json_schema_columns
 from common.schema.protobuf import find_message, protobuf_columns
 from common.schema.widening import widened
@@ -163,7 +163,7 @@ def grown(known: StructType, later: StructType) -> StructType:
         field if (new := later.field(field.name)) is None else replace(field, type=_wider(field.type, new.type))
         for field in known
     )
-    return with_additions(StructType(wider), additions(StructType(wider), later))
+    return extended(StructType(wider), later)
 
 
 def _wider(known: DataType, later: DataType) -> DataType:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from common.errors import StoreError
 from common.schema import schema_from_json
 from common.schema.agreement import Known, agree, joined_offers
-from common.schema.evolution import NO_COLUMNS, additions, with_additions
+from common.schema.evolution import NO_COLUMNS, extended
 from common.stage.evolved import Evolved, latest, publish
 from common.tables.delta_log import read_table_state
 
@@ -44,7 +44,7 @@ def gain_columns(
     offered, declared = joined_offers(offers.values()), stream.schema_of_columns
     table = NO_COLUMNS
     for url in stream.row_tables:  # the main one first: its types win
-        table = with_additions(table, additions(table, _columns_of(url, open_table)))
+        table = extended(table, _columns_of(url, open_table))
     for _ in range(_ATTEMPTS):
         last = latest(stage, stream.app_id) or Evolved.nothing(stream.app_id)
         columns = agree(table, Known(declared, last.columns, stream.evolve_limit), offered, declared).columns

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.clock import SystemClock
 from common.metrics import Metrics
 from common.schema import ArrayType, DataType, Field, Primitive, StructType, schema_from_json, schema_to_json
-from common.schema.evolution import additions, joined, joined_columns, restricted, with_additions
+from common.schema.evolution import additions, extended, joined, joined_columns, restricted
 from common.settings import Stream
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -63,7 +63,7 @@ def test_types_are_joined_in_any_order(one: DataType, two: DataType, three: Data
 
 @given(STRUCTS, STRUCTS)
 def test_what_is_known_stays(known: StructType, wanted: StructType) -> None:
-    after = with_additions(known, additions(known, wanted))
+    after = extended(known, wanted)
     assert additions(after, wanted) == ()
     assert additions(after, known) == ()
     assert after.names[: len(known)] == known.names
