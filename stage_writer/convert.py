@@ -25,7 +25,7 @@ import numpy as np
 
 from common.errors import SchemaError
 from common.schema import StructType, schema_to_json, to_arrow_schema
-from common.schema.evolution import additions
+from common.schema.agreement import Known
 from common.settings.columns import made_columns, naming_of
 from common.settings.merging import merge_by_of, operation_of
 from common.stage.markers import TableKind
@@ -162,7 +162,7 @@ class StreamConverter:
         schemas: SchemaTypes | None = None,
         *,
         gained: Way = (),
-        spent: int | None = None,
+        room: int | None = None,
         taken: frozenset[str] = frozenset(),
         first_pass: MakeFirstPass = no_first_pass,
         inputs: RecordInputs = NO_INPUTS,
@@ -172,8 +172,8 @@ class StreamConverter:
         """``schemas`` is the registry of a stream whose messages have frames, ``appearing`` the routes of a template.
 
         ``limits`` bound the rows that are made of one message (`slices`). ``gained`` are columns in addition to the
-        declared ones, ``taken`` the names that they cannot have: see `at`. ``spent`` is how much of `evolve_limit` the
-        stream has used, by columns that this conversion cannot use too.
+        declared ones, ``taken`` the names that they cannot have: see `at`. ``room`` is how many more fields the stream
+        may gain; None for all of `evolve_limit`.
         """
         self._stream = stream
         self._schemas = schemas
@@ -191,8 +191,8 @@ class StreamConverter:
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
         self._offers = None
         if stream.evolves:
-            room = stream.evolve_limit - (spent if spent is not None else sum(addition.size for addition in gained))
             kept = StructType(tuple(field for field in self._pipeline.record_columns if schema.field(field.name)))
+            room = stream.evolve_limit if room is None else room
             self._offers = Offers(kept, self._taken, room, reserved="" if stream.merge is None else RESERVED)
 
     def at(self, gained: StructType) -> StreamConverter:
@@ -202,7 +202,7 @@ class StreamConverter:
             self._stream,
             self._schemas,
             gained=way,
-            spent=sum(one.size for one in additions(self._stream.schema_of_columns, gained)),
+            room=Known(self._stream.schema_of_columns, gained, self._stream.evolve_limit).room,
             taken=self._taken,
             first_pass=self._first_pass,
             inputs=self._inputs,
@@ -303,7 +303,7 @@ class StreamConverter:
             return staged
         parts = pairwise(messages.bounds(rows.index).tolist())
         offered = [offers.of(texts.slice(start, end - start).drop_null().to_pylist()) for start, end in parts]
-        return [replace(one, offered=struct_type) for one, struct_type in zip(staged, offered, strict=True)]
+        return [replace(one, offered=offer) for one, offer in zip(staged, offered, strict=True)]
 
 
 def _to_route(stream: Stream) -> Stream:

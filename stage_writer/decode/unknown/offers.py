@@ -49,15 +49,15 @@ class Offers:
 
     def of(self, texts: Iterable[str]) -> StructType:
         """The offer for rows with these texts in their rescue column; no fields if there is nothing to offer."""
-        struct_type = NO_COLUMNS
+        offer = NO_COLUMNS
         if self._room <= 0:
-            return struct_type
+            return offer
         for text in texts:
             offered = _offered(parse_document(text), self._columns, 0)
             if isinstance(offered, StructType):
                 free = StructType(tuple(field for field in offered if self._is_free(field.name.casefold())))
-                struct_type = joined_within(struct_type, free, self._room)
-        return struct_type
+                offer = joined_within(offer, free, self._room)
+        return offer
 
     def _is_free(self, name: str) -> bool:
         return name not in self._taken and not (self._reserved and name.startswith(self._reserved))
