@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.schema.types import DataType, Field, Primitive, StructType
+from common.schema.types import Field, Primitive, StructType
 from common.stage.row_places import Place, place_fields
 
 RESERVED = "_merge_"
@@ -63,9 +63,13 @@ class MergeBy:
         return self.place if self.row is None else (*self.place, self.row)
 
 
-def history_fields(time: DataType) -> tuple[Field, ...]:
-    """The columns of a table that keeps every version; ``time`` is the type of the first two."""
-    return Field(VALID_FROM, time), Field(VALID_TO, time), Field(IS_CURRENT, Primitive.BOOLEAN)
+def made_fields(columns: StructType, by: MergeBy) -> tuple[Field, ...]:
+    """The columns that merging adds to these; without `HISTORY_COLUMNS` where the sequence is none of them."""
+    made = () if by.soft_delete is None else (Field(by.soft_delete, Primitive.BOOLEAN),)
+    time = Field(VALID_FROM, Primitive.TIMESTAMP) if by.sequence is None else columns.field(by.sequence)
+    if not by.history or time is None:
+        return made
+    return (*made, Field(VALID_FROM, time.type), Field(VALID_TO, time.type), Field(IS_CURRENT, Primitive.BOOLEAN))
 
 
 def place_of_events(kafka_columns: tuple[str, ...]) -> Place:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from common.errors import SchemaError
 from common.remedies import delta_table, of_table
-from common.schema.evolution import additions, with_additions
+from common.schema.evolution import extended
 from common.schema.spark_json import schema_from_json, schema_to_json
-from common.schema.types import Field, Primitive
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.loading import Evolution
 from common.settings.merging import merge_by_of
 from common.settings.overlap import shared_topics
-from common.tables.changes import history_fields
+from common.tables.changes import made_fields
 from common.tables.dead_letters import kafka_fields_of
 from common.tables.properties import TXN_RETENTION, retention_ms
 from common.tables.urls import comparable
@@ -87,13 +86,14 @@ def _in_the_table_alone(stream: Stream, topic: str) -> Check:
 def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Check:
     columns = declared_columns_of_table(stream)
     columns = columns.with_fields(kafka_fields_of(stream))
-    columns = columns.with_fields(_made_by_merge(stream, columns))
+    by = merge_by_of(stream)
+    columns = columns if by is None else columns.with_fields(made_fields(columns, by))
     casting = stream.evolution is not Evolution.STRICT
     schema = _with_what_it_gains(state.schema, columns) if stream.evolves or casting else state.schema
     if through_spark(way):
         columns = _with_what_is_made(stream, columns, schema)
     table = TableShape(schema, state.partition_by)
-    declared = TableShape(schema_to_json(columns), stream.partition_by, merge_by_of(stream))
+    declared = TableShape(schema_to_json(columns), stream.partition_by, by)
     found = (*differences(table, declared, way, casting=casting), *_not_made(stream, schema))
     if found:
         return Check(
@@ -104,17 +104,6 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
             stream.app_id,
         )
     return Check("columns", Level.OK, f"{stream.app_id}: its columns take what the stream declares", "", stream.app_id)
-
-
-def _made_by_merge(stream: Stream, columns: StructType) -> Iterator[Field]:
-    """The columns that merging adds, if their types are known here."""
-    merge = stream.merge
-    if merge is not None and merge.soft_delete is not None:
-        yield Field(merge.soft_delete, Primitive.BOOLEAN)
-    if merge is not None and merge.history:
-        sequence = None if merge.sequence is None else columns.field(merge.sequence)
-        if merge.sequence is None or sequence is not None:
-            yield from history_fields(Primitive.TIMESTAMP if sequence is None else sequence.type)
 
 
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
@@ -169,7 +158,7 @@ def _with_what_it_gains(schema: str, declared: StructType) -> str:
         table = schema_from_json(schema)
     except SchemaError:
         return schema  # reported by `differences`
-    return schema_to_json(with_additions(table, additions(table, declared)))
+    return schema_to_json(extended(table, declared))
 
 
 def property_checks(app_id: str, url: str, state: TableState) -> Iterator[Check]:

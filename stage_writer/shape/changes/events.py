@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import SchemaError
-from common.schema import Field, Primitive, to_arrow_schema
+from common.schema import to_arrow_schema
 from common.settings.envelopes import is_lenient
 from common.settings.merging import record_names, require_key_type, require_sequence_type
 from common.tables.changes import (
@@ -31,7 +31,7 @@ from common.tables.changes import (
     IS_CURRENT,
     TIME_COLUMN,
     VALID_FROM,
-    history_fields,
+    made_fields,
     staged_columns,
     table_columns,
 )
@@ -69,12 +69,7 @@ class Events:
         """``opener`` makes JSON of message keys that are binary records; ``routing`` gives the tables of tombstones."""
         table = table_columns(columns)
         _check_types(table, by)
-        if by.soft_delete is not None:
-            table = table.with_fields((Field(by.soft_delete, Primitive.BOOLEAN),))
-        if by.history:
-            time = None if by.sequence is None else table.field(by.sequence)
-            table = table.with_fields(history_fields(Primitive.TIMESTAMP if time is None else time.type))
-        self.columns = staged_columns(table, by)
+        self.columns = staged_columns(table.with_fields(made_fields(table, by)), by)
         self._schema = to_arrow_schema(self.columns)
         self._by = by
         self._opener = opener
