@@ -132,7 +132,7 @@ class SchemaRegistry:
     def knows(self, ids: Sequence[SchemaKey]) -> bool:
         """Whether the type of each schema is known; see the port. Called by one thread."""
         unknown = self._unknown(ids)
-        if unknown and self._ask(ids) is not None and self._away is None and len(unknown) <= _FEW:
+        if unknown and self._ask(ids) and self._away is None and len(unknown) <= _FEW:
             self._answered.wait(_A_MOMENT_S)
         return not self._unknown(ids)
 
@@ -171,16 +171,16 @@ class SchemaRegistry:
             if schema not in self._schemas or (self._schemas[schema] is None and now_s >= self._absent_until_s[schema])
         ]
 
-    def _ask(self, ids: Sequence[SchemaKey]) -> threading.Thread | None:
-        """Start requests, if they are due and none is running (rule 2)."""
+    def _ask(self, ids: Sequence[SchemaKey]) -> bool:
+        """Start requests, if they are due and none is running (rule 2); whether it did."""
         if (self._asking is not None and self._asking.is_alive()) or self._clock.monotonic_s() < self._ask_at_s:
-            return None
+            return False
         wanted = self._unknown(ids)
         self._forget_absent()
         self._answered.clear()
         self._asking = threading.Thread(target=self._ask_all, args=(wanted,), name="schema-registry", daemon=True)
         self._asking.start()
-        return self._asking
+        return True
 
     def _ask_all(self, ids: Sequence[SchemaKey]) -> None:
         """Request and record the types; runs in a thread of its own."""
