@@ -5,7 +5,7 @@ put back later; markers are kept for a while; clocks differ by machine; `delta-l
 OPTIMIZE, RESTORE and replace the tables, and operators accept that; Kafka's retention overtakes writers; partitions are
 added; transactions stay open, and are aborted; some processes are of an older release.
 
-Rules of the books beside those of every world:
+Rules of the books in addition to those of every world:
 
 1. What is lost by Kafka's retention, or by a rollback that is accepted as it is, an operator has given up by name.
 2. A marker stays for its retention, by the store's time. It is settled only when its tables have had all of its rows.

@@ -3,7 +3,7 @@
 The config says otherwise from time to time where records of some values go: to another table, to the dead letters, or
 nowhere. Writers follow when they are started again; `stage-writer replay` follows at once, for some offsets.
 
-Rules of the books beside those of every world:
+Rules of the books in addition to those of every world:
 
 1. A commit that replaces rows leaves each record of its range in at least one table, if it was in one before.
 2. At the end no request is left, and a record is where the last request says that replaced its row in the main table.

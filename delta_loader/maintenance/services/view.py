@@ -39,8 +39,8 @@ def _table_json(look: TableLook) -> Json:
         "runs": [] if facts is None else [_run_json(run) for run in facts.runs],
         "due": [_piece_json(piece) for piece in look.due.pieces],
         "refused": [
-            {"service": service_refused.service.value, "problem": service_refused.why, "remedy": service_refused.remedy}
-            for service_refused in look.due.refused
+            {"service": refused.service.value, "problem": refused.why, "remedy": refused.remedy}
+            for refused in look.due.refused
         ],
         "vacuum_waits": look.due.vacuum_waits or None,
     }

@@ -42,7 +42,7 @@ def test_a_topic_that_was_created_again_is_reported(tmp_path: Path) -> None:
     assert told[0].startswith("chain the topic orders was deleted and created again")
     assert "bootstrap restart" in told[0]
     path.write_text("{")
-    assert not look("second"), "and a marker that nobody can read holds the partition"
+    assert not look("second"), "and an unreadable marker holds the partition"
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -515,7 +515,7 @@ def test_a_group_that_never_comes_to_rest_is_named(tmp_path: Path) -> None:
 
 def test_a_group_that_takes_no_member_is_an_error(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
-    world.group.others = {FIRST: math.inf}  # so that this member is told of no assignment, not even an empty one
+    world.group.others = {FIRST: math.inf}  # so that this member gets no assignment, not even an empty one
     with pytest.raises(BrokerError, match="has not become a member of its consumer group for 30"):
         world.writer.run(until_caught_up=True)
 
