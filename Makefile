@@ -153,7 +153,7 @@ fuzz: setup ## arbitrary bytes for the decoder for SECONDS=60, against one that 
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 native-fuzz: setup ## hostile bytes for the parts in C under the compiler's sanitizers (ROUNDS=…, SEED=…)
-	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/test_native_sanitized.py
+	ROUNDS=$(ROUNDS) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest tests/unit/stage_writer/native/test_native_sanitized.py
 
 foreign: setup ## the loader beside OPTIMIZE, MERGE, DELETE and ALTER TABLE in a loop (MINUTES=…)
 	$(BIN)/python -m tests.soak.foreign_writers --minutes $(MINUTES)

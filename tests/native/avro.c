@@ -2,7 +2,7 @@
 
    Every buffer is a block of its own of exactly the size that is told, so that a byte beside it is noticed.
 
-   avro CORPUS ROUNDS SEED, where CORPUS is as `tests/unit/stage_writer/test_native_sanitized.py` writes it: the number
+   avro CORPUS ROUNDS SEED, where CORPUS is as `tests/unit/stage_writer/native/test_native_sanitized.py` writes it: the number
    of nodes, their parts, the size of the texts, the texts, the number of records, and each with its size before it. */
 
 #include <stdio.h>

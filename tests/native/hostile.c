@@ -3,7 +3,7 @@
    Every buffer is a block of its own of exactly the size that is told, so that a byte beside it is noticed. What is
    read is another test's subject; here nothing may be touched that is not ours, and no rule of C be broken.
 
-   hostile CORPUS ROUNDS SEED, where CORPUS is as `tests/unit/stage_writer/test_native_sanitized.py` writes it. */
+   hostile CORPUS ROUNDS SEED, where CORPUS is as `tests/unit/stage_writer/native/test_native_sanitized.py` writes it. */
 
 #include <stdio.h>
 

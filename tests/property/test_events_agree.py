@@ -16,7 +16,7 @@ from stage_writer.decode.reading import Reading
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.decode.strict import StrictDecoder
 from tests.fakes.native import first_passes
-from tests.unit.stage_writer.test_debezium import messages_of
+from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 COLUMNS = parse_ddl(
     "op STRING NOT NULL, ts_ms TIMESTAMP, "

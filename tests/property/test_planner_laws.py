@@ -11,7 +11,7 @@ from common.tables.transactions import TxnIds
 from delta_loader.load.settle import settle_candidates, settled
 from delta_loader.plan.plan import Found, Limits, Load, Overlap, Run, UnreadableMarker, UpToDate, next_run, plan_load
 from tests.builders import required
-from tests.unit.delta_loader.test_plan import by_hand, marker, name
+from tests.unit.delta_loader.plan.test_plan import by_hand, marker, name
 
 POSITIONS = st.integers(0, 60)
 

@@ -27,7 +27,7 @@ from delta_loader.plan.plan import (
 from delta_loader.tables.commits import CommitNaming, TableCommit, Target, rows_commit, side_commit
 from delta_loader.tables.file_split import split_files_at
 from tests.builders import required
-from tests.unit.delta_loader.test_plan import by_hand, marker
+from tests.unit.delta_loader.plan.test_plan import by_hand, marker
 
 SOURCE = TopicPartition(Topic("orders"), Partition(0))
 ROWS, DEAD = "/rows", "/dead"

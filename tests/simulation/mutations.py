@@ -3,7 +3,7 @@
 Each mutation replaces one decision of the services, for as long as its context lasts, with what the rule forbids.
 ``python -m tests.simulation.sweep`` tells how many histories it takes to find each (tests/simulation/sweep.py). Rules
 whose breach takes a rarer coincidence than that, or that others stand behind, have tests of their own in
-tests/unit/stage_writer/test_staging.py and are broken in the model (model/).
+tests/unit/stage_writer/stage/test_staging.py and are broken in the model (model/).
 """
 
 from __future__ import annotations
@@ -751,5 +751,5 @@ RARE: tuple[Mutation, ...] = tuple(
 )
 """Rules whose breach takes two edits, or an edit and a log that was cleaned, in one order: not within the `CEILING`.
 
-Each has tests of its own (tests/unit/delta_loader/test_identity.py, test_unknown_history.py).
+Each has tests of its own (tests/unit/delta_loader/load/test_identity.py, test_unknown_history.py).
 """

@@ -37,7 +37,7 @@ from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock, LonelyMember
 from tests.fakes.writers import new_writer, runtime_of
 from tests.staged import manifests
-from tests.unit.stage_writer.test_table_compatibility import write_log
+from tests.unit.stage_writer.stage.test_table_compatibility import write_log
 
 SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in range(2)]
 

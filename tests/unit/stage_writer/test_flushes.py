@@ -27,7 +27,7 @@ from stage_writer.ports import ClaimVerdict, Incompatible, Postponed, Sealed
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import Incompatibility
 from tests.fakes.group import HandClock
-from tests.unit.stage_writer.test_staging import SOURCE, Waiting, World
+from tests.unit.stage_writer.stage.test_staging import SOURCE, Waiting, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

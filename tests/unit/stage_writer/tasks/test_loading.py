@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from stage_writer.tasks import own_packages
 from stage_writer.tasks.loading import topology_of
 from stage_writer.topologies import BuiltTopology
-from tests.unit.common.test_settings import parse, with_stream
+from tests.unit.common.settings.test_settings import parse, with_stream
 
 GOOD = """
 from stage_writer.topologies import Processor, Topology

@@ -12,7 +12,7 @@ from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-from tests.unit.delta_loader.test_verify_shared import MINE, Rows, load
+from tests.unit.delta_loader.inspect.test_verify_shared import MINE, Rows, load
 
 
 class Counted(Rows):

@@ -11,7 +11,7 @@ from common.settings.load import print_settings
 from common.settings.route_template import is_name
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared, with_appeared
 from common.storage.store import FsspecStore
-from tests.unit.common.test_settings import parse, with_stream
+from tests.unit.common.settings.test_settings import parse, with_stream
 
 
 def templated(**settings: object) -> str:

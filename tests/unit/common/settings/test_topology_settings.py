@@ -6,7 +6,7 @@ from common.errors import ConfigError, UsageError
 from common.settings.load import parse_settings
 from common.settings.loading import LoadSetting
 from stage_writer.replay.records import replayable
-from tests.unit.common.test_settings import parse, with_stream
+from tests.unit.common.settings.test_settings import parse, with_stream
 
 
 def test_a_topology_names_a_function() -> None:

@@ -23,7 +23,7 @@ from delta_loader.tables.commits import (
 )
 from delta_loader.tables.file_split import SparkWrite
 from tests.builders import required
-from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
+from tests.unit.delta_loader.plan.test_plan import SOURCE, by_hand, marker
 
 IDS = TxnIds("app", several_topics=False)
 NAMING = CommitNaming(IDS, "c1")

@@ -8,7 +8,7 @@ import pytest
 from common.errors import ConfigError
 from common.storage.store import normalised
 from common.tables.urls import require_url
-from tests.unit.common.test_settings import parse, with_section, with_stream
+from tests.unit.common.settings.test_settings import parse, with_section, with_stream
 
 GOOD = [
     "/data/orders",

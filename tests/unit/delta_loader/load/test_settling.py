@@ -30,7 +30,7 @@ from delta_loader.stage.reading import Stage
 from tests.builders import required
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-from tests.unit.delta_loader.test_plan import SOURCE, by_hand, marker
+from tests.unit.delta_loader.plan.test_plan import SOURCE, by_hand, marker
 
 UNREADABLE = UnreadableMarker(MarkerName(SOURCE, Position(0)), "cut short")
 

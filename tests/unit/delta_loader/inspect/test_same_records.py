@@ -23,8 +23,8 @@ from delta_loader.inspect.verify.verify import Verifier
 from delta_loader.ports import in_turn
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
-from tests.unit.delta_loader.test_ledger import History, add, loaded, txn
-from tests.unit.delta_loader.test_verify_shared import MINE, Rows
+from tests.unit.delta_loader.inspect.test_ledger import History, add, loaded, txn
+from tests.unit.delta_loader.inspect.test_verify_shared import MINE, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -347,7 +347,7 @@ def test_the_largest_flush_has_a_marker_that_can_be_read() -> None:
 
 
 def test_the_layout_page_shows_a_manifest_that_is_one() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "internals" / "layout.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "internals" / "layout.md").read_text(encoding="utf-8")
     example = page.split("```json\n")[1].split("```")[0]
     name = required(MarkerName.parse("done/orders/0/00000000000000000041.done"))
     manifest = required(manifest_from_bytes(name, example.encode()))

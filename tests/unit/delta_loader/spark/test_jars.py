@@ -16,7 +16,7 @@ from delta_loader.spark.bridge_jar import built_jar
 from delta_loader.spark.pairs import installed, is_release, locked_jars
 from devservices.spark_pairs import OLDER_PAIRS
 
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+PROJECT = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text("utf-8"))["project"]
 OLDER = [(pair.delta.version, pair.spark.version) for pair in OLDER_PAIRS]
 
 

@@ -24,7 +24,7 @@ from stage_writer.native.plan import plan_of
 from stage_writer.native.reader import powers_of_five
 from tests.builders import required
 
-SOURCES = Path(__file__).parents[2] / "native"
+SOURCES = Path(__file__).parents[3] / "native"
 SANITIZED = (
     "-std=c11",
     "-O1",

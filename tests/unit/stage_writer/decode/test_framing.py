@@ -20,7 +20,7 @@ from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import PlainRecords
 from tests.builders import instance
 from tests.fakes.clock import IdleClock
-from tests.unit.stage_writer.test_debezium import messages_of
+from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -40,7 +40,7 @@ from tests.builders import instance, required, settings_of
 from tests.fakes.clock import IdleClock
 from tests.fakes.native import required_avro_pass
 from tests.fakes.streams import batch_of
-from tests.unit.stage_writer.test_debezium import messages_of
+from tests.unit.stage_writer.decode.test_debezium import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

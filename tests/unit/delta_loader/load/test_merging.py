@@ -32,7 +32,7 @@ from delta_loader.tables.merging.bounds import key_bounds
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
-from tests.unit.delta_loader.test_verify_shared import Rows
+from tests.unit.delta_loader.inspect.test_verify_shared import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -44,7 +44,7 @@ from delta_loader.tables.commits import TableCommit, Target
 from tests.builders import required
 from tests.fakes.loading import routed_settings_for, settings_for
 from tests.fakes.staging import DEAD_LETTERS, Staging, _schema
-from tests.unit.delta_loader.test_interplay import Restorable
+from tests.unit.delta_loader.load.test_interplay import Restorable
 
 RANGE = frozenset(range(10))
 
