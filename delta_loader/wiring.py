@@ -13,6 +13,7 @@ from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.dead_letters.kafka import RawRecordFetcher
 from delta_loader.load.kafka_partitions import KafkaPartitions
+from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Ports, Refusing
 from delta_loader.load.replace_ranges import Replacements
 from delta_loader.load.valid_through import ValidThrough
@@ -21,6 +22,7 @@ from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.checkpoint_threads import BackgroundCheckpoints
 from delta_loader.spark.constraint_check import ConstraintChecker
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.repeated_keys import RepeatedKeys
 from delta_loader.spark.replace import SparkReplacer
 from delta_loader.stage.reading import Stage
 
@@ -65,6 +67,7 @@ def spark_ports(
         registering=registering_of(settings, spark),
         refusing=Refusing(ConstraintChecker(spark, settings.stage.url), RawRecordFetcher(settings)),
         partitions=KafkaPartitions(settings, SystemClock()),
+        merged_keys=MergedKeys(RepeatedKeys(spark)),
         replacements=Replacements(store, tables, replacer, new_id, log, metrics, delta),
     )
 

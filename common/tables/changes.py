@@ -36,6 +36,15 @@ _OWN_PLACE = ("_merge_topic", "_merge_partition", "_merge_offset")
 
 
 @dataclass(frozen=True, slots=True)
+class MergedBy:
+    """How the rows that a table has were merged: what later merges into it depend on."""
+
+    keys: tuple[str, ...]
+    sequence: str | None = None
+    history: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MergeBy:
     """How a staged table's rows are merged into the table."""
 
@@ -56,6 +65,11 @@ class MergeBy:
     """The column that is true for events that delete all rows; None where such events are not staged."""
     history: bool = False
     """Whether the table keeps every version of a row (`HISTORY_COLUMNS`)."""
+
+    @property
+    def merged(self) -> MergedBy:
+        """What a table's commits record of it."""
+        return MergedBy(self.keys, self.sequence, self.history)
 
     @property
     def order(self) -> tuple[str, ...]:

@@ -11,20 +11,23 @@ Rules:
    topic (by the broker's id, where it is known) it belongs to, and which topic the txn actions do not name. The newest
    own commit alone therefore says what the table's positions belong to (common/tables/identity.py). Commits of older
    releases only have the spans that they loaded.
-5. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
+5. Every commit that moves positions also says how *all* rows of the table were merged, itself or the commits before it;
+   one that adds rows without merging them says nothing. Rows of other programs are not considered.
+6. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.tables.changes import MergedBy
 from common.tables.counts import (
     ByPartition,
     Counts,
@@ -84,9 +87,11 @@ class CommitMetadata:
     """The topic that txn actions do not name; empty for none. None in a commit without this field (rule 4)."""
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
     """Chains, with their generations, of which it was unknown whether the table has something (rollback.py, rule 7)."""
+    merged_by: MergedBy | None = None
+    """How all of the table's rows were merged; None if some were added, or if it is unknown (rule 5)."""
 
     def generation(self, source: TopicPartition) -> int:
-        """The generation of a Kafka partition's chain in this commit (rule 5)."""
+        """The generation of a Kafka partition's chain in this commit (rule 6)."""
         return self.generations.get(source, 0)
 
     def to_json(self) -> str:
@@ -106,9 +111,9 @@ class CommitMetadata:
             topic_ids=_topic_ids_to_stored(self.positions, self.topic_ids),
             plain_topic=self.plain_topic,
             unproved=[(source.topic, source.partition, number) for source, number in sorted(self.unproved)] or None,
+            merged_by=None if self.merged_by is None else _MergedBy(**asdict(self.merged_by)),
         )
-        optional = ("counts", "replaced", "answers", "generations", "positions", "topic_ids", "plain_topic", "unproved")
-        absent = {name for name in optional if getattr(content, name) is None}
+        absent = {name for name in _OPTIONAL if getattr(content, name) is None}
         return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
 
     @classmethod
@@ -130,6 +135,8 @@ class CommitMetadata:
                 (TopicPartition(Topic(topic), Partition(partition)), generation)
                 for topic, partition, generation in content.unproved or ()
             )
+            merged = content.merged_by
+            merged_by = None if merged is None else MergedBy(merged.keys, merged.sequence, merged.history)
         except (ValidationError, ValueError):
             return None
         return cls(
@@ -145,6 +152,7 @@ class CommitMetadata:
             topic_ids,
             content.plain_topic,
             unproved,
+            merged_by,
         )
 
 
@@ -160,6 +168,14 @@ class _Answer(BaseModel):
     version: int
     decision: Decision
     positions: dict[str, dict[str, int]]
+
+
+class _MergedBy(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    keys: tuple[str, ...]
+    sequence: str | None = None
+    history: bool = False
 
 
 class _Content(BaseModel):
@@ -178,6 +194,10 @@ class _Content(BaseModel):
     topic_ids: dict[str, dict[str, str | None]] | None = None
     plain_topic: str | None = None
     unproved: list[tuple[str, int, int]] | None = None
+    merged_by: _MergedBy | None = None
+
+
+_OPTIONAL = [name for name, field in _Content.model_fields.items() if not field.is_required() and field.default is None]
 
 
 class _Stored(BaseModel):

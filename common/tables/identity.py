@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from common.spans import TopicPartition
+    from common.tables.changes import MergedBy
     from common.tables.commit_metadata import CommitMetadata
     from common.tables.history import LoggedCommit
     from common.tables.transactions import TxnIds
@@ -59,12 +60,14 @@ class TableIdentity:
     """Chains, with their generations, that the table may or may not have something of (rollback.py, rule 7)."""
     is_whole: bool = True
     """Whether ``chains`` are all that the table has; false if the newest own commits are of an older release."""
+    merged_by: MergedBy | None = None
+    """How all of the table's rows were merged; None if some were added, or if it is unknown."""
 
     def after(self, metadata: CommitMetadata) -> TableIdentity:
         """The table's identity once a commit with this metadata is in it."""
         if not metadata.positions:
             return self
-        return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved)
+        return TableIdentity(metadata.plain_topic, _named_by(metadata), metadata.unproved, merged_by=metadata.merged_by)
 
     def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
         """All chains once some have moved; those that they replace are left out (rule 5)."""
@@ -110,7 +113,7 @@ def identity_of(
     """The identity in a table's own commits, from the newest down (rule 2); ``transactions`` are the newest ones."""
     chains: dict[TopicPartition, KnownChain] = {}
     unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
-    is_whole = False
+    is_whole, merged_by = False, None
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
     own = 0
     for number, commit in enumerate(history, 1):
@@ -125,13 +128,13 @@ def identity_of(
                 elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
                     chains[source] = replace(newer, topic_id=known.topic_id)
             if metadata.positions:
-                unproved, is_whole = metadata.unproved, True
+                unproved, is_whole, merged_by = metadata.unproved, True, metadata.merged_by
                 plain = metadata.plain_topic if plain is None else plain
                 break
             plain = plain_of(metadata, ids, transactions) if plain is None else plain
         if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
-    table_identity = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own)
+    table_identity = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own, merged_by=merged_by)
     return with_transactions(table_identity, stream, ids, transactions)
 
 

@@ -26,7 +26,7 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
         for source, reason in report.held.items():
             lines += [f"  {source} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:
-            lines.append(f"  {report.failure}")
+            lines += [f"  {report.failure.problem}", f"  → {report.failure.remedy}"]
     return joined([*lines, *problems])
 
 

@@ -62,6 +62,7 @@ class LoadContext:
             stage=ports.stage,
             evolver=Evolver.of(stream, ports, self.log),
             shaper=Shaper.of(stream, ports, self.log),
+            merged_keys=ports.merged_keys,
             maker=ports.maker,
             registering=ports.registering if stream.catalog_tables else None,
             log=self.log,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from common.spans import Offset, Position, TopicPartition
     from common.stage.idle import StreamFact
     from delta_loader.catalog.registering import Registering
+    from delta_loader.load.merged_keys import MergedKeys
     from delta_loader.load.replace_ranges import Replacements
     from delta_loader.load.valid_through import ValidThrough
     from delta_loader.ports import ColumnAdder, DeltaTables, NewId, OpenStore, ParallelMap, TableMaker, Turns
@@ -91,6 +92,8 @@ class Ports:
     """None if no table refuses rows."""
     registering: Registering | None = None
     """None if no table has a name in a catalog."""
+    merged_keys: MergedKeys | None = None
+    """None if no table is merged into."""
     may_load: Callable[[str], bool] = lambda _app_id: True
     """Whether no other loader loads a stream; checked between its commits."""
     turns: Turns = one_by_one

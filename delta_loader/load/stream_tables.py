@@ -26,6 +26,7 @@ from common.tables.stream_columns import with_columns_of_files
 from common.tables.urls import comparable
 from delta_loader.load.creating import Creator
 from delta_loader.load.deferred import left_out, with_deferred, without_sources
+from delta_loader.load.merged_keys import require_sequence
 from delta_loader.plan.held import missing_file, stage_again
 from delta_loader.plan.plan import TableShape, shape_of, shapes_of
 from delta_loader.tables.commits import Target, needed, side_commit
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
     from delta_loader.catalog.registering import Registering
     from delta_loader.load.evolving import Evolver
+    from delta_loader.load.merged_keys import MergedKeys
     from delta_loader.load.rollback import RollbackDetector
     from delta_loader.load.shaping import Shaper
     from delta_loader.load.vacuum_guard import VacuumGuard
@@ -70,6 +72,7 @@ class StreamTables:
         stage: Stage,
         evolver: Evolver | None = None,
         shaper: Shaper | None = None,
+        merged_keys: MergedKeys | None = None,
         maker: TableMaker | None = None,
         registering: Registering | None = None,
         log: FilteringBoundLogger,
@@ -88,6 +91,7 @@ class StreamTables:
         self._evolver = evolver
         self._registering = registering
         self._shaper = shaper
+        self._merged_keys = merged_keys
         self._creator = Creator(stream, tables, maker)
         self._fatal: KafkaDeltaExpressError | None = None
         self._read_of: Target | None = None
@@ -194,12 +198,16 @@ class StreamTables:
         for url, shape in in_order:
             if url in self.targets:
                 with self.tried(url):
+                    if shape.merge is not None:
+                        require_sequence(self.targets[url], shape.merge, restage)
                     self._evolve(url, shape, load.markers)
                     self._require_fit(self.targets[url], shape, restage)
 
     def _require_fit(self, table: Target, staged: TableShape, restage: str) -> None:
         casting = self._shaper is not None and table.url != self._stream.dead_letters
         require_compatible(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
+        if self._merged_keys is not None and staged.merge is not None:
+            self._merged_keys.require(table, staged.merge)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from common.spans import Offset, Position, TopicPartition
     from common.stage.markers import Marker, StagedFile
+    from common.tables.changes import MergedBy
     from common.tables.transactions import TxnIds
     from delta_loader.plan.plan import Load, TableShape
 
@@ -231,14 +232,17 @@ def _commit(
     counts = {
         source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start, target.url))
     }
+    files = tuple(file for share in shares for file in share.added)
+    written = tuple(write for share in shares for write in share.written)
+    merged_by = _merged_by(written) if files or written else target.identity.merged_by
     return TableCommit(
         target=target,
         app_id=ids.app_id,
-        files=tuple(file for share in shares for file in share.added),
+        files=files,
         expected={txn_id: target.transactions.get(txn_id) for source in spans for txn_id in ids.names(source)},
         advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
         metadata=with_identity(
-            CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts),
+            CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts, merged_by=merged_by),
             target,
             ids,
             {
@@ -246,8 +250,13 @@ def _commit(
                 for source, span in spans.items()
             },
         ),
-        written=tuple(write for share in shares for write in share.written),
+        written=written,
     )
+
+
+def _merged_by(written: Iterable[SparkWrite]) -> MergedBy | None:
+    """How a load's rows are merged; all have one shape."""
+    return next((write.shape.merge.merged for write in written if write.shape.merge is not None), None)
 
 
 def _topic_id(markers: Iterable[Marker]) -> str | None:

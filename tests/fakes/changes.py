@@ -17,6 +17,7 @@ from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Topic, TopicPartition
 from common.storage.store import FsspecStore, stores_of
+from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.load.ports import Original, Ports, Refusing
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from delta_loader.load.merged_keys import KeyReader
     from delta_loader.ports import DeltaTables
 
 _MADE_MS = 1_700_000_000_000
@@ -159,7 +161,9 @@ class ChangeStream:
         """What Kafka has."""
         return {offset: self.sent[source, offset] for offset in offsets}
 
-    def loader(self, tables: DeltaTables, spark: SparkSession | None = None) -> LoaderService:
+    def loader(
+        self, tables: DeltaTables, spark: SparkSession | None = None, *, keys: KeyReader | None = None
+    ) -> LoaderService:
         """A new loader; with ``spark`` one that makes dead letters of what the table refuses."""
         numbers = itertools.count(1)
         refusing = Refusing(ConstraintChecker(spark, self.settings.stage.url), self.originals) if spark else None
@@ -174,6 +178,7 @@ class ChangeStream:
             metrics=Metrics(),
             refusing=refusing,
             columns=tables if isinstance(tables, SparkDeltaTables) else None,
+            merged_keys=None if keys is None else MergedKeys(keys),
         )
         return LoaderService(self.settings.streams, self.settings.loader, ports)
 

@@ -10,7 +10,9 @@ from common.clock import SystemClock
 from delta_loader.check_result import Level
 from delta_loader.checks.requirements import table_checks
 from delta_loader.spark.delta import SparkDeltaTables
+from delta_loader.spark.repeated_keys import RepeatedKeys
 from tests.fakes.changes import ChangeStream
+from tests.reading import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +73,24 @@ def test_a_soft_delete_of_a_key_that_a_table_of_not_null_columns_has_not(tmp_pat
     stream.load(tables, spark)
     assert stream.rows() == stream.expected
     assert stream.letters().keys() == stream.refused
+
+
+def test_a_table_with_several_rows_for_a_key_is_merged_into_after_the_statement_that_is_named(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    added = ChangeStream(tmp_path, more={"load": "auto", "merge": None})
+    added.flush(0, [(1, "old", 9), (1, "new", 2), (2, "other", 5)])
+    tables = tables_of(added, spark)
+    assert [report.failure for report in added.loader(tables).run_pass()] == [None]
+    spark.sql(f"INSERT INTO delta.`{added.table}` (value) VALUES ('no key'), ('no key')")  # noqa: S608 - our own path
+    stream = ChangeStream(tmp_path)
+    stream.flush(0, [(2, "changed", 6)])
+    loader = stream.loader(tables, keys=RepeatedKeys(spark))
+    (failure,) = [report.failure for report in loader.run_pass()]
+    assert failure is not None
+    assert '({"id":1,"name":"k"})' in failure.problem
+    statement = failure.remedy.removeprefix("keep the newest row of each key: ").partition(";")[0]
+    spark.sql(statement)
+    assert [report.failure for report in loader.run_pass()] == [None]
+    found = sorted((row["id"] or 0, row["value"]) for row in rows_of(stream.table))
+    assert found == [(0, "no key"), (0, "no key"), (1, "new"), (2, "changed")]

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Marker
+from common.tables.changes import MergedBy
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.transactions import TxnIds
@@ -191,6 +192,7 @@ def test_commit_metadata_goes_round(
         CommitMetadata("c-1", app_id, spans, valid_through_ms),
         CommitMetadata("c-1", app_id, spans, valid_through_ms, dict.fromkeys(spans, counts), replaced),
         CommitMetadata("c-1", app_id, spans, None, generations=dict.fromkeys(spans, 1 + numbers[0])),
+        CommitMetadata("c-1", app_id, spans, None, merged_by=MergedBy((app_id, "a"), app_id or None, rows % 2 == 0)),
     ):
         assert CommitMetadata.from_json(metadata.to_json()) == metadata
 

@@ -23,11 +23,11 @@ from pyspark.sql.types import TimestampType
 
 from common.errors import TableError
 from common.remedies import CONFIG
-from common.schema import quote_name
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
 from delta_loader.spark.bridge import table_errors
+from delta_loader.spark.repeated_keys import RepeatedKeys
 from delta_loader.spark.session_conf import spark_url
 
 if TYPE_CHECKING:
@@ -132,11 +132,8 @@ class SparkOffsets:
         return self._named.where(_is(source)).where(places)
 
 
-class SparkContents:
+class SparkContents(RepeatedKeys):
     """Opens tables' contents in one Spark session."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
 
     def offsets(self, *places: tuple[str, int], stamped: bool) -> SparkOffsets:
         """The offset columns of several tables together, each by URL and version; ``stamped``: with timestamps."""
@@ -146,16 +143,6 @@ class SparkContents:
         """The number of rows of a table."""
         with _errors("read", url):
             return int(self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url)).count())
-
-    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
-        with _errors("read", url):
-            rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
-            rows = rows if where is None else rows.where(where)
-            columns = [functions.col(quote_name(key)) for key in keys]
-            twice = rows.groupBy(*columns).count().where("count > 1").orderBy(*columns).limit(_MOST_ROWS)
-            found = twice.select(functions.to_json(functions.struct(*columns))).collect()
-        return [str(row[0]) for row in found]
 
 
 def _offsets_of(spark: SparkSession, url: str, version: int) -> DataFrame:

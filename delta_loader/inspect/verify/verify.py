@@ -36,6 +36,7 @@ from delta_loader.inspect.verify.reconcile import kafka_findings, reconcile, wal
 from delta_loader.inspect.verify.reconcile_facts import Explained, LeftOut, SeenBuckets, Shape, Tables
 from delta_loader.inspect.verify.same_records import other_records, other_topic, staged_spans
 from delta_loader.inspect.verify.shaped import exploded_findings
+from delta_loader.load.merged_keys import KeyReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ class Offsets(Protocol):
         """Release cached data."""
 
 
-class Contents(Protocol):
+class Contents(KeyReader, Protocol):
     """Opens tables' contents."""
 
     def offsets(self, *places: tuple[str, int], stamped: bool) -> Offsets:
@@ -112,9 +113,6 @@ class Contents(Protocol):
 
     def count(self, url: str, version: int) -> int:
         """The number of rows of a table."""
-
-    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
 
 
 class KafkaRecords(Protocol):

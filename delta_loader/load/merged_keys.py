@@ -1,0 +1,116 @@
+"""Whether events may be merged into the rows that a table has: each event changes every row with its key.
+
+Rules:
+
+1. A table whose rows were all merged by some keys has one row for each of them, and for any keys that include them. The
+   newest own commit says so (common/tables/commit_metadata.py, rule 5). Otherwise the rows' keys are read once, before
+   the first merge. While several rows have one key, events are not merged: they would all become the same row.
+2. What other programs add to a table later is not considered; `delta-loader verify` reports it.
+3. Versions that were kept by one sequence are not continued by another: ``valid_from`` has its values.
+"""
+
+# ruff: noqa: S608 - every name in a statement is quoted, and a person runs it
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from common.errors import NotCompatibleError, SchemaError
+from common.remedies import delta_table
+from common.schema import backticks, schema_from_json
+from common.tables.changes import IS_CURRENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from common.tables.changes import MergeBy, MergedBy
+    from delta_loader.plan.plan import TableShape
+    from delta_loader.tables.commits import Target
+
+_ANOTHER_TABLE = "load into a new table (another table, app_id and stage)"
+_MOST_NAMED = 3
+
+
+class KeyReader(Protocol):
+    """Reads a table's keys. Raises TableError."""
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedKeys:
+    """The check of all tables, kept from pass to pass."""
+
+    reader: KeyReader
+    _read: dict[tuple[str, str, tuple[str, ...]], tuple[int, list[str]]] = field(default_factory=dict)
+    """By table and keys, the version that was read, and some of the keys that several of its rows have."""
+
+    def require(self, target: Target, merge: MergeBy) -> None:
+        """Raise NotCompatibleError when several rows of the table have one key."""
+        before = target.identity.merged_by
+        if target.version is None or (before is not None and {*before.keys} <= {*merge.keys}):
+            return
+        twice = self._keys_twice(target, target.version, merge)
+        if twice:
+            named = ", ".join(twice[:_MOST_NAMED]) + (", …" if twice[_MOST_NAMED:] else "")
+            how = "not merged" if before is None else f"merged by {', '.join(before.keys)}"
+            msg = (
+                f"events cannot be merged into the Delta table {target.url} by {', '.join(merge.keys)}: its rows were "
+                f"{how}, and several have one key ({named}), each of which an event of that key would change"
+            )
+            raise NotCompatibleError(msg, _remedy(target, merge, before))
+
+    def _keys_twice(self, target: Target, version: int, merge: MergeBy) -> list[str]:
+        """Read until no key is there twice; a table with such keys is read again once it has changed."""
+        place = (target.url, target.table_id, merge.keys)
+        known = self._read.get(place)
+        if known is None or (known[1] and known[0] != version):
+            conditions = [f"{backticks(key)} IS NOT NULL" for key in merge.keys]
+            if merge.history:
+                conditions.append(f"coalesce({IS_CURRENT}, true)")
+            known = version, self.reader.keys_twice(target.url, version, merge.keys, " AND ".join(conditions))
+            self._read[place] = known
+        return known[1]
+
+
+def require_sequence(target: Target, merge: MergeBy, restage: str) -> None:
+    """Raise NotCompatibleError when the table's versions were kept by another sequence (rule 3).
+
+    ``restage`` has the commands that stage the events again, once the stream's settings have changed.
+    """
+    before = target.identity.merged_by
+    if before is None or not (before.history and merge.history) or before.sequence == merge.sequence:
+        return
+    now, then = (f"by {name}" if name else "without a sequence" for name in (merge.sequence, before.sequence))
+    setting = f"write merge.sequence: {before.sequence}" if before.sequence else "leave merge.sequence out"
+    msg = (
+        f"events cannot be merged into the Delta table {target.url}: its versions were kept {then}, and what is staged "
+        f"would be put between them {now}"
+    )
+    raise NotCompatibleError(msg, f"{setting} and {restage}; or {_ANOTHER_TABLE}")
+
+
+def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:
+    """The statement that keeps one row for each key, the one that merging would have left."""
+    newest = _order(target.shape, merge)
+    if newest is None or (before is not None and before.history):
+        return f"delete all rows of such a key except one; or {_ANOTHER_TABLE}"
+    table, keys = delta_table(target.url), [backticks(key) for key in merge.keys]
+    whole, part = " AND ".join(f"{key} IS NOT NULL" for key in keys), " OR ".join(f"{key} IS NULL" for key in keys)
+    return (
+        f"keep the newest row of each key: INSERT OVERWRITE {table} SELECT newest.* FROM (SELECT max_by(struct(*), "
+        f"struct({', '.join(newest)})) AS newest FROM {table} WHERE {whole} GROUP BY {', '.join(keys)}) "
+        f"UNION ALL SELECT * FROM {table} WHERE {part}; or {_ANOTHER_TABLE}"
+    )
+
+
+def _order(table: TableShape, merge: MergeBy) -> list[str] | None:
+    """The columns that say which row of a key is newer; None where the table has none."""
+    try:
+        names = schema_from_json(table.schema).names
+    except SchemaError:
+        return None  # reported by the comparison of columns
+    order = merge.place if merge.sequence is None else (merge.sequence, *merge.place)
+    return [backticks(name) for name in order if name in names] or None

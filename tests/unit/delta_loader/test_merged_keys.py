@@ -1,0 +1,109 @@
+"""Events change every row of their key, so a table that was not merged into so far must have one row for each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from common.errors import KafkaDeltaExpressError
+from delta_loader.commands.summary import as_text
+from tests.fakes.changes import ChangeStream
+from tests.fakes.delta_tables import MemoryDeltaTables
+
+ADDED: dict[str, object] = {"load": "auto", "merge": None}
+
+
+@dataclass
+class Keys:
+    """What several rows have, and what was read."""
+
+    twice: list[str] = field(default_factory=list)
+    read: list[tuple[tuple[str, ...], str | None]] = field(default_factory=list)
+
+    def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
+        del url, version
+        self.read.append((tuple(keys), where))
+        return self.twice
+
+
+def by(keys: list[str], **more: object) -> dict[str, object]:
+    return {"merge": {"keys": keys, "operation": "op", "deletes": ["d"], **more}}
+
+
+def load(folder: Path, tables: MemoryDeltaTables, keys: Keys, **more: object) -> KafkaDeltaExpressError | None:
+    """Stage one more event and load it by a new loader."""
+    stream = ChangeStream(folder, more=more)
+    stream.flush(0, [(1, "b", 1)])
+    (report,) = stream.loader(tables, keys=keys).run_pass()
+    return report.failure
+
+
+def test_a_table_of_added_rows_is_merged_into_once_its_keys_were_read(tmp_path: Path) -> None:
+    tables, keys = MemoryDeltaTables(), Keys(['{"id":1,"name":"k"}'])
+    assert load(tmp_path, tables, keys, **ADDED) is None
+    assert keys.read == [], "rows are only added"
+    failure = load(tmp_path, tables, keys)
+    assert failure is not None
+    assert "its rows were not merged, and several have one key" in failure.problem
+    assert failure.remedy.startswith(f"keep the newest row of each key: INSERT OVERWRITE delta.`{tmp_path.as_uri()}")
+    assert "struct(`_kafka_topic`, `_kafka_partition`, `_kafka_offset`)" in failure.remedy
+    assert len(tables.tables[f"{tmp_path.as_uri()}/tables/orders"].commits) == 1
+    keys.twice.clear()
+    assert load(tmp_path, tables, keys) is None
+    read = len(keys.read)
+    assert load(tmp_path, tables, keys) is None, "its commits say that all rows were merged"
+    assert len(keys.read) == read
+    assert load(tmp_path, tables, keys, **ADDED) is None
+    assert load(tmp_path, tables, keys) is None
+    assert len(keys.read) == read + 1, "and that some were added since"
+
+
+def test_a_table_is_read_again_only_once_it_has_changed(tmp_path: Path) -> None:
+    tables, keys = MemoryDeltaTables(), Keys(['{"id":1,"name":"k"}'])
+    assert load(tmp_path, tables, keys, **ADDED) is None
+    stream = ChangeStream(tmp_path)
+    stream.flush(0, [(1, "b", 1)])
+    loader = stream.loader(tables, keys=keys)
+    reports = [report for _ in range(3) for report in loader.run_pass()]
+    assert all(report.failure is not None for report in reports)
+    problem, remedy = as_text(reports[:1], []).splitlines()[1:]
+    assert problem.startswith("  events cannot be merged")
+    assert remedy.startswith("  → keep the newest row")
+    assert len(keys.read) == 1
+    table = tables.tables[stream.table]
+    table.commits.append(table.commits[-1])  # such as the statement of the remedy
+    keys.twice.clear()
+    assert [report.failure for report in loader.run_pass()] == [None]
+
+
+@pytest.mark.parametrize(("keys_now", "is_read"), [(["id", "name", "at"], False), (["id"], True), (["at"], True)])
+def test_rows_that_were_merged_by_some_keys_are_unique_for_more_keys(
+    tmp_path: Path, keys_now: list[str], *, is_read: bool
+) -> None:
+    tables, keys = MemoryDeltaTables(), Keys()
+    assert load(tmp_path, tables, keys) is None
+    keys.read.clear()
+    keys.twice.append('{"id":1}')
+    failure = load(tmp_path, tables, keys, **by(keys_now))
+    assert bool(keys.read) is is_read
+    assert (failure is not None) is is_read
+    assert failure is None or "merged by id, name" in failure.problem
+
+
+BY_SEQUENCE: dict[str, object] = {"sequence": "at", "tombstones": "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "setting"),
+    [({}, BY_SEQUENCE, "leave merge.sequence out"), (BY_SEQUENCE, {}, "write merge.sequence: at")],
+)
+def test_versions_of_one_sequence_are_not_continued_by_another(
+    tmp_path: Path, then: dict[str, object], now: dict[str, object], setting: str
+) -> None:
+    tables, keys = MemoryDeltaTables(), Keys()
+    assert load(tmp_path, tables, keys, **by(["id"], history=True, **then)) is None
+    assert keys.read[-1][1] == "`id` IS NOT NULL AND coalesce(is_current, true)"
+    failure = load(tmp_path, tables, keys, **by(["id"], history=True, **now))
+    assert failure is not None
+    assert failure.remedy.startswith(f"{setting} and stage again with `bootstrap rewind")
