@@ -103,8 +103,8 @@ def _staged(settings: Settings, place: Path, events: list[tuple[int, bool]]) -> 
 
 def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[tuple[int, bool]]) -> None:
     stage = ObjectStage(store, stores_of({}), SystemClock(), lambda: str(uuid.uuid4()), "benchmark")
-    source, (stream,) = TopicPartition(Topic(_TOPIC), Partition(partition)), settings.streams
-    tail, converter = stage.tail(source), StreamConverter(stream)
+    topic_partition, (stream,) = TopicPartition(Topic(_TOPIC), Partition(partition)), settings.streams
+    tail, converter = stage.tail(topic_partition), StreamConverter(stream)
     start = Position(0) if tail is None else tail.end
     offsets = np.arange(start, start + len(events))
     values = [
@@ -112,12 +112,12 @@ def _flush(settings: Settings, store: FsspecStore, partition: int, events: list[
         for (key, is_delete), offset in zip(events, offsets, strict=True)
     ]
     keys = pa.nulls(len(events), pa.binary())
-    batch = MessageBatch(source, offsets, _CREATED_MS + offsets, pa.array(values, pa.binary()), keys, None)
+    batch = MessageBatch(topic_partition, offsets, _CREATED_MS + offsets, pa.array(values, pa.binary()), keys, None)
     buffer = Buffer.begin(start, converter.formats)
     for staged in converter.convert([batch]):
         buffer.add(staged, 0.0)
-    if not isinstance(stage.flush_job(source, stream, buffer, tail).run(), Sealed):
-        msg = f"{source} was not staged"
+    if not isinstance(stage.flush_job(topic_partition, stream, buffer, tail).run(), Sealed):
+        msg = f"{topic_partition} was not staged"
         raise TypeError(msg)
 
 

@@ -90,12 +90,12 @@ def build(backlog: Backlog) -> list[str]:
 
     def stage(number: int) -> tuple[str, int]:
         in_turn, partition = divmod(number, backlog.partitions)
-        source = TopicPartition(Topic(backlog.topic), Partition(partition))
+        topic_partition = TopicPartition(Topic(backlog.topic), Partition(partition))
         start = Position(backlog.begin + in_turn * backlog.rows)
-        file, data = _file(backlog, source, start)
+        file, data = _file(backlog, topic_partition, start)
         write_data(file.path, data)
-        name = MarkerName(source, start)
-        write_marker(name.path, manifest_to_bytes(source, _manifest(backlog, start, file)))
+        name = MarkerName(topic_partition, start)
+        write_marker(name.path, manifest_to_bytes(topic_partition, _manifest(backlog, start, file)))
         if "://" not in backlog.stage_url:  # as if they had been written every ten seconds
             moment_s = began_s + 10 * in_turn
             os.utime(Path(backlog.stage_url) / name.path, (moment_s, moment_s))
@@ -120,15 +120,15 @@ def write_config(backlog: Backlog, folder: Path, heap: str, **loader: object) ->
     return path
 
 
-def _file(backlog: Backlog, source: TopicPartition, start: Position) -> tuple[StagedFile, bytes]:
-    rows, partition = backlog.rows, int(source.partition)
+def _file(backlog: Backlog, topic_partition: TopicPartition, start: Position) -> tuple[StagedFile, bytes]:
+    rows, partition = backlog.rows, int(topic_partition.partition)
     offsets = list(range(start, start + rows))
     texts = _texts(backlog.rows, backlog.value_bytes)
     moments = [(_CREATED_MS + offset) * 1000 for offset in offsets]
     arrays = [
         pa.array(offsets, pa.int64()),
         texts,
-        pa.array([source.topic] * rows, pa.string()),
+        pa.array([topic_partition.topic] * rows, pa.string()),
         pa.array([partition] * rows, pa.int32()),
         pa.array(offsets, pa.int64()),
         pa.array(moments, COLUMNS.field("_kafka_timestamp").type),
@@ -137,7 +137,7 @@ def _file(backlog: Backlog, source: TopicPartition, start: Position) -> tuple[St
     pq.write_table(pa.table(arrays, schema=COLUMNS), sink, compression="snappy")
     data = sink.getvalue().to_pybytes()
     unique = f"{partition:08x}-0000-4000-8000-{start:012x}"
-    name = DataFileName(source, start, unique, (("day", DAY),))
+    name = DataFileName(topic_partition, start, unique, (("day", DAY),))
     statistics = json.dumps(
         {
             "numRecords": rows,

@@ -193,7 +193,7 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
         echo(json.dumps({"done": yes, "rewinds": rewinds}, indent=2))
         return
     for plan, late in done:
-        echo(f"{plan.source}\n{view.rewind_as_text(plan, late, done=yes)}\n")
+        echo(f"{plan.partition}\n{view.rewind_as_text(plan, late, done=yes)}\n")
     if not plans:
         echo("No partition is held that a rewind repairs.")
 

@@ -62,7 +62,7 @@ class Accepting:
     open_store: Callable[[str], FsspecStore]
     state_of: Callable[[TopicPartition, TableState], PartitionState]
     """A Kafka partition as one of the tables sees it."""
-    sources: Sequence[TopicPartition]
+    partitions: Sequence[TopicPartition]
     author: Author
     stage_url: str = ""
     """Where files that wait for Spark are."""
@@ -84,11 +84,11 @@ class Accepting:
             table = tables.get(self.stream.table)
             identity = read_identity(self.stream, table, self.open_store(self.stream.table))
             ids = TxnIds(self.stream.app_id, self.stream.several_topics, plain_topic=identity.plain_topic)
-            ids = ids.at({}, {} if table is None else table.transactions, self.sources)
+            ids = ids.at({}, {} if table is None else table.transactions, self.partitions)
             now = (
                 {}
                 if table is None
-                else {partition: ids.position(table.transactions, partition) for partition in self.sources}
+                else {partition: ids.position(table.transactions, partition) for partition in self.partitions}
             )
             for url in plans.keys() - {self.stream.table}:
                 require_own_too(plans[url], now | dict(own.positions if own is not None else {}))
@@ -101,30 +101,32 @@ class Accepting:
         if history.rollback is not None:
             yield history.rollback
         elif url == self.stream.table:
-            states = [self.state_of(source, table) for source in self.sources]
-            generations = {state.source: state.generation for state in states}
+            states = [self.state_of(partition, table) for partition in self.partitions]
+            generations = {state.partition: state.generation for state in states}
             unplaced = [state for state in states if state.table is None and state.staged and state.foreign is None]
             if unplaced:
                 rootless = [
-                    state.source
+                    state.partition
                     for state in unplaced
                     if state.chain.markers and state.chain.markers[0].previous is not None
                 ]
-                roots = {state.source: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
-                first_ms = {source: root.created_ms for source, root in roots.items() if root is not None}
-                rollbacks = history.without_txn([state.source for state in unplaced], rootless, generations, first_ms)
+                roots = {state.partition: state.chain.markers[0].manifest for state in unplaced if state.chain.markers}
+                first_ms = {partition: root.created_ms for partition, root in roots.items() if root is not None}
+                rollbacks = history.without_txn(
+                    [state.partition for state in unplaced], rootless, generations, first_ms
+                )
                 yield from (back for back in rollbacks if not back.is_unplaced)  # only an operator knows the offset
-            placed = {one.source: (one.table, one.chain.markers) for one in states if one.table is not None}
+            placed = {one.partition: (one.table, one.chain.markers) for one in states if one.table is not None}
             unknown = history.unknown(placed, generations)
             if unknown is not None:
                 yield unknown
 
     def _plan(self, url: str, table: TableState, back: Rollback, decision: Decision, *, give_up: bool) -> AcceptPlan:
-        gone = sorted(set(back.positions) - set(self.sources))
+        gone = sorted(set(back.positions) - set(self.partitions))
         if gone:
             msg = f"{url} lost records of {gone[0]}, which Kafka does not have any more, or which is not the stream's"
             raise UsageError(msg, "give the stream its topics back, or RESTORE the table to where it was")
-        states = [self.state_of(source, table) for source in sorted(back.positions)]
+        states = [self.state_of(partition, table) for partition in sorted(back.positions)]
         if decision is Decision.GO_ON:
             return plan_go_on(RollbackEvent(url, table.table_id, back), states)
         return plan_replay(
@@ -144,7 +146,7 @@ class Accepting:
         for plan in plans:
             for partition in plan.partitions:
                 if partition.rewind is not None and plan.event.url == self.stream.table:
-                    with turns.taken(partition.source, "bootstrap accept --replay") as mine:
+                    with turns.taken(partition.partition, "bootstrap accept --replay") as mine:
                         staging.rewind(mine, partition.rewind)
         for plan in plans:
             self._write(store, self.answer(plan))

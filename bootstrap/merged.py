@@ -30,16 +30,19 @@ def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPa
     return sorted(chain for chain in chains if there.issuperset(inputs_of(chain)))
 
 
-def ends_of(kafka: KafkaView, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+def ends_of(kafka: KafkaView, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
     """Kafka's ends of partitions, and of chains of several topics."""
-    found = kafka.ends([partition for source in sources for partition in inputs_of(source)])
-    return {source: _together(source, [found[partition] for partition in inputs_of(source)]) for source in sources}
+    found = kafka.ends([partition for topic_partition in partitions for partition in inputs_of(topic_partition)])
+    return {
+        topic_partition: _together(topic_partition, [found[partition] for partition in inputs_of(topic_partition)])
+        for topic_partition in partitions
+    }
 
 
-def _together(source: TopicPartition, ends: Sequence[Ends]) -> Ends:
-    if not is_merged(source.topic):
+def _together(topic_partition: TopicPartition, ends: Sequence[Ends]) -> Ends:
+    if not is_merged(topic_partition.topic):
         return ends[0]
-    inputs = inputs_of(source)
+    inputs = inputs_of(topic_partition)
     low = merged_position(InputEnd(partition, end.low) for partition, end in zip(inputs, ends, strict=True))
     return Ends(
         low, merged_position(InputEnd(partition, end.high) for partition, end in zip(inputs, ends, strict=True))

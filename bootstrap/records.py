@@ -59,9 +59,9 @@ def restarts_as_json(plans: Sequence[Restart | Left], *, done: bool) -> str:
 
 def _restart(plan: Restart | Left) -> Record:
     if isinstance(plan, Left):
-        return _place(plan.source) | {"left": plan.why}
+        return _place(plan.partition) | {"left": plan.why}
     begin = plan.beginning
-    return _place(plan.source) | {
+    return _place(plan.partition) | {
         "left": None,
         "generation": None if begin is None else begin.generation,
         "position": None if begin is None else begin.position,
@@ -71,7 +71,7 @@ def _restart(plan: Restart | Left) -> Record:
 
 
 def _answer(found: PartitionResolution) -> Record:
-    return _place(found.source) | {
+    return _place(found.partition) | {
         "position": found.position,
         "staged_to": found.staged_to,
         "given_up": None if found.given_up is None else _span(found.given_up),
@@ -80,18 +80,18 @@ def _answer(found: PartitionResolution) -> Record:
 
 
 def _rewind(plan: RewindPlan) -> Record:
-    return _place(plan.source) | {
+    return _place(plan.partition) | {
         "asked": plan.asked,
         "position": plan.position,
         "put_aside": [staged.path for staged in plan.put_aside],
         "marker": None if plan.marker is None else plan.marker.name.path,
-        "beginning": None if plan.beginning is None else origin_path(plan.source),
+        "beginning": None if plan.beginning is None else origin_path(plan.partition),
         "notes": list(plan.notes),
     }
 
 
-def _place(source: TopicPartition) -> Record:
-    return {"topic": str(source.topic), "partition": int(source.partition)}
+def _place(partition: TopicPartition) -> Record:
+    return {"topic": str(partition.topic), "partition": int(partition.partition)}
 
 
 def _span(span: Span) -> Record:

@@ -50,9 +50,9 @@ def plans_as_json(plans: Iterable[StreamPlan], *, written: bool) -> str:
 
 def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
     """The positions that a skip gives up."""
-    source, span = plan.marker.name.topic_partition, plan.marker.span
+    partition, span = plan.marker.name.topic_partition, plan.marker.span
     lines = [
-        f"The records of {source} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
+        f"The records of {partition} in {span}, {span.positions} positions, {_will(done)} never be loaded.",
         *plan.notes,
         f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}",
         RUNNING if done else _DRY,
@@ -68,7 +68,7 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
     if plan.beginning is not None:
-        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.source)}")
+        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition)}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -87,9 +87,9 @@ def accept_as_text(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: b
 
 def _accepted(plan: AcceptPlan, found: PartitionResolution, *, done: bool) -> Iterator[str]:
     if plan.decision is Decision.GO_ON:
-        yield f"{found.source}: loading {_will(done)} continue at {found.position}; missing records stay missing"
+        yield f"{found.partition}: loading {_will(done)} continue at {found.position}; missing records stay missing"
         return
-    yield f"{found.source}: loading {_will(done)} begin again at {found.position}"
+    yield f"{found.partition}: loading {_will(done)} begin again at {found.position}"
     if found.given_up is not None:
         yield f"  Kafka no longer has {found.given_up}: {found.given_up.positions} positions are given up"
     if found.staged_to > found.position:
@@ -104,18 +104,18 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
     lines: list[str] = []
     for plan in plans:
         if isinstance(plan, Left):
-            lines.append(f"{plan.source}: {plan.why}")
+            lines.append(f"{plan.partition}: {plan.why}")
             continue
         begin = plan.beginning
         if begin is not None:
             lines.append(
-                f"{plan.source}: a new chain, of generation {begin.generation}, {_verb(done, 'begins', 'would begin')} "
+                f"{plan.partition}: a new chain, of generation {begin.generation}, {_verb(done, 'begins', 'would begin')} "
                 f"at position {begin.position}"
             )
         lines += [f"  {note}" for note in plan.notes]
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
-            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.source)}")
+            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition)}")
     if not all(isinstance(plan, Left) for plan in plans):
         lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)
@@ -138,8 +138,8 @@ def _table(partitions: Sequence[PlannedPartition]) -> str:
         _HEAD,
         *(
             (
-                planned.source.topic,
-                str(planned.source.partition),
+                planned.partition.topic,
+                str(planned.partition.partition),
                 "-" if planned.position is None else str(planned.position),
                 _marker_or_why(planned.outcome),
             )
@@ -178,8 +178,8 @@ _NAMES: dict[type[Outcome], str] = {
 def _record(planned: PlannedPartition) -> dict[str, object]:
     outcome = planned.outcome
     return {
-        "topic": planned.source.topic,
-        "partition": planned.source.partition,
+        "topic": planned.partition.topic,
+        "partition": planned.partition.partition,
         "position": planned.position,
         "outcome": _NAMES[type(outcome)],
         "marker": _path(outcome),

@@ -96,11 +96,11 @@ class Work:
         markers = [marker for plan in plans for marker in plan.markers]
         beginnings = [found for plan in plans for found in plan.beginnings]
         prove_exclusive_create(self._store)
-        sources = {*(marker.name.topic_partition for marker in markers), *(found.source for found in beginnings)}
+        partitions = {*(marker.name.topic_partition for marker in markers), *(found.partition for found in beginnings)}
         with ExitStack() as turns:
             stores = {
                 partition: turns.enter_context(self._turns.taken(partition, "bootstrap write"))
-                for partition in sorted(sources)
+                for partition in sorted(partitions)
             }
             made: list[str] = []
             for marker in markers:
@@ -112,7 +112,7 @@ class Work:
                     raise UsageError(msg, error.remedy) from None
                 made.append(marker.name.path)
             for begin_chain in beginnings:
-                staging.begin(stores[begin_chain.source], begin_chain.source, begin_chain.beginning)
+                staging.begin(stores[begin_chain.partition], begin_chain.partition, begin_chain.beginning)
         return len(made) + len(beginnings)
 
     def _plan_stream(self, kafka: KafkaView, stream: Stream, source: PositionSource) -> StreamPlan:
@@ -126,7 +126,7 @@ class Work:
         return StreamPlan(
             stream.app_id,
             tuple(
-                plan_partition(state, requested.positions.get(state.source), requested.why_none, self._author)
+                plan_partition(state, requested.positions.get(state.partition), requested.why_none, self._author)
                 for state in states
             ),
         )
@@ -171,10 +171,11 @@ class Work:
 
         Raises UsageError, before anything is changed, where one of them cannot be repaired.
         """
-        topics = dict.fromkeys(source.topic for source in starts)
-        states = [state for topic in topics for state in self._look(topic, None) if state.source in starts]
+        topics = dict.fromkeys(partition.topic for partition in starts)
+        states = [state for topic in topics for state in self._look(topic, None) if state.partition in starts]
         return tuple(
-            plan_rewind(state, max(starts[state.source], state.table or Position(0)), self._author) for state in states
+            plan_rewind(state, max(starts[state.partition], state.table or Position(0)), self._author)
+            for state in states
         )
 
     def plan_restart(
@@ -215,7 +216,7 @@ class Work:
         prove_exclusive_create(self._store)
         for plan in plans:
             if isinstance(plan, Restart):
-                with self._turns.taken(plan.source, "bootstrap restart") as store:
+                with self._turns.taken(plan.partition, "bootstrap restart") as store:
                     staging.restart(store, plan)
 
     def _look(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
@@ -236,7 +237,9 @@ class Work:
             ends = ends_of(kafka, [found for found in known if partition in (None, found.partition)])
             topic_id = ids_together(Topic(topic), kafka.topic_ids(topics_of(topic)))
         table = self._table(stream)
-        return tuple(self._state(stream, end, source, table, topic_id) for source, end in ends.items())
+        return tuple(
+            self._state(stream, end, topic_partition, table, topic_id) for topic_partition, end in ends.items()
+        )
 
     def skip(self, plan: SkipPlan) -> None:
         """Carry a skip out."""
@@ -248,10 +251,10 @@ class Work:
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
         """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
         prove_exclusive_create(self._store)
-        with self._turns.taken(plan.source, f"bootstrap rewind --to {plan.asked}") as store:
-            require_not_loading(store, plan, lambda: self._table_position(plan.source))
+        with self._turns.taken(plan.partition, f"bootstrap rewind --to {plan.asked}") as store:
+            require_not_loading(store, plan, lambda: self._table_position(plan.partition))
             late = staging.rewind(store, plan)
-            require_not_loaded(plan, lambda: self._table_position(plan.source))
+            require_not_loaded(plan, lambda: self._table_position(plan.partition))
             return late
 
     # accept
@@ -264,14 +267,16 @@ class Work:
         require_plain(stream, "bootstrap accept")
         with closing(KafkaView(self._settings)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
-            topic_ids = kafka.topic_ids(source.topic for source in ends)
+            topic_ids = kafka.topic_ids(partition.topic for partition in ends)
         tables = self._tables(stream)
         accepting = Accepting(
             stream=stream,
             open_store=self._open,
             stage_url=self._settings.stage.url,
-            state_of=lambda source, table: self._state(stream, ends[source], source, table, topic_ids[source.topic]),
-            sources=tuple(ends),
+            state_of=lambda partition, table: self._state(
+                stream, ends[partition], partition, table, topic_ids[partition.topic]
+            ),
+            partitions=tuple(ends),
             author=self._author,
         )
         plans = accepting.plan(tables, decision, give_up=give_up)
@@ -292,12 +297,12 @@ class Work:
     def _table(self, stream: Stream) -> TableState | None:
         return self._state_of(stream, stream.table)
 
-    def _table_position(self, source: TopicPartition) -> Position | None:
-        stream = self._settings.stream_of(source.topic)
+    def _table_position(self, partition: TopicPartition) -> Position | None:
+        stream = self._settings.stream_of(partition.topic)
         if stream is None:
             return None
         table = self._table(stream)
-        return table_position(self._store, stream, source, table, self._identity(stream, table))
+        return table_position(self._store, stream, partition, table, self._identity(stream, table))
 
     def _tables(self, stream: Stream) -> dict[str, TableState]:
         return {url: state for url in stream.tables if (state := self._state_of(stream, url)) is not None}
@@ -321,12 +326,12 @@ class Work:
         return NO_IDENTITY if table is None else self._identities[app_id, table.table_id]
 
     def _state(
-        self, stream: Stream, ends: Ends, source: TopicPartition, table: TableState | None, topic_id: str | None
+        self, stream: Stream, ends: Ends, partition: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        self._turns.read_last(source)  # before the chain is read: this is how a stale plan is detected
+        self._turns.read_last(partition)  # before the chain is read: this is how a stale plan is detected
         known_of = partial(self._identity_under, stream, table)
         return partition_state(
-            self._store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
+            self._store, stream, partition, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
         )
 
 
@@ -350,8 +355,8 @@ def from_table(
         raise UsageError(msg, f"{_NO_TABLE}; where another stream of this config is meant, name it with --stream")
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
     ids = ids.at(begun, table.transactions, partitions)
-    found = {source: ids.position(table.transactions, source) for source in partitions}
-    positions = {source: position for source, position in found.items() if position is not None}
+    found = {partition: ids.position(table.transactions, partition) for partition in partitions}
+    positions = {partition: position for partition, position in found.items() if position is not None}
     if not positions:
         others = ", ".join(sorted(table.transactions)[:5]) or "none at all"
         msg = f"the table {stream.table} has no txn action such as {ids.of(partitions[0])!r}; it has {others}"

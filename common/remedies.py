@@ -60,13 +60,13 @@ def of_table(remedy: str, url: str) -> str:
     return remedy.replace(TABLE, delta_table(url))
 
 
-def repair(verb: str, source: TopicPartition, to: int | None = None, *flags: str) -> str:
+def repair(verb: str, partition: TopicPartition, to: int | None = None, *flags: str) -> str:
     """A command of ``bootstrap`` for one Kafka partition: ``rewind`` or ``skip`` to a position, or ``restart``."""
-    words = [f"bootstrap {verb} {CONFIG} --topic {source.topic} --partition {source.partition}"]
+    words = [f"bootstrap {verb} {CONFIG} --topic {partition.topic} --partition {partition.partition}"]
     return " ".join([*words, *([] if to is None else [f"--to {to}"]), *flags])
 
 
-def replay(source: TopicPartition, start: int, end: int | None) -> str:
+def replay(partition: TopicPartition, start: int, end: int | None) -> str:
     """The command that replays the rows of ``[start, end)``; without ``end`` the user has to fill it in."""
-    words = f"stage-writer replay {CONFIG} --topic {source.topic} --partition {source.partition} --from {start}"
+    words = f"stage-writer replay {CONFIG} --topic {partition.topic} --partition {partition.partition} --from {start}"
     return f"{words} --to {'OFFSET' if end is None else end} --yes"

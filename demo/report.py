@@ -107,7 +107,7 @@ def _commit(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     if metadata is None:
         return entry["version"], entry["operation"], "", ""
     spans = sorted(metadata.spans.items())
-    shown = ", ".join(f"{source.partition}: {span.start}-{span.end}" for source, span in spans)
+    shown = ", ".join(f"{partition.partition}: {span.start}-{span.end}" for partition, span in spans)
     return entry["version"], entry["operation"], sum(span.end - span.start for _, span in spans), shown
 
 

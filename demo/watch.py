@@ -29,9 +29,9 @@ class Watch:
         """Records that the chain of each Kafka partition covers."""
         names = [MarkerName.parse(found.path) for found in self._stage.list("done")]
         found: dict[TopicPartition, int] = {}
-        for source, markers in by_partition(name for name in names if name is not None).items():
+        for partition, markers in by_partition(name for name in names if name is not None).items():
             chain = read_chain(marker_from_bytes(name, self._stage.read(name.path) or b"") for name in markers[-1:])
-            found[source] = chain.end or 0
+            found[partition] = chain.end or 0
         return found
 
     def loaded(self) -> dict[str, int]:
@@ -39,6 +39,6 @@ class Watch:
         state = read_table_state(self._table)
         return {} if state is None else {app_id: last + 1 for app_id, last in state.transactions.items()}
 
-    def app_id(self, source: TopicPartition) -> str:
+    def app_id(self, partition: TopicPartition) -> str:
         """The txn action's app id of a Kafka partition."""
-        return TxnIds(self._stream.app_id, self._stream.several_topics).of(source)
+        return TxnIds(self._stream.app_id, self._stream.several_topics).of(partition)

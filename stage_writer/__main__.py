@@ -399,7 +399,7 @@ def replay(
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
     try:
         spans = spans_of(kafka, topic, partition, asked)
-        _require_same_topic(settings, kafka, [source for source, _ in spans])
+        _require_same_topic(settings, kafka, [topic_partition for topic_partition, _ in spans])
         replayed = _replayed(settings, converter, kafka, [Range(*one) for one in spans], yes=yes)
     finally:
         kafka.close()
@@ -415,7 +415,7 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
         if converter.needs_headers:
             msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
             first = letters.ranges(topic)[0]
-            where = f"--topic {topic} --partition {first.source.partition}"
+            where = f"--topic {topic} --partition {first.partition.partition}"
             span = f"--from {first.span.start} --to {first.span.end}"
             raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
         replayed = _replayed(settings, converter, letters, letters.ranges(topic), yes=False)
@@ -470,14 +470,14 @@ def _one(carry_out: Callable[[Range], Replayed], one: Range, advance: Callable[[
     return replayed
 
 
-def _require_same_topic(settings: Settings, kafka: ReplayKafka, sources: list[TopicPartition]) -> None:
+def _require_same_topic(settings: Settings, kafka: ReplayKafka, partitions: list[TopicPartition]) -> None:
     """Refuse to replay a topic with a different id from the one the chains were made of."""
     store = stage_store(settings)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
-    ids = kafka.topic_ids({source.topic for source in sources})
-    for source in sources:
-        tail = stage.tail(source)
-        require_same_topic(source, None if tail is None else tail.lineage.topic_id, ids.get(source.topic))
+    ids = kafka.topic_ids({partition.topic for partition in partitions})
+    for partition in partitions:
+        tail = stage.tail(partition)
+        require_same_topic(partition, None if tail is None else tail.lineage.topic_id, ids.get(partition.topic))
 
 
 def _try_records(

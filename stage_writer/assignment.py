@@ -122,9 +122,9 @@ class AssignedPartitions:
     def restart(self, owned: AssignedPartition) -> None:
         """Drop the partition with everything it holds; `resume` starts it again from its chain's end (rule 1)."""
         self._metrics.add(catalogue.WRITER_DROPPED, reason="chain")
-        self.drop([owned.source], "chain")
-        self._source.pause([owned.source])
-        self._startup.add(owned.source, owned.converter)
+        self.drop([owned.partition], "chain")
+        self._source.pause([owned.partition])
+        self._startup.add(owned.partition, owned.converter)
 
     def drop(self, partitions: Collection[TopicPartition], reason: str) -> None:
         """Forget these, with what their buffers hold (rule 2)."""
@@ -146,10 +146,10 @@ class AssignedPartitions:
 
     def fault(self, fault: PartitionFault) -> None:
         """Kafka cannot serve a partition; check whether that is because its topic was recreated."""
-        owned = self.owned.get(fault.source)
+        owned = self.owned.get(fault.partition)
         if owned is None:
             return
-        topic_id = topic_ids(self._source, [fault.source.topic], self._log).get(fault.source.topic)
+        topic_id = topic_ids(self._source, [fault.partition.topic], self._log).get(fault.partition.topic)
         if is_other(owned.lineage, topic_id):
             self.topic_recreated(owned)
         else:
@@ -161,12 +161,12 @@ class AssignedPartitions:
         if owned.tail is None and owned.lineage.generation == 0:
             self.restart(owned)
             return
-        self.hold(other_topic(owned.source), owned.converter, owned.place)
+        self.hold(other_topic(owned.partition), owned.converter, owned.place)
 
     def incompatible(self, owned: AssignedPartition, outcome: Incompatible) -> None:
         """Hold a partition whose table can never accept the rows of a flush."""
         place = ResumePoint(owned.tail, outcome.start, owned.lineage)
-        self.hold(outcome.fault(owned.source), owned.converter, place, outcome)
+        self.hold(outcome.fault(owned.partition), owned.converter, place, outcome)
 
     def hold_stopped(self) -> None:
         """Hold the partitions that have reached a record that may not be staged, once all before it is staged."""
@@ -176,7 +176,9 @@ class AssignedPartitions:
             if owned.tail is None:  # what is given up continues a chain, or its origin
                 try:
                     lineage = owned.lineage
-                    self._stage.begin(owned.source, ChainOrigin(owned.buffer.end, lineage.generation, lineage.topic_id))
+                    self._stage.begin(
+                        owned.partition, ChainOrigin(owned.buffer.end, lineage.generation, lineage.topic_id)
+                    )
                 except StoreError as error:
                     self.outage.failed(error)
                     continue
@@ -186,13 +188,13 @@ class AssignedPartitions:
     def unexpected(self, owned: AssignedPartition, error: Exception) -> None:
         """Hold a partition for an unexpected exception (rule 4); re-raises an expected one."""
         if isinstance(error, ConversionInterruptedError):
-            self._log.warning("conversion interrupted", partition=str(owned.source))
-            self.drop([owned.source], "stopped")
+            self._log.warning("conversion interrupted", partition=str(owned.partition))
+            self.drop([owned.partition], "stopped")
             return
         if isinstance(error, KafkaDeltaExpressError):
             raise error
-        self._log.error("unexpected exception", partition=str(owned.source), exc_info=error)
-        self.hold(unexpected(owned.source, error), owned.converter, owned.place)
+        self._log.error("unexpected exception", partition=str(owned.partition), exc_info=error)
+        self.hold(unexpected(owned.partition, error), owned.converter, owned.place)
 
     def hold(
         self,
@@ -202,7 +204,7 @@ class AssignedPartitions:
         incompatible: Incompatible | None = None,
     ) -> None:
         """Leave a partition where it is (rule 3); ``place`` is the unreadable one, None if unknown."""
-        partition = fault.source
+        partition = fault.partition
         self._log.error("partition held", partition=str(partition), problem=fault.problem, remedy=fault.remedy)
         if partition in self.owned:
             self.drop([partition], "held")

@@ -76,9 +76,9 @@ class Background:
             return
         self._topics_looked_at_s = now_s
         owned = list(self._assignment.owned.values())
-        ids = topic_ids(self._source, {each.source.topic for each in owned}, self._log)
+        ids = topic_ids(self._source, {each.partition.topic for each in owned}, self._log)
         for each in owned:
-            if is_other(each.lineage, ids.get(each.source.topic)):
+            if is_other(each.lineage, ids.get(each.partition.topic)):
                 self._assignment.topic_recreated(each)
 
     def _look_at_quiet(self) -> None:
@@ -93,8 +93,8 @@ class Background:
         try:
             is_there = oldest.continues(self._stage)
         except StoreError as error:
-            self._log.warning("chain not looked at", partition=str(oldest.source), problem=error.problem)
+            self._log.warning("chain not looked at", partition=str(oldest.partition), problem=error.problem)
             return
         if not is_there:
-            self._log.warning("chain moved", partition=str(oldest.source))
+            self._log.warning("chain moved", partition=str(oldest.partition))
             self._assignment.restart(oldest)

@@ -43,7 +43,7 @@ class Backpressure:
     def current(self) -> BackpressureState:
         """What is not read now. Safe to read from any thread."""
         owned = list(self._assignment.owned.values())
-        return BackpressureState(frozenset(each.source for each in owned if each.paused), self.is_full)
+        return BackpressureState(frozenset(each.partition for each in owned if each.paused), self.is_full)
 
     def apply(self, start_flush: Callable[[AssignedPartition, FlushReason], None], *, conversion_waits: bool) -> None:
         """Start due flushes, pause and resume; with ``conversion_waits`` nothing more is read."""
@@ -51,7 +51,7 @@ class Backpressure:
         stats = [each.filling(self._limits_of(each)) for each in owned.values()]
         decision = decide(stats, self.limits, self._clock.monotonic_s(), self.current)
         for flush in decision.flushes:
-            start_flush(owned[flush.source], flush.reason)
+            start_flush(owned[flush.partition], flush.reason)
         pressure = decision.pressure
         paused = frozenset(owned) if conversion_waits else self._pauses.among(owned.values())
         pressure = replace(pressure, paused=pressure.paused | paused)  # what was read is flushed on time
@@ -71,13 +71,15 @@ class Backpressure:
         if pressure.is_full != self.is_full:
             self._log.info("reading pauses" if pressure.is_full else "reading resumed", buffered_bytes=used_bytes)
         self.is_full = pressure.is_full
-        changed = [each for each in self._assignment.owned.values() if each.paused != (each.source in pressure.paused)]
+        changed = [
+            each for each in self._assignment.owned.values() if each.paused != (each.partition in pressure.paused)
+        ]
         freed = [each for each in changed if each.paused]
         for owned in changed:
             owned.paused = not owned.paused
-        if paused := {each.source for each in changed if each.paused}:
+        if paused := {each.partition for each in changed if each.paused}:
             self._metrics.add(catalogue.WRITER_PAUSES, len(paused))
             self._source.pause(paused)
         self._pauses.read_again(freed)
-        if resumed := {owned.source for owned in freed if owned.wait is None}:
+        if resumed := {owned.partition for owned in freed if owned.wait is None}:
             self._source.resume(resumed)

@@ -249,7 +249,7 @@ class StreamConverter:
             return dependency
         return self._appearing.waits(self._look.routes(Messages.of([batch])))
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:

@@ -121,7 +121,7 @@ class TablesConverter:
         """Tables with columns of their own gain none."""
         return self
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: object) -> None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: object) -> None:
         """There is no state."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:

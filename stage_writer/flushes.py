@@ -97,11 +97,11 @@ class Flushes:
                 owned.flight = None
                 self._sealed(owned, flight, outcome)
             case LostClaim():
-                self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.source.topic)
-                self._log.warning("claim lost", partition=str(owned.source))
+                self._runtime.metrics.add(catalogue.WRITER_LOST_CLAIMS, topic=owned.partition.topic)
+                self._log.warning("claim lost", partition=str(owned.partition))
                 self._assignment.restart(owned)
             case Outdated():
-                self._log.warning("flush outdated", partition=str(owned.source))
+                self._log.warning("flush outdated", partition=str(owned.partition))
                 self._assignment.restart(owned)
             case Postponed():
                 flight.running, flight.retry_at_s = None, self._clock.monotonic_s() + POLL_S
@@ -118,7 +118,7 @@ class Flushes:
         self._runtime.telemetry.sealed(app_id, sealed, flight.reason, seconds)
         self._on_sealed(owned, sealed)
         if sealed.chain_moved:
-            self._log.warning("chain moved", partition=str(owned.source))
+            self._log.warning("chain moved", partition=str(owned.partition))
             self._assignment.restart(owned)
             return
         owned.tail, owned.looked_at_s = sealed.tail, self._clock.monotonic_s()
@@ -141,7 +141,7 @@ class Flushes:
             self._guards.sign()
             self.finish()
             self.retry()
-            waiting = [owned for owned in leaving if self._assignment.owned.get(owned.source) is owned]
+            waiting = [owned for owned in leaving if self._assignment.owned.get(owned.partition) is owned]
             for owned in waiting:
                 self.start(owned, reason)
             flights = [owned.flight for owned in waiting if owned.flight is not None]

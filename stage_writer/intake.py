@@ -75,7 +75,7 @@ class Intake:
         """Queue what is new and ours for conversion, all of a stream together."""
         fresh: dict[Converter, list[MessageBatch]] = {}
         for batch in batches:
-            owned = self._assignment.owned.get(batch.source)
+            owned = self._assignment.owned.get(batch.partition)
             if owned is None or owned.wait is not None or owned.stop is not None or self._pauses.drops(owned):
                 continue  # revoked or held since it was fetched, about to be held, or due to be read again
             self._buffers.refresh(owned)
@@ -88,7 +88,7 @@ class Intake:
                 owned.taken = new.end
                 fresh.setdefault(owned.converter, []).append(new)
         for converter, together in _by_converter(fresh):
-            owners = {batch.source: self._assignment.owned[batch.source] for batch in together}
+            owners = {batch.partition: self._assignment.owned[batch.partition] for batch in together}
             self._waiting.append((converter, owners, converter.slices(together)))
 
     def convert(self) -> None:
@@ -104,7 +104,7 @@ class Intake:
             except Exception as error:  # noqa: BLE001 - rule 7
                 left = 1
                 for owned in owners.values():
-                    if self._assignment.owned.get(owned.source) is owned:
+                    if self._assignment.owned.get(owned.partition) is owned:
                         self._assignment.unexpected(owned, error)
             if not left:
                 return  # the rest waits, and so does what came after it: a partition's rows stay in order
@@ -130,18 +130,18 @@ class Intake:
 
     def _buffer(self, converter: Converts, rows: Slice, owners: Mapping[TopicPartition, AssignedPartition]) -> None:
         for batch, staged in rows:
-            owned = owners.get(batch.source)
-            if owned is None or self._assignment.owned.get(batch.source) is not owned or owned.stop is not None:
+            owned = owners.get(batch.partition)
+            if owned is None or self._assignment.owned.get(batch.partition) is not owned or owned.stop is not None:
                 continue
             if staged.offered.fields and (wait := self._buffers.lacks(owned, staged.offered)) is not None:
                 self._read_again(owned, wait)
             elif staged.stop is not None:
-                owned.stop = breaks_rule(batch.source, staged.end, staged.stop)
+                owned.stop = breaks_rule(batch.partition, staged.end, staged.stop)
                 owned.buffer.end = max(owned.buffer.end, staged.end) if owned.buffer.records else owned.buffer.end
             else:
                 begins_flush = owned.buffer.is_empty
                 stream, formats = converter.stream, owned.converter.formats
-                rows_sent = with_dead_letters_sent(staged, formats, stream, batch.source)
+                rows_sent = with_dead_letters_sent(staged, formats, stream, batch.partition)
                 owned.buffer.add(rows_sent, self._clock.monotonic_s())
                 owned.buffer.last_record = batch.record_at(-1)
                 self._telemetry.converted(batch, converter.stream, staged)
@@ -150,7 +150,7 @@ class Intake:
     def _read_again(self, owned: AssignedPartition, wait: Dependency) -> None:
         """The partition waits, and reads what is not buffered again (rule 6)."""
         for _, owners, _ in self._waiting:
-            owners.pop(owned.source, None)
+            owners.pop(owned.partition, None)
         owned.taken = owned.buffer.end
         self._waits.begin(owned, wait)
 

@@ -161,29 +161,29 @@ class StageWriter:
         self._runtime.stopping.begin()
 
     # The consumer group's callbacks. The source calls these from poll and close.
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Returns where each partition that can be read now starts; the others wait, or are held."""
-        positions = self.assignment.assigned(sources)
-        self.assignment.report("partitions assigned", sources)
+        positions = self.assignment.assigned(partitions)
+        self.assignment.report("partitions assigned", partitions)
         return positions
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Flush what these hold, within the time limit, and release them."""
         owned = self.assignment.owned
-        leaving = [owned[partition] for partition in sources if partition in owned]
+        leaving = [owned[partition] for partition in partitions if partition in owned]
         self._flushes.flush_within(leaving, FlushReason.REVOKED, self._options.revoke_timeout_s)
-        self.assignment.drop(sources, "revoked")
-        self.assignment.report("partitions revoked", sources)
+        self.assignment.drop(partitions, "revoked")
+        self.assignment.report("partitions revoked", partitions)
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Drop what these hold: another member has them already."""
-        self.assignment.drop(sources, "lost")
-        self.assignment.report("partitions lost", sources)
+        self.assignment.drop(partitions, "lost")
+        self.assignment.report("partitions lost", partitions)
 
     def _sealed(self, owned: AssignedPartition, sealed: Sealed) -> None:
         self._attachments.notifier.sealed(owned.converter.stream.app_id)
         if self._options.report_positions and not sealed.chain_moved:
-            self._source.report({owned.source: sealed.tail.end})
+            self._source.report({owned.partition: sealed.tail.end})
 
     def _flush_rest(self) -> None:
         """Seal everything at the end of the service."""
@@ -191,7 +191,7 @@ class StageWriter:
         owned = self.assignment.owned
         while True:
             self._flushes.flush_within(list(owned.values()), reason, self._options.revoke_timeout_s)
-            unsealed = [each.source for each in owned.values() if each.flight or not each.buffer.is_empty]
+            unsealed = [each.partition for each in owned.values() if each.flight or not each.buffer.is_empty]
             if not unsealed:
                 return
             if self._runtime.stopping.is_on:
@@ -206,7 +206,7 @@ class StageWriter:
         if not self._is_done():
             return False
         if goal is not None and not self._runtime.stopping.is_on:
-            if any(each.flight or not goal.is_reached(each.source, each.buffer.start) for each in owned.values()):
+            if any(each.flight or not goal.is_reached(each.partition, each.buffer.start) for each in owned.values()):
                 self._flush_rest()
             ours = {*owned, *self.assignment.held, *self.assignment.starting}
             if not self._is_done() or not goal.others_have_staged(ours):

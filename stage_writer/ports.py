@@ -46,7 +46,7 @@ TRUNCATED = "topic_truncated"
 class PartitionFault:
     """Kafka cannot serve one partition; the others continue."""
 
-    source: TopicPartition
+    partition: TopicPartition
     problem: str
     remedy: str
     reason: str = "kafka"
@@ -66,13 +66,13 @@ class Polled:
 class GroupListener(Protocol):
     """Receives changes of the group's assignment; called from `RecordSource.poll` and ``close``."""
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """These partitions are now ours; returns where each starts. A partition that is left out is not read."""
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions go to another member when this call returns."""
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions belong to another member already."""
 
 
@@ -91,28 +91,28 @@ class RecordSource(Protocol):
         Where Kafka has lost one of them, a poll reports `TRUNCATED`.
         """
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
+    def seek(self, partition: TopicPartition, position: Position) -> None:
         """Continue reading an assigned partition from another position."""
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these; their position in the group is kept."""
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Read these again."""
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
         """The position that a ``start`` setting stands for."""
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every partition of the streams' topics."""
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The end of these partitions, open transactions included."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that exists; None from a broker without topic ids. Safe to call from any thread."""
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The partitions among these without an owner in the group; None while the group is rebalancing.
 
         Raises ConfigError when this member is not allowed to ask.
@@ -181,9 +181,9 @@ class Incompatible:
     problem: str
     remedy: str
 
-    def fault(self, source: TopicPartition) -> PartitionFault:
+    def fault(self, partition: TopicPartition) -> PartitionFault:
         """The fault that holds the partition."""
-        return PartitionFault(source, self.problem, self.remedy, "table_incompatible")
+        return PartitionFault(partition, self.problem, self.remedy, "table_incompatible")
 
 
 FlushOutcome = Sealed | LostClaim | Postponed | Outdated | OtherTopic | Incompatible
@@ -272,7 +272,7 @@ class Converter(Protocol):
     def at(self, gained: StructType) -> Converter:
         """This converter with the columns that the stream has gained, in addition to the declared ones."""
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
         """A job that restores the task of a Kafka partition; None for a stream without a topology."""
 
 
@@ -355,7 +355,7 @@ class StateStore(Protocol):
     def write(self, name: StateFileName, data: Pieces) -> Change:
         """Write a file under a unique name. Returns its path."""
 
-    def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+    def changes(self, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
         """The changes to a task's state since its snapshot, oldest first: a name for messages, and the bytes."""
 
     def open(self, path: str) -> BinaryIO:
@@ -376,26 +376,26 @@ class FlushJob(Protocol):
 class WriterStage(Protocol):
     """The stage and the tables' folders. Raises StoreError, and MarkerError for an unreadable marker."""
 
-    def tail(self, source: TopicPartition) -> Tail | None:
+    def tail(self, partition: TopicPartition) -> Tail | None:
         """The end of a partition's chain, or None if there is no marker."""
 
     def is_there(self, tail: Tail) -> bool:
         """Whether a marker still exists with the same bytes."""
 
-    def begins_at(self, source: TopicPartition, start: Position, generation: int) -> bool:
+    def begins_at(self, partition: TopicPartition, start: Position, generation: int) -> bool:
         """Whether a partition still has no marker, and no origin of another position or generation."""
 
     @property
     def states(self) -> StateStore:
         """The files of tasks' states."""
 
-    def state_at(self, source: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
+    def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
         """The state of a partition's task at its chain's end, or at the origin of a chain without a marker.
 
         Raises StateError where it is unknown.
         """
 
-    def beginning(self, source: TopicPartition) -> ChainOrigin | None:
+    def beginning(self, partition: TopicPartition) -> ChainOrigin | None:
         """Where a partition's chain starts while it has no marker; None if that is not recorded."""
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
@@ -404,7 +404,7 @@ class WriterStage(Protocol):
     def put_notification(self, app_id: str) -> None:
         """Signal that a stream has new markers."""
 
-    def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
+    def begin(self, partition: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
 
     def gained(self, app_id: str) -> Evolved | None:
@@ -421,7 +421,7 @@ class WriterStage(Protocol):
 
     def flush_job(
         self,
-        source: TopicPartition,
+        partition: TopicPartition,
         stream: Stream,
         buffer: Buffer,
         tail: Tail | None,

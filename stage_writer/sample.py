@@ -83,7 +83,7 @@ class StreamSample:
             for batch, staged in found:
                 if staged.stop is not None:
                     problem = _without_values(staged.stop)
-                    self.stops.append(f"{batch.source} would be held at offset {staged.end}: {problem}")
+                    self.stops.append(f"{batch.partition} would be held at offset {staged.end}: {problem}")
                     continue
                 self.violations.update(staged.violations)
                 self.records += staged.records
@@ -138,7 +138,7 @@ class Sampler(KafkaReader):
         super().__init__(consumer_properties(settings), _AT_A_TIME)
 
     def sample(
-        self, of_stream: RecordConverter | ConvertsTopology, sources: Collection[TopicPartition]
+        self, of_stream: RecordConverter | ConvertsTopology, partitions: Collection[TopicPartition]
     ) -> StreamSample:
         """The newest records of a stream's partitions, and the result of its config for them.
 
@@ -146,7 +146,11 @@ class Sampler(KafkaReader):
         """
         converter, stream = _for_sample(of_stream), of_stream.stream
         stream_sample = StreamSample(stream, census_of(stream))
-        inputs = {TopicPartition(topic, source.partition) for source in sources for topic in topics_of(source.topic)}
+        inputs = {
+            TopicPartition(topic, partition.partition)
+            for partition in partitions
+            for topic in topics_of(partition.topic)
+        }
         spans = self._spans(inputs)
         for messages in self.newest(spans) if spans else ():
             batches = batches_of(messages, with_headers=converter.needs_headers)
@@ -155,14 +159,14 @@ class Sampler(KafkaReader):
             stream_sample.add(converter, batches)
         return stream_sample
 
-    def _spans(self, sources: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
-        partitions = Counter(source.topic for source in sources)
+    def _spans(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, Span]:
+        partitions = Counter(partition.topic for partition in topic_partitions)
         spans = {}
-        for source in sources:
-            low, high = self.ends(source)
-            start = max(low, high - max(1, SAMPLE_RECORDS // partitions[source.topic]))
+        for partition in topic_partitions:
+            low, high = self.ends(partition)
+            start = max(low, high - max(1, SAMPLE_RECORDS // partitions[partition.topic]))
             if start < high:
-                spans[source] = Span(Position(start), high)
+                spans[partition] = Span(Position(start), high)
         return spans
 
 

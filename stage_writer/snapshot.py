@@ -43,6 +43,6 @@ class LoopSnapshot:
     """Which outboxes' deliveries fail."""
 
     @property
-    def sources(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """All partitions of this writer."""
-        return {*(owned.source for owned in self.owned), *self.unread, *self.held}
+        return {*(owned.partition for owned in self.owned), *self.unread, *self.held}

@@ -78,7 +78,7 @@ class WriterTelemetry:
 
     def polled(self, batch: MessageBatch, new: MessageBatch) -> None:
         """A batch arrived, of which some records may have been read before."""
-        topic = batch.source.topic
+        topic = batch.partition.topic
         self._metrics.add(catalogue.WRITER_RECORDS, len(batch), topic=topic)
         self._metrics.add(catalogue.WRITER_VALUE_BYTES, batch.values.nbytes, topic=topic)
         if len(new) < len(batch):
@@ -88,7 +88,7 @@ class WriterTelemetry:
         """A batch was converted."""
         app_id = stream.app_id
         if staged.tombstones:
-            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.source.topic)
+            self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.partition.topic)
         if staged.filtered:
             self._metrics.add(catalogue.WRITER_FILTERED, staged.filtered, app_id=app_id)
         for rule, count in staged.violations.items():
@@ -165,12 +165,12 @@ class WriterTelemetry:
 
     def sealed(self, app_id: str, sealed: Sealed, reason: FlushReason, seconds: float) -> None:
         """A flush has its marker."""
-        source, span, manifest = sealed.marker.name.topic_partition, sealed.marker.span, sealed.marker.manifest
+        partition, span, manifest = sealed.marker.name.topic_partition, sealed.marker.span, sealed.marker.manifest
         tables = () if manifest is None else manifest.tables
         rows = sum(table.rows for table in tables if table.kind is TableKind.ROWS)
         self._log.info(
             "sealed",
-            partition=str(source),
+            partition=str(partition),
             start=span.start,
             end=span.end,
             rows=rows,
@@ -179,7 +179,7 @@ class WriterTelemetry:
             size_bytes=sealed.size_bytes,
             reason=reason.value,
         )
-        what = f"{source} {span}"
+        what = f"{partition} {span}"
         bytes_, time_ms = sealed.size_bytes, self._clock.wall_ms()
         self.flushes.append(Event(time_ms, app_id, what, rows, sealed.files, bytes_, seconds, reason.value))
         metrics = self._metrics
@@ -192,7 +192,7 @@ class WriterTelemetry:
             for file in table.files:
                 metrics.observe(catalogue.WRITER_FILE_BYTES, file.size_bytes)
         metrics.set(catalogue.WRITER_LAST_FLUSH, self._clock.wall_ms() / 1000)
-        labels = {"topic": str(source.topic), "partition": str(source.partition)}
+        labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
         metrics.set(catalogue.WRITER_STAGED_POSITION, span.end, **labels)
 
 

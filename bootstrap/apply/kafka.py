@@ -81,31 +81,31 @@ class KafkaView:
         with self._errors("describe topics"):
             return {**dict.fromkeys(asked), **topic_ids(self._admin, asked, TIMEOUT_S)}
 
-    def ends(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
+    def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """The first and the last position of each partition."""
         found: dict[TopicPartition, Ends] = {}
-        for source in sources:
-            with self._errors(f"look up the ends of {source}", source.topic):
-                low, high = self._consumer.get_watermark_offsets(_kafka(source), timeout=TIMEOUT_S)
-            found[source] = Ends(Position(low), Position(high))
+        for partition in partitions:
+            with self._errors(f"look up the ends of {partition}", partition.topic):
+                low, high = self._consumer.get_watermark_offsets(_kafka(partition), timeout=TIMEOUT_S)
+            found[partition] = Ends(Position(low), Position(high))
         return found
 
     def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
         """The first record at or after a time; the partition's end where there is none."""
-        asked = [KafkaPartition(source.topic, source.partition, timestamp_ms) for source in ends]
+        asked = [KafkaPartition(partition.topic, partition.partition, timestamp_ms) for partition in ends]
         with self._errors("look up offsets by time"):
             answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
         return {
-            source: Position(offset) if offset >= 0 else ends[source].high
-            for source, offset in self._offsets(answers, "look up offsets by time").items()
+            partition: Position(offset) if offset >= 0 else ends[partition].high
+            for partition, offset in self._offsets(answers, "look up offsets by time").items()
         }
 
-    def committed(self, sources: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
+    def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """The group's committed positions; partitions without a commit are left out."""
         with self._errors(f"look up the offsets of the group {self._group}", self._group):
-            answers = self._consumer.committed([_kafka(source) for source in sources], timeout=TIMEOUT_S)
+            answers = self._consumer.committed([_kafka(partition) for partition in partitions], timeout=TIMEOUT_S)
         offsets = self._offsets(answers, "look up the group's offsets")
-        return {source: Position(offset) for source, offset in offsets.items() if offset >= 0}
+        return {partition: Position(offset) for partition, offset in offsets.items() if offset >= 0}
 
     def _offsets(self, answers: Sequence[KafkaPartition], what: str) -> dict[TopicPartition, int]:
         for answer in answers:
@@ -125,5 +125,5 @@ class KafkaView:
             raise broker_error(what, self._servers, error.args[0], self._heard, user_of=user_of) from error
 
 
-def _kafka(source: TopicPartition) -> KafkaPartition:
-    return KafkaPartition(source.topic, source.partition)
+def _kafka(partition: TopicPartition) -> KafkaPartition:
+    return KafkaPartition(partition.topic, partition.partition)

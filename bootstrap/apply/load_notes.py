@@ -23,15 +23,15 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
 
     Raises UsageError where a loader is loading, or has loaded meanwhile, what would be staged again in another order.
     """
-    source = plan.source
-    if not is_merged(source.topic):
+    partition = plan.partition
+    if not is_merged(partition.topic):
         return
-    for item in store.list(loading_folder(source)):
+    for item in store.list(loading_folder(partition)):
         data = store.read(item.path)
         note = None if data is None else LoadNote.from_bytes(data)
         if note is not None and note.end > plan.position:
             began = datetime.fromtimestamp(note.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            msg = f"a loader has begun to load {source} up to {note.end}, at {began} ({item.path})"
+            msg = f"a loader has begun to load {partition} up to {note.end}, at {began} ({item.path})"
             raise UsageError(
                 msg,
                 "wait for its next run, and look at the plan again; if it died, and its successor cannot load that far "
@@ -40,7 +40,7 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
             )
     position = table()
     if position is not None and position > plan.position:
-        msg = f"the table has {source} up to {position} by now, so that the plan is no longer right"
+        msg = f"the table has {partition} up to {position} by now, so that the plan is no longer right"
         raise UsageError(msg, "look at the plan again")
 
 
@@ -53,9 +53,9 @@ def require_not_loaded(plan: RewindPlan, table: Callable[[], Position | None]) -
     position = table() if plan.before_chain else None
     if position is not None and position > plan.position:
         msg = (
-            f"a loader has loaded {plan.source} up to {position} since the chain was read: it will pass over what is "
+            f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will pass over what is "
             f"staged from {plan.position} to there"
         )
-        source, span = plan.source, f"--from {plan.position} --to {position}"
-        where = f"--topic {quoted(source.topic)} --partition {source.partition} {span} --yes"
+        partition, span = plan.partition, f"--from {plan.position} --to {position}"
+        where = f"--topic {quoted(partition.topic)} --partition {partition.partition} {span} --yes"
         raise UsageError(msg, f"load these records by themselves: `stage-writer replay {CONFIG} {where}`")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def partition_state(
     store: ObjectStore,
     stream: Stream,
-    source: TopicPartition,
+    partition: TopicPartition,
     *,
     ends: Ends,
     table: TableState | None,
@@ -40,20 +40,20 @@ def partition_state(
     ``identity_of`` says what the positions belong to that the table has under an app_id.
     """
     identity = identity_of(stream.app_id)
-    beginning = beginning_of(store, source)
+    beginning = beginning_of(store, partition)
     transactions = {} if table is None else table.transactions
-    ids = _ids(stream, source, beginning, transactions, identity)
-    generation = ids.generations[source]
-    deferred = deferred_of(ids, transactions, stream.side_tables, [source])
-    markers = staged_markers(store, source)
+    ids = _ids(stream, partition, beginning, transactions, identity)
+    generation = ids.generations[partition]
+    deferred = deferred_of(ids, transactions, stream.side_tables, [partition])
+    markers = staged_markers(store, partition)
     begun = 0 if beginning is None else beginning.generation
     older = tuple(staged for staged in markers if staged.marker is not None and staged.marker.is_older_than(begun))
     state = PartitionState(
-        source=source,
+        partition=partition,
         app_id=stream.app_id,
         start=stream.start,
         ends=ends,
-        table=ids.position(transactions, source),
+        table=ids.position(transactions, partition),
         staged=tuple(staged for staged in markers if staged not in older),
         older=older,
         beginning=beginning,
@@ -66,8 +66,8 @@ def partition_state(
         return state
     loaded = [state.table] if _is_of_its_topic(state, stream, identity) else []
     for other in _others(state, stream):  # in this table it may be the other way round which topic its ids do not name
-        theirs = TxnIds(other, stream.several_topics, {source: begun}, identity_of(other).plain_topic)
-        loaded.append(theirs.position(transactions, source))
+        theirs = TxnIds(other, stream.several_topics, {partition: begun}, identity_of(other).plain_topic)
+        loaded.append(theirs.position(transactions, partition))
     return replace(
         state,
         table=None,  # Its content is about another chain.
@@ -75,7 +75,7 @@ def partition_state(
         foreign=foreign,
         elsewhere=max((position for position in loaded if position is not None), default=None),
         replaced_generation=max(
-            (known.generation for other, known in identity.chains.items() if overlap(other, source)), default=0
+            (known.generation for other, known in identity.chains.items() if overlap(other, partition)), default=0
         ),
     )
 
@@ -92,16 +92,16 @@ def require_even(
     A load was interrupted between two commits, and only a loader of that app_id completes it. ``others`` are the
     stream's secondary tables, by URL.
     """
-    source, begun = state.source, 0 if state.beginning is None else state.beginning.generation
+    partition, begun = state.partition, 0 if state.beginning is None else state.beginning.generation
     for app_id in _others(state, stream):
-        ids = TxnIds(app_id, stream.several_topics, {source: begun}, identity_of(app_id).plain_topic)
-        loaded = None if table is None else ids.position(table.transactions, source)
+        ids = TxnIds(app_id, stream.several_topics, {partition: begun}, identity_of(app_id).plain_topic)
+        loaded = None if table is None else ids.position(table.transactions, partition)
         for url, other in others.items():
-            position = ids.position(other.transactions, source)
+            position = ids.position(other.transactions, partition)
             if position is None or (loaded is not None and position <= loaded):
                 continue
             msg = (
-                f"under the app_id {app_id}, {url} has {source} up to {position}, and {stream.table} up to "
+                f"under the app_id {app_id}, {url} has {partition} up to {position}, and {stream.table} up to "
                 f"{loaded or 'its beginning'}: a load was interrupted between the two"
             )
             raise UsageError(
@@ -118,7 +118,7 @@ def _others(state: PartitionState, stream: Stream) -> tuple[str, ...]:
 
 def _is_of_its_topic(state: PartitionState, stream: Stream, identity: TableIdentity) -> bool:
     """Whether the table's own position is about the topic that Kafka has."""
-    known = identity.chains.get(state.source)
+    known = identity.chains.get(state.partition)
     if known is None or known.generation != state.generation:
         return False
     if known.topic_id is None or state.topic_id is None:
@@ -128,15 +128,15 @@ def _is_of_its_topic(state: PartitionState, stream: Stream, identity: TableIdent
 
 def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, identity: TableIdentity) -> str | None:
     """Why the staged records, or those to stage, are not of the stream and topic of the table's positions."""
-    source = state.source
+    partition = state.partition
     others = _others(state, stream)
     if others:
         return f"it was staged for the app_id {others[0]}, and the stream's is {stream.app_id}"
-    other = identity.in_its_place(source, ids.generation_of(source), several_topics=stream.several_topics)
+    other = identity.in_its_place(partition, ids.generation_of(partition), several_topics=stream.several_topics)
     if other is not None:
         position = identity.chains[other].position
         return f"the table {stream.table} has the positions of {other.topic} ({other} up to {position}) in its place"
-    known = identity.chains.get(source)
+    known = identity.chains.get(partition)
     if known is None:
         return None
     if begun < known.generation:
@@ -150,22 +150,24 @@ def _foreign(state: PartitionState, stream: Stream, ids: TxnIds, begun: int, ide
 def table_position(
     store: ObjectStore,
     stream: Stream,
-    source: TopicPartition,
+    partition: TopicPartition,
     table: TableState | None,
     identity: TableIdentity = NO_IDENTITY,
 ) -> Position | None:
     """The next position that the table wants. Raises StoreError and MarkerError."""
     transactions = {} if table is None else table.transactions
-    return _ids(stream, source, beginning_of(store, source), transactions, identity).position(transactions, source)
+    return _ids(stream, partition, beginning_of(store, partition), transactions, identity).position(
+        transactions, partition
+    )
 
 
 def _ids(
     stream: Stream,
-    source: TopicPartition,
+    partition: TopicPartition,
     beginning: ChainOrigin | None,
     transactions: Mapping[str, int],
     identity: TableIdentity,
 ) -> TxnIds:
-    begun = {} if beginning is None else {source: beginning.generation}
+    begun = {} if beginning is None else {partition: beginning.generation}
     ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
-    return ids.at(begun, transactions, [source])
+    return ids.at(begun, transactions, [partition])

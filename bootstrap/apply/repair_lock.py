@@ -38,41 +38,41 @@ class RepairLocks:
         self._take_over = take_over
         self._seen: dict[TopicPartition, LastRepair] = {}
 
-    def read_last(self, source: TopicPartition) -> None:
+    def read_last(self, partition: TopicPartition) -> None:
         """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
-        if source not in self._seen:
-            self._seen[source] = last_repair(item.path for item in self._store.list(repairs_folder(source)))
+        if partition not in self._seen:
+            self._seen[partition] = last_repair(item.path for item in self._store.list(repairs_folder(partition)))
 
     @contextmanager
-    def taken(self, source: TopicPartition, work: str) -> Iterator[ObjectStore]:
+    def taken(self, partition: TopicPartition, work: str) -> Iterator[ObjectStore]:
         """The stage, while the lock is held. Raises UsageError when another command holds it, and StoreError."""
-        seen = self._seen[source]
+        seen = self._seen[partition]
         if not seen.ended and seen.number != self._take_over:
-            data = self._store.read(turn_path(source, seen.number))
-            raise under_way(source, seen.number, None if data is None else RepairEntry.from_bytes(data))
+            data = self._store.read(turn_path(partition, seen.number))
+            raise under_way(partition, seen.number, None if data is None else RepairEntry.from_bytes(data))
         number = seen.number + 1
         turn = RepairEntry(self._author.name, self._author.now_ms, work, self._unique)
-        if isinstance(self._store.create(turn_path(source, number), turn.to_bytes()), AlreadyExists):
-            raise overtaken(source, number)
+        if isinstance(self._store.create(turn_path(partition, number), turn.to_bytes()), AlreadyExists):
+            raise overtaken(partition, number)
         try:
-            yield GuardedStore(self._store, source, number)
+            yield GuardedStore(self._store, partition, number)
         except StoreError:
             raise  # a timed-out request may still be carried out later: the lock is not released automatically
         except KafkaDeltaExpressError:
-            self._end(source, number)
+            self._end(partition, number)
             raise
-        self._end(source, number)
+        self._end(partition, number)
 
-    def _end(self, source: TopicPartition, number: int) -> None:
-        self._store.create(ended_path(source, number), b"{}")
+    def _end(self, partition: TopicPartition, number: int) -> None:
+        self._store.create(ended_path(partition, number), b"{}")
 
 
 class GuardedStore:
     """A `common.ports.ObjectStore` that changes nothing once the next lock is another command's (rule 4)."""
 
-    def __init__(self, store: ObjectStore, source: TopicPartition, number: int) -> None:
+    def __init__(self, store: ObjectStore, partition: TopicPartition, number: int) -> None:
         self._store = store
-        self._source = source
+        self._source = partition
         self._number = number
 
     @property

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from common.stage.markers import Marker
 
 
-def staged_markers(store: ObjectStore, source: TopicPartition) -> tuple[StagedMarker, ...]:
+def staged_markers(store: ObjectStore, partition: TopicPartition) -> tuple[StagedMarker, ...]:
     """All markers of a Kafka partition by position, with their content. Raises StoreError."""
-    names = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    names = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     staged = (_read(store, name, path) for name, path in sorted(names))
     return tuple(found for found in staged if found is not None)
 
@@ -54,16 +54,16 @@ def make(store: ObjectStore, marker: Marker) -> None:
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
 
 
-def beginning_of(store: ObjectStore, source: TopicPartition) -> ChainOrigin | None:
+def beginning_of(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
     """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
-    path = origin_path(source)
+    path = origin_path(partition)
     data = store.read(path)
     return None if data is None else origin_from_bytes(path, data)
 
 
-def begin(store: ObjectStore, source: TopicPartition, beginning: ChainOrigin) -> None:
+def begin(store: ObjectStore, partition: TopicPartition, beginning: ChainOrigin) -> None:
     """Record an origin. Raises UsageError when another process has done so meanwhile."""
-    path = origin_path(source)
+    path = origin_path(partition)
     if isinstance(store.create(path, origin_to_bytes(beginning)), AlreadyExists):
         msg = f"{path} was written by another process meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
@@ -74,10 +74,10 @@ def restart(store: ObjectStore, plan: Restart) -> None:
     for staged in plan.put_aside:
         _copy(store, staged.path)
     if plan.beginning is not None:
-        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
+        store.write(origin_path(plan.partition), origin_to_bytes(plan.beginning))
     store.delete([found.path for found in plan.put_aside])
     # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
-    store.delete([item.path for item in store.list(loading_folder(plan.source))])
+    store.delete([item.path for item in store.list(loading_folder(plan.partition))])
 
 
 def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
     if plan.beginning is not None:
-        store.write(origin_path(plan.source), origin_to_bytes(plan.beginning))
+        store.write(origin_path(plan.partition), origin_to_bytes(plan.beginning))
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))
@@ -113,11 +113,11 @@ def _put_late_ones_aside(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...
     """
     if not plan.put_aside:
         return ()
-    source = plan.put_aside[0].name.topic_partition
+    partition = plan.put_aside[0].name.topic_partition
     gone = {found.name.start for found in plan.put_aside}
     late: list[str] = []
     while True:
-        staged = staged_markers(store, source)
+        staged = staged_markers(store, partition)
         here = {(found.name.start, found.marker.span.end) for found in staged if found.marker is not None}
         more = [
             found

@@ -51,22 +51,22 @@ def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Calla
     """The newest messages of each partition. Raises BrokerError, and UsageError for a topic without any."""
     reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
     try:
-        sources = reader.partitions(topic)
-        if not sources:
+        partitions = reader.partitions(topic)
+        if not partitions:
             msg = f"Kafka has no topic {topic!r}"
             raise UsageError(msg, "fix --topic; without it the topics are listed")
-        share = max(1, -(-most // len(sources)))
+        share = max(1, -(-most // len(partitions)))
 
         def values() -> Iterator[tuple[bytes | None, bytes | None]]:
-            for source in sources:
-                low, high = reader.ends(source)
+            for partition in partitions:
+                low, high = reader.ends(partition)
                 if low == high:
                     continue
-                for messages in reader.messages(source, Span(Position(max(low, high - share)), high)):
+                for messages in reader.messages(partition, Span(Position(max(low, high - share)), high)):
                     advance(len(messages))
                     yield from ((message.value(), message.key()) for message in messages)
 
-        found = sampled(topic, len(sources), values())
+        found = sampled(topic, len(partitions), values())
     finally:
         reader.close()
     if not found.records.fields:

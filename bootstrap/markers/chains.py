@@ -41,7 +41,7 @@ class Severity(StrEnum):
 class ChainFinding:
     """A finding on one chain for the operator."""
 
-    source: TopicPartition
+    partition: TopicPartition
     severity: Severity
     kind: str
     text: str
@@ -54,7 +54,7 @@ class ChainFinding:
 class PartitionChain:
     """One Kafka partition's markers, and its table's position."""
 
-    source: TopicPartition
+    partition: TopicPartition
     app_id: str
     staged: Sequence[StagedMarker]
     """The markers of the chain's generation, by position, including unreadable ones."""
@@ -85,33 +85,33 @@ class PartitionChain:
 
 def link_findings(found: PartitionChain) -> Iterator[ChainFinding]:
     """Faults of the chain itself (rule 1)."""
-    source, chain = found.source, found.chain
+    partition, chain = found.partition, found.chain
     for staged in found.staged:
         if staged.is_newer:
             text = f"{staged.path} is of a newer release, and well"
-            yield ChainFinding(source, Severity.FAULT, "newer", text, UPGRADE, staged.path)
+            yield ChainFinding(partition, Severity.FAULT, "newer", text, UPGRADE, staged.path)
         elif staged.marker is None:
             text, remedy = f"{staged.path} cannot be read", "see docs/internals/guarantees.md, “Corrupt markers”"
-            yield ChainFinding(source, Severity.FAULT, "unreadable", text, remedy, staged.path)
+            yield ChainFinding(partition, Severity.FAULT, "unreadable", text, remedy, staged.path)
     first = chain.markers[0] if chain.markers else None
     if first is not None and found.table is not None and first.span.start > found.table:
         text = f"the table wants {found.table:,} and the chain begins at {first.span.start:,}"
-        yield ChainFinding(source, Severity.FAULT, "gap", text, _gap_remedy(source, found.table), first.name.path)
+        yield ChainFinding(partition, Severity.FAULT, "gap", text, _gap_remedy(partition, found.table), first.name.path)
     for before, after in pairwise(chain.markers):
         if after.span.start != before.span.end:
             text = f"nothing is staged of [{before.span.end:,}, {after.span.start:,})"
             yield ChainFinding(
-                source, Severity.FAULT, "gap", text, _gap_remedy(source, before.span.end), after.name.path
+                partition, Severity.FAULT, "gap", text, _gap_remedy(partition, before.span.end), after.name.path
             )
         elif after.manifest is not None and after.previous != before.span.start:
             text = f"{after.name.path} does not name the marker before it, {before.name.path}"
-            yield ChainFinding(source, Severity.NOTED, "link", text, path=after.name.path)
+            yield ChainFinding(partition, Severity.NOTED, "link", text, path=after.name.path)
     for stray in chain.strays:
         text = f"{stray.name.path} is of no chain: a late claim of positions that others have staged"
-        yield ChainFinding(source, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
+        yield ChainFinding(partition, Severity.NOTED, "stray", text, "the loader puts it aside", stray.name.path)
     if found.older:
         text = f"{found.older:,} markers are of a topic that was there before"
-        yield ChainFinding(source, Severity.NOTED, "older", text)
+        yield ChainFinding(partition, Severity.NOTED, "older", text)
 
 
 def to_stage_again(findings: Iterable[ChainFinding]) -> Mapping[TopicPartition, Position]:
@@ -120,13 +120,13 @@ def to_stage_again(findings: Iterable[ChainFinding]) -> Mapping[TopicPartition, 
     for finding in findings:
         name = None if finding.path is None else MarkerName.parse(finding.path)
         if finding.severity is Severity.FAULT and finding.kind != "newer" and name is not None:
-            starts[finding.source] = min(name.start, starts.get(finding.source, name.start))
+            starts[finding.partition] = min(name.start, starts.get(finding.partition, name.start))
     return starts
 
 
-def _gap_remedy(source: TopicPartition, position: Position) -> str:
-    rewind = repair("rewind", source, position)
-    or_skip = "" if is_merged(source.topic) else f", {repair('skip', source)} --to its end gives it up"
+def _gap_remedy(partition: TopicPartition, position: Position) -> str:
+    rewind = repair("rewind", partition, position)
+    or_skip = "" if is_merged(partition.topic) else f", {repair('skip', partition)} --to its end gives it up"
     return f"{rewind} has it staged again{or_skip}"
 
 
@@ -159,17 +159,17 @@ def file_findings(
     found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked
 ) -> list[ChainFinding]:
     """The fault of one data file of a marker (rule 2)."""
-    source, path = found.source, f"{url.rstrip('/')}/{file.path}"
-    stage_again = f"{repair('rewind', source, marker.span.start, '--yes')} has it staged again"
+    partition, path = found.partition, f"{url.rstrip('/')}/{file.path}"
+    stage_again = f"{repair('rewind', partition, marker.span.start, '--yes')} has it staged again"
     if isinstance(looked, MissingFile) and found.has_loaded(marker.span):
         text = f"{path} is gone; the table has its rows since, perhaps in another file"
-        return [ChainFinding(source, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
+        return [ChainFinding(partition, Severity.NOTED, "file_gone_loaded", text, path=marker.name.path)]
     if isinstance(looked, MissingFile):
         text = f"{path} is gone, and the table has not got it yet"
-        return [ChainFinding(source, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
+        return [ChainFinding(partition, Severity.FAULT, "file_gone", text, stage_again, marker.name.path)]
     if isinstance(looked, Broken):
         text = f"{path} cannot be read: {looked.why}"
-        return [ChainFinding(source, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
+        return [ChainFinding(partition, Severity.FAULT, "file_broken", text, stage_again, marker.name.path)]
     wrong: list[tuple[str, str]] = []
     if looked.size_bytes != file.size_bytes:
         wrong.append(("size", f"{path} has {looked.size_bytes:,} bytes, and its marker says {file.size_bytes:,}"))
@@ -181,4 +181,4 @@ def file_findings(
             wrong.append(
                 ("offsets", f"{path} has the offsets {low:,} to {high:,}, and its marker covers {marker.span}")
             )
-    return [ChainFinding(source, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]
+    return [ChainFinding(partition, Severity.FAULT, kind, text, stage_again, marker.name.path) for kind, text in wrong]

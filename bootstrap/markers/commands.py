@@ -75,8 +75,8 @@ def show(
     """Show one decoded marker, by its path or by an offset that it covers."""
     name = _named(path, topic, partition, at)
     looker = ChainInspector(settings_from(config))
-    source = name.topic_partition
-    chains = looker.chains(Wanted(source.topic, source.partition))
+    topic_partition = name.topic_partition
+    chains = looker.chains(Wanted(topic_partition.topic, topic_partition.partition))
     found = [
         (chain, staged)
         for chain in chains
@@ -84,9 +84,10 @@ def show(
         if staged.name == name or (path is None and _covers(staged, name))
     ]
     if not found:
-        msg = f"no marker of {source} {'has that name' if path else f'covers {name.start}'}"
+        msg = f"no marker of {topic_partition} {'has that name' if path else f'covers {name.start}'}"
         raise UsageError(
-            msg, f"see `bootstrap markers ls {CONFIG} --topic {source.topic} --partition {source.partition}`"
+            msg,
+            f"see `bootstrap markers ls {CONFIG} --topic {topic_partition.topic} --partition {topic_partition.partition}`",
         )
     for chain, staged in found:
         echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))

@@ -48,9 +48,9 @@ class Wanted:
     topic: str | None = None
     partition: int | None = None
 
-    def takes(self, source: TopicPartition) -> bool:
+    def takes(self, partition: TopicPartition) -> bool:
         """Whether a Kafka partition is selected."""
-        return self.topic in (None, source.topic) and self.partition in (None, source.partition)
+        return self.topic in (None, partition.topic) and self.partition in (None, partition.partition)
 
 
 @dataclass(slots=True)
@@ -80,35 +80,35 @@ class ChainInspector:
         tables: dict[str, tuple[dict[str, int], TxnIds]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
             chains = []
-            for source, mine in sorted(objects.items()):
-                stream = self.settings.stream_of(source.topic)
+            for partition, mine in sorted(objects.items()):
+                stream = self.settings.stream_of(partition.topic)
                 if stream is None:
                     continue
                 if stream.app_id not in tables:
                     tables[stream.app_id] = self._positions(stream)
                 staged = [one for one in pool.map(self._read, sorted(mine)) if one is not None]
                 transactions, ids = tables[stream.app_id]
-                chains.append(self._chain(source, staged, dict(mine), transactions, ids))
+                chains.append(self._chain(partition, staged, dict(mine), transactions, ids))
         return chains
 
     def _chain(
         self,
-        source: TopicPartition,
+        partition: TopicPartition,
         staged: Sequence[StagedMarker],
         objects: dict[MarkerName, StoredObject],
         transactions: dict[str, int],
         ids: TxnIds,
     ) -> PartitionChain:
-        beginning = beginning_of(self._store, source)
-        begun = {} if beginning is None else {source: beginning.generation}
-        ids = ids.at(begun, transactions, [source])
-        generation = ids.generations[source]
+        beginning = beginning_of(self._store, partition)
+        begun = {} if beginning is None else {partition: beginning.generation}
+        ids = ids.at(begun, transactions, [partition])
+        generation = ids.generations[partition]
         mine = tuple(one for one in staged if one.marker is None or not one.marker.is_older_than(generation))
         return PartitionChain(
-            source,
+            partition,
             ids.app_id,
             mine,
-            ids.position(transactions, source),
+            ids.position(transactions, partition),
             generation,
             beginning,
             len(staged) - len(mine),

@@ -30,8 +30,8 @@ def summary_record(chain: PartitionChain) -> Record:
     markers = [staged.marker for staged in chain.staged if staged.marker is not None]
     faults = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
     return {
-        "topic": str(chain.source.topic),
-        "partition": int(chain.source.partition),
+        "topic": str(chain.partition.topic),
+        "partition": int(chain.partition.partition),
         "app_id": chain.app_id,
         "generation": chain.generation,
         "markers": len(chain.staged),
@@ -95,7 +95,7 @@ def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
         newest = max(chain.modified_ms.values(), default=now_ms)
         rows.append(
             (
-                str(chain.source),
+                str(chain.partition),
                 f"{len(chain.staged):,}",
                 _number(one["start"]),
                 _number(one["end"]),
@@ -141,7 +141,7 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
             )
         )
     at = "has no position" if chain.table is None else f"wants {chain.table:,}"
-    return f"{chain.source}  stream {chain.app_id}, the table {at}\n{aligned(_MARKERS, rows, right=range(8))}"
+    return f"{chain.partition}  stream {chain.app_id}, the table {at}\n{aligned(_MARKERS, rows, right=range(8))}"
 
 
 def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
@@ -149,7 +149,7 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
     lines = []
     for finding in findings:
         tone = Tone.BAD if finding.severity is Severity.FAULT else Tone.WARNING
-        lines.append(f"{toned(finding.severity.value, tone)}  {finding.source}  {finding.text}")
+        lines.append(f"{toned(finding.severity.value, tone)}  {finding.partition}  {finding.text}")
         lines += [f"       → {finding.remedy}"] if finding.remedy else []
     faults = sum(found.severity is Severity.FAULT for found in findings)
     verdict = toned(f"{faults:,} faults", Tone.BAD) if faults else toned("no fault", Tone.GOOD)
@@ -161,8 +161,8 @@ def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) 
     """The same for programs."""
     found = [
         {
-            "topic": str(finding.source.topic),
-            "partition": int(finding.source.partition),
+            "topic": str(finding.partition.topic),
+            "partition": int(finding.partition.partition),
             "severity": finding.severity.value,
             "kind": finding.kind,
             "text": finding.text,
@@ -196,7 +196,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     manifest = marker.manifest
     before = "it begins the chain"
     if manifest.previous is not None:
-        before = MarkerName(chain.source, manifest.previous).path
+        before = MarkerName(chain.partition, manifest.previous).path
     lines += [
         f"  before it   {before}",
         f"  stream      {manifest.app_id}, generation {manifest.generation}, format version {manifest.version}",
@@ -207,7 +207,7 @@ def marker_as_text(chain: PartitionChain, staged: StagedMarker) -> str:
     ]
     lines += [f"      {count:,} {name}" for name, count in sorted(manifest.dead_letters.items())]
     lines += [f"  rule        {rule}: broken by {count:,}" for rule, count in sorted(manifest.violations.items())]
-    lines += [f"  input       {end.source} up to {end.position:,}" for end in manifest.inputs]
+    lines += [f"  input       {end.partition} up to {end.position:,}" for end in manifest.inputs]
     lines += [f"  outbox      {path}" for path in manifest.outboxes]
     if manifest.lowest_timestamp_ms is not None and manifest.highest_timestamp_ms is not None:
         lines.append(f"  from        {_moment(manifest.lowest_timestamp_ms)}")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class PartitionResolution:
     """The resolution for one Kafka partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position
     """Where loading continues."""
     staged_to: Position
@@ -72,12 +72,12 @@ class AcceptPlan:
     @property
     def positions(self) -> Mapping[TopicPartition, Position]:
         """Where loading continues."""
-        return {resolution.source: resolution.position for resolution in self.partitions}
+        return {resolution.partition: resolution.position for resolution in self.partitions}
 
     @property
     def generations(self) -> Mapping[TopicPartition, int]:
         """The generations of the positions' chains, where not 0."""
-        return {resolution.source: resolution.generation for resolution in self.partitions if resolution.generation}
+        return {resolution.partition: resolution.generation for resolution in self.partitions if resolution.generation}
 
 
 def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> AcceptPlan:
@@ -87,12 +87,12 @@ def plan_go_on(event: RollbackEvent, states: Sequence[PartitionState]) -> Accept
     for state in states:
         position = state.table
         if back.kind is RollbackKind.EXPIRED:
-            position = back.positions[state.source]
+            position = back.positions[state.partition]
         elif back.kind is RollbackKind.RECREATED and state.chain.markers:
             position = state.chain.markers[0].span.start
         if position is not None:
             end = state.chain.end or position
-            resolutions.append(PartitionResolution(state.source, position, end, None, generation=state.generation))
+            resolutions.append(PartitionResolution(state.partition, position, end, None, generation=state.generation))
     return AcceptPlan(event, Decision.GO_ON, tuple(resolutions))
 
 
@@ -125,8 +125,8 @@ def plan_replay(
     return AcceptPlan(event, Decision.REPLAY, tuple(plan for plan in plans if plan is not None))
 
 
-def _of_an_older_topic(source: TopicPartition, lost: object) -> UsageError:
-    msg = f"the table lost {lost} of a topic {source} that was deleted and created again: Kafka has none of it"
+def _of_an_older_topic(partition: TopicPartition, lost: object) -> UsageError:
+    msg = f"the table lost {lost} of a topic {partition} that was deleted and created again: Kafka has none of it"
     return UsageError(msg, "add --give-up to load again only what is of the topic that is there, or accept --go-on")
 
 
@@ -134,29 +134,29 @@ def _replay(
     state: PartitionState, back: Rollback, author: Author, has_files: Callable[[Marker], bool], *, give_up: bool
 ) -> PartitionResolution | None:
     """The resolution for one Kafka partition; None where the loader continues by itself (rule 6)."""
-    if back.generations.get(state.source, 0) < state.generation and back.kind is not RollbackKind.RECREATED:
+    if back.generations.get(state.partition, 0) < state.generation and back.kind is not RollbackKind.RECREATED:
         if not give_up:
-            raise _of_an_older_topic(state.source, f"what came after {back.positions[state.source]}")
+            raise _of_an_older_topic(state.partition, f"what came after {back.positions[state.partition]}")
         if state.table is None:
             return None
         end = state.chain.end or state.table
-        return PartitionResolution(state.source, state.table, end, None, generation=state.generation)
-    begin = back.positions[state.source] if back.kind is not RollbackKind.RECREATED else state.ends.low
+        return PartitionResolution(state.partition, state.table, end, None, generation=state.generation)
+    begin = back.positions[state.partition] if back.kind is not RollbackKind.RECREATED else state.ends.low
     usable = _usable_to(state, begin, has_files)
     if state.chain.end == usable:
-        return PartitionResolution(state.source, begin, usable, None, generation=state.generation)
+        return PartitionResolution(state.partition, begin, usable, None, generation=state.generation)
     given_up = None
     if usable < state.ends.low:
         given_up = Span(usable, state.ends.low)
         if not give_up:
             lost = f"{given_up.positions} positions that the table lost"
-            msg = f"Kafka no longer has {given_up} of {state.source}: {lost}"
+            msg = f"Kafka no longer has {given_up} of {state.partition}: {lost}"
             raise UsageError(msg, "add --give-up to begin where Kafka begins, or accept the table with --go-on")
         given_up = Span(begin, state.ends.low)
         begin = usable = state.ends.low
     # The table's own position is wrong, and must not block the rewind.
     rewind = plan_rewind(replace(state, table=max(usable, state.table or usable)), usable, author, below_table=True)
-    return PartitionResolution(state.source, begin, usable, replace(rewind, notes=()), given_up, state.generation)
+    return PartitionResolution(state.partition, begin, usable, replace(rewind, notes=()), given_up, state.generation)
 
 
 def _usable_to(state: PartitionState, begin: Position, has_files: Callable[[Marker], bool]) -> Position:
@@ -175,20 +175,20 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
     """
     back = side.event.back
     replayed = {
-        resolution.source
+        resolution.partition
         for resolution in side.partitions
-        if resolution.generation == back.generations.get(resolution.source, 0)
+        if resolution.generation == back.generations.get(resolution.partition, 0)
     }
-    for source, first in sorted(back.lost_from.items()):
-        begin = own.get(source) if source in replayed else None  # rule 6
+    for partition, first in sorted(back.lost_from.items()):
+        begin = own.get(partition) if partition in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{side.event.url} lost records of {source} from {first} on, and the stream's own table has its part "
+                f"{side.event.url} lost records of {partition} from {first} on, and the stream's own table has its part "
                 f"up to {begin}: what is staged is loaded into all tables of a stream together, never into one alone"
             )
             raise UsageError(
                 msg,
                 "RESTORE that table to the version before, or the stream's own table to the same moment; or "
                 f"accept it with --go-on, and have what Kafka still has of it replayed: stage-writer replay {CONFIG} "
-                f"--topic {source.topic} --partition {source.partition} --from {first} --to {begin}",
+                f"--topic {partition.topic} --partition {partition.partition} --from {first} --to {begin}",
             )

@@ -42,13 +42,13 @@ class Make:
 class BeginChain:
     """An origin to record: position 0, for which there is no marker, or the current ``latest``."""
 
-    source: TopicPartition
+    partition: TopicPartition
     beginning: ChainOrigin
 
     @property
     def path(self) -> str:
         """The path of its object."""
-        return origin_path(self.source)
+        return origin_path(self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ Outcome = Make | BeginChain | NotNeeded | NoPosition | RefusedPartition
 class PlannedPartition:
     """The plan for one Kafka partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position | None
     outcome: Outcome
 
@@ -101,13 +101,13 @@ class StreamPlan:
     def markers(self) -> tuple[Marker, ...]:
         """The markers to create. Raises UsageError when anything is refused (rule 2)."""
         refused = [
-            (planned.source, planned.outcome)
+            (planned.partition, planned.outcome)
             for planned in self.partitions
             if isinstance(planned.outcome, RefusedPartition)
         ]
         if refused:
             _, first = refused[0]
-            more = [str(source) for source, _ in refused[1:]]
+            more = [str(partition) for partition, _ in refused[1:]]
             rest = f" (refused as well: {', '.join(more)})" if more else ""
             msg = f"nothing was written: {first.problem}{rest}"
             raise UsageError(msg, first.remedy)
@@ -119,8 +119,8 @@ def plan_partition(state: PartitionState, position: Position | None, why_none: s
     if position is None and state.start is StartAt.LATEST and not state.staged and state.beginning is None:
         # Recorded with the others: in a topic whose partition 0 has a chain, one without would be treated as new.
         end = state.ends.high
-        return PlannedPartition(state.source, end, BeginChain(state.source, ChainOrigin(end, state.generation)))
-    return PlannedPartition(state.source, position, _outcome(state, position, why_none, author))
+        return PlannedPartition(state.partition, end, BeginChain(state.partition, ChainOrigin(end, state.generation)))
+    return PlannedPartition(state.partition, position, _outcome(state, position, why_none, author))
 
 
 def _outcome(state: PartitionState, position: Position | None, why_none: str, author: Author) -> Outcome:
@@ -132,7 +132,7 @@ def _outcome(state: PartitionState, position: Position | None, why_none: str, au
         return _not_in_kafka(state, position)
     if state.table is not None and state.table < position:
         return RefusedPartition(
-            f"the table wants position {state.table} of {state.source} next, so that beginning at {position} would "
+            f"the table wants position {state.table} of {state.partition} next, so that beginning at {position} would "
             f"leave out [{state.table}, {position})",
             f"begin at {state.table} with --from delta, or give the positions up with `{_skip(state, position)}`",
         )
@@ -162,17 +162,17 @@ def _has_chain(state: PartitionState) -> RefusedPartition:
     last = state.staged[-1]
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
     return RefusedPartition(
-        f"{state.source} has a chain: the marker {last.path} is there{ends}",
-        f"a chain is never overwritten: go back with `{repair('rewind', state.source)} --to …`, give positions up with "
-        f"`{repair('skip', state.source)} --to …`, or leave the partition out of a file of positions (--from)",
+        f"{state.partition} has a chain: the marker {last.path} is there{ends}",
+        f"a chain is never overwritten: go back with `{repair('rewind', state.partition)} --to …`, give positions up with "
+        f"`{repair('skip', state.partition)} --to …`, or leave the partition out of a file of positions (--from)",
     )
 
 
 def _is_foreign(state: PartitionState, why: str, position: Position) -> RefusedPartition:
     return RefusedPartition(
-        f"{state.source} is not what the table's positions belong to: {why}",
+        f"{state.partition} is not what the table's positions belong to: {why}",
         "give the stream another app_id, or begin a new chain with "
-        f"`{repair('restart', state.source)} --at {position} --yes`",
+        f"`{repair('restart', state.partition)} --at {position} --yes`",
     )
 
 
@@ -180,11 +180,11 @@ def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition
     ends = state.ends
     if position > ends.high:
         return RefusedPartition(
-            f"{state.source} ends at {ends.high} in Kafka, before position {position}",
+            f"{state.partition} ends at {ends.high} in Kafka, before position {position}",
             "check that the position belongs to this topic; a topic that was deleted and recreated begins at 0",
         )
     return RefusedPartition(
-        f"Kafka no longer has [{position}, {ends.low}) of {state.source}: it begins at {ends.low}",
+        f"Kafka no longer has [{position}, {ends.low}) of {state.partition}: it begins at {ends.low}",
         f"give those positions up with `{_skip(state, ends.low)}` where the table has a position, or begin at "
         f"{ends.low} with --from earliest or --from FILE",
     )
@@ -193,7 +193,7 @@ def _not_in_kafka(state: PartitionState, position: Position) -> RefusedPartition
 def _zero(state: PartitionState) -> Outcome:
     if state.begins_at_zero():
         return NotNeeded(f"position 0 needs no marker: the stream's start, {start_words(state.start)}, begins there")
-    return BeginChain(state.source, begin_at_zero(state))
+    return BeginChain(state.partition, begin_at_zero(state))
 
 
 def start_words(start: Start) -> str:
@@ -206,7 +206,7 @@ def start_words(start: Start) -> str:
 
 
 def _skip(state: PartitionState, to: Position) -> str:
-    return repair("skip", state.source, to)
+    return repair("skip", state.partition, to)
 
 
 def check_known(named: Iterable[TopicPartition], known: Sequence[TopicPartition], source: str) -> None:

@@ -57,7 +57,7 @@ class RewindPlan:
     """In the order of removal: highest first."""
     marker: Marker | None
     """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
-    source: TopicPartition
+    partition: TopicPartition
     beginning: ChainOrigin | None = None
     """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
     before_chain: bool = False
@@ -67,21 +67,23 @@ class RewindPlan:
 
 def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
     """The marker that fills the first gap, or extends the chain. Raises UsageError."""
-    if is_merged(state.source.topic):
-        msg = f"{state.source} is a chain of several topics, and one number does not say which of them to skip in"
+    if is_merged(state.partition.topic):
+        msg = f"{state.partition} is a chain of several topics, and one number does not say which of them to skip in"
         raise UsageError(msg, "put the records back, or start the stream over under another app_id")
     _check_readable(state)
     gap = _first_gap(state)
     begin = gap.start if gap is not None else _end(state)
     if to <= begin:
-        msg = f"{state.source} is staged or loaded up to {begin}, so there are no records to skip before {to}"
-        raise UsageError(msg, f"give a position after {begin}, or go back with `{repair('rewind', state.source, to)}`")
+        msg = f"{state.partition} is staged or loaded up to {begin}, so there are no records to skip before {to}"
+        raise UsageError(
+            msg, f"give a position after {begin}, or go back with `{repair('rewind', state.partition, to)}`"
+        )
     if gap is not None and to > gap.end:
         after = next(staged for staged in state.staged if staged.name.start >= gap.end)
-        msg = f"{state.source} lacks {gap}, and behind it the marker {after.path} stands before {to}"
+        msg = f"{state.partition} lacks {gap}, and behind it the marker {after.path} stands before {to}"
         raise UsageError(msg, f"give up the gap with --to {gap.end}")
     if to > state.ends.high:
-        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {to}"
+        msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {to}"
         raise UsageError(msg, f"give a position up to {state.ends.high}")
     notes = () if gap is None or to == gap.end else (f"[{to}, {gap.end}) stays a gap, and the partition held",)
     of_task = TaskStates.of(state).point(begin)
@@ -93,8 +95,8 @@ def plan_skip(state: PartitionState, to: Position, author: Author) -> SkipPlan:
 def _check_readable(state: PartitionState) -> None:
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None:
-        msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.source} is held"
-        raise UsageError(msg, f"stage its records again: {repair('rewind', state.source, broken.name.start)}")
+        msg = f"the marker {broken.path} cannot be read, so it is unknown where {state.partition} is held"
+        raise UsageError(msg, f"stage its records again: {repair('rewind', state.partition, broken.name.start)}")
 
 
 def _first_gap(state: PartitionState) -> Span | None:
@@ -126,7 +128,7 @@ def _end(state: PartitionState) -> Position:
     if not known and state.beginning is not None:
         return state.beginning.position
     if not known:
-        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to skip from"
+        msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to skip from"
         raise UsageError(
             msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
         )
@@ -145,11 +147,11 @@ def plan_rewind(
     position = states.sound(_sound(state, to), lambda place: _sound(state, place) == place)
     _check_merged(state, position)
     is_gone = position < state.ends.low
-    if is_gone and (not give_up or is_merged(state.source.topic)):
-        msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.source}: it cannot be staged again"
+    if is_gone and (not give_up or is_merged(state.partition.topic)):
+        msg = f"Kafka no longer has [{position}, {state.ends.low}) of {state.partition}: it cannot be staged again"
         raise UsageError(msg, "add --give-up to begin where Kafka begins; those records are then never loaded")
     if position > state.ends.high:
-        msg = f"{state.source} ends at {state.ends.high} in Kafka, before {position}"
+        msg = f"{state.partition} ends at {state.ends.high} in Kafka, before {position}"
         raise UsageError(msg, "check that the topic is still the one that was staged")
     kept = tuple(staged for staged in state.staged if state.end_of(staged) <= position)
     aside = tuple(staged for staged in reversed(state.staged) if state.end_of(staged) > position)
@@ -162,22 +164,24 @@ def plan_rewind(
         marker = author.marker(rest, Origin.SKIP, lost, _previous(rest, position), of_task)
     elif not at_zero and rest.chain.end != position:
         marker = author.begin_at(rest, position, of_task)
-    if marker is not None and is_merged(state.source.topic):
+    if marker is not None and is_merged(state.partition.topic):
         ends = ", ".join(str(staged.marker.span.end) for staged in state.staged if staged.marker is not None)
-        msg = f"{state.source} is a chain of several topics, and the position of each of them is unknown at {position}"
+        msg = (
+            f"{state.partition} is a chain of several topics, and the position of each of them is unknown at {position}"
+        )
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     end = max(position, state.ends.low)
     beginning = None
     if aside or (at_zero and not state.begins_at_zero()):
         beginning = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
     if not aside and marker is None and beginning is None:
-        msg = f"the chain of {state.source} ends at {position} already"
+        msg = f"the chain of {state.partition} ends at {position} already"
         raise UsageError(msg, "there is nothing to rewind")
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
     before_chain = state.table is None and position < _root(state)
-    return RewindPlan(to, end, aside, marker, state.source, beginning, before_chain, notes)
+    return RewindPlan(to, end, aside, marker, state.partition, beginning, before_chain, notes)
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:
@@ -196,23 +200,25 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:
     if state.table is None or to >= state.table or below_table:
         return
-    msg = f"the table has {state.source} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
+    msg = (
+        f"the table has {state.partition} up to {state.table}, so that the records in [{to}, {state.table}) are loaded"
+    )
     raise UsageError(
         msg,
-        f"{repair('rewind', state.source, state.table)}; with --below-table the records are staged "
+        f"{repair('rewind', state.partition, state.table)}; with --below-table the records are staged "
         "again, and the loader passes over them",
     )
 
 
 def _check_merged(state: PartitionState, position: Position) -> None:
     """In a chain of several topics nothing that is loaded may be staged again (rule 6)."""
-    if is_merged(state.source.topic) and state.table is not None and position < state.table:
+    if is_merged(state.partition.topic) and state.table is not None and position < state.table:
         msg = (
-            f"the table has {state.source} up to {state.table}, and its topics may be read in another order from "
+            f"the table has {state.partition} up to {state.table}, and its topics may be read in another order from "
             f"{position} on, so it would be unknown which records it has"
         )
         remedy = (
-            f"{repair('rewind', state.source, state.table)}, or begin the stream "
+            f"{repair('rewind', state.partition, state.table)}, or begin the stream "
             "again under another app_id, with tables of its own"
         )
         raise UsageError(msg, remedy)
@@ -229,8 +235,8 @@ def _sound(state: PartitionState, to: Position) -> Position:
         return to
     last = max([begin, state.table or begin, *(state.end_of(staged) for staged in state.staged)])
     if to > last:
-        msg = f"{state.source} is staged up to {last} only, before {to}"
-        raise UsageError(msg, f"to give positions up: {repair('skip', state.source, to)}")
+        msg = f"{state.partition} is staged up to {last} only, before {to}"
+        raise UsageError(msg, f"to give positions up: {repair('skip', state.partition, to)}")
     return max(edge for edge in {*edges, begin} if edge <= to)
 
 
@@ -239,7 +245,7 @@ def _root(state: PartitionState) -> Position:
     if not state.staged and state.beginning is not None:
         return state.beginning.position
     if not state.staged:
-        msg = f"{state.source} has no marker, and the table no position for it: there is nothing to rewind"
+        msg = f"{state.partition} has no marker, and the table no position for it: there is nothing to rewind"
         raise UsageError(
             msg, f"say where it begins with `bootstrap write {CONFIG} --from earliest`, or another of its sources"
         )

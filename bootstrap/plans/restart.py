@@ -44,7 +44,7 @@ _OTHER_STREAM = "start the stream over under another app_id, with tables of its 
 class Restart:
     """The changes in one partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     beginning: ChainOrigin | None
     """None where the new chain has started, and only markers of the old one are left to delete."""
     put_aside: tuple[StagedMarker, ...]
@@ -56,7 +56,7 @@ class Restart:
 class Left:
     """A partition that does not change."""
 
-    source: TopicPartition
+    partition: TopicPartition
     why: str
 
 
@@ -68,12 +68,12 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
     if at is not None:
         _require_place(state, at)
     elif not state.staged and state.beginning is None and state.table is None:
-        return Left(state.source, "it has no chain yet") if not older else Restart(state.source, None, older)
+        return Left(state.partition, "it has no chain yet") if not older else Restart(state.partition, None, older)
     if at is None and _is_of_this_topic(state):
         _require_whole(state)
         if older:
-            return Restart(state.source, None, older, ("its new chain has begun; these are of the old one",))
-        return Left(state.source, "its chain is of the topic that is there")
+            return Restart(state.partition, None, older, ("its new chain has begun; these are of the old one",))
+        return Left(state.partition, "its chain is of the topic that is there")
     notes = list(_lost(state, give_up=give_up))
     if at is not None:
         notes.append(f"records of Kafka from {at} on are loaded as new ones; rows of the old chain stay in the tables")
@@ -84,25 +84,27 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
         )
     outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
     beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id, outboxes)
-    return Restart(state.source, beginning, (*reversed(state.staged), *older), tuple(notes))
+    return Restart(state.partition, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 
 def _separate_chain(state: PartitionState, why: str, at: Position | None, *, give_up: bool) -> Restart:
     """A separate chain, in addition to the one of the table's positions (rule 4). Raises UsageError."""
     ends, loaded = state.ends, state.elsewhere
-    if at is not None and is_merged(state.source.topic):
-        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+    if at is not None and is_merged(state.partition.topic):
+        msg = f"{state.partition} is a chain of several topics, of which one offset does not say where to begin"
         raise UsageError(msg, "leave --at out: it begins at the first records that Kafka has")
     begin = max(ends.low, loaded or ends.low) if at is None else at
     if not ends.low <= begin <= ends.high:
-        msg = f"the chain would begin at {begin}; Kafka has [{ends.low}, {ends.high}) of {state.source}"
+        msg = f"the chain would begin at {begin}; Kafka has [{ends.low}, {ends.high}) of {state.partition}"
         raise UsageError(msg, f"give --at with an offset of {ends.low} to {ends.high}")
     if loaded is not None and begin < loaded:
-        msg = f"the table has {state.source} up to {loaded}: from {begin} on its records would be loaded a second time"
+        msg = (
+            f"the table has {state.partition} up to {loaded}: from {begin} on its records would be loaded a second time"
+        )
         raise UsageError(msg, f"give --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
     beginning = ChainOrigin(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
-    return Restart(state.source, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
+    return Restart(state.partition, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
 
 
 def _is_of_this_topic(state: PartitionState) -> bool:
@@ -115,24 +117,24 @@ def _require_whole(state: PartitionState) -> None:
     end, high = state.chain.end, state.ends.high
     if end is not None and end > high:
         msg = (
-            f"{state.source} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, and has "
+            f"{state.partition} ends at {high} in Kafka, before its chain's end {end}: the topic is the same, and has "
             "lost its last records; a chain that begins with its first record would load what is left a second time"
         )
-        where = f"--partition {state.source.partition} --at {high}"
+        where = f"--partition {state.partition.partition} --at {high}"
         raise UsageError(
-            msg, _OTHER_STREAM if is_merged(state.source.topic) else f"begin where Kafka's records differ: {where}"
+            msg, _OTHER_STREAM if is_merged(state.partition.topic) else f"begin where Kafka's records differ: {where}"
         )
 
 
 def _require_place(state: PartitionState, at: Position) -> None:
     """Raises UsageError for a position that Kafka does not have, after the chain, or in a chain of several topics."""
-    if is_merged(state.source.topic):
-        msg = f"{state.source} is a chain of several topics, of which one offset does not say where to begin"
+    if is_merged(state.partition.topic):
+        msg = f"{state.partition} is a chain of several topics, of which one offset does not say where to begin"
         raise UsageError(msg, _OTHER_STREAM)
     low, high, end = state.ends.low, state.ends.high, state.chain.end
     last = high if end is None else min(end, high)
     if not low <= at <= last:
-        msg = f"--at is {at}; Kafka has [{low}, {high}) of {state.source}, and its chain ends at {end}"
+        msg = f"--at is {at}; Kafka has [{low}, {high}) of {state.partition}, and its chain ends at {end}"
         raise UsageError(msg, f"give an offset of {low} to {last}" if low <= last else "leave --at out")
 
 
@@ -140,7 +142,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
     """Staged records, neither loaded nor staged again from Kafka when a chain starts at ``begin`` (rules 2, 4)."""
     broken = next((staged for staged in state.staged if staged.marker is None), None)
     if broken is not None and not give_up:
-        msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.source} has"
+        msg = f"the marker {broken.path} cannot be read, so it is unknown what the old chain of {state.partition} has"
         raise UsageError(msg, "put it back from a backup of the bucket, or give it up with --give-up")
     loaded = state.in_all_tables if state.foreign is None else state.elsewhere
     end = state.chain.end
@@ -152,7 +154,7 @@ def _lost(state: PartitionState, *, give_up: bool, begin: Position | None = None
     if first >= end:
         return ()
     if not give_up:
-        msg = f"[{first}, {end}) of the old {state.source} is staged and not loaded into every table"
+        msg = f"[{first}, {end}) of the old {state.partition} is staged and not loaded into every table"
         load = f"load it with `delta-loader run {CONFIG} --once`" if begin is None else f"give --at {first}"
         raise UsageError(msg, f"{load}, or give it up with --give-up")
     return (f"[{first}, {end}) of the old topic is given up: it was staged and never loaded",)

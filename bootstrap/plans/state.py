@@ -43,7 +43,7 @@ class StagedMarker:
 class PartitionState:
     """The current state of one Kafka partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     app_id: str
     start: Start
     """The stream's start for a partition without markers."""
@@ -121,7 +121,7 @@ class PartitionState:
         if self.beginning is not None:
             return self.beginning.position == 0
         if isinstance(self.start, FromOffsets):
-            given = self.start.position(self.source.topic, self.source.partition)
+            given = self.start.position(self.partition.topic, self.partition.partition)
             return given == 0 or (given is None and self.ends.low == 0)
         return self.start is StartAt.EARLIEST
 
@@ -167,7 +167,7 @@ class Author:
             outboxes=of_task.outboxes,
             state=None if of_task.state is None else MarkedState(of_task.state, of_task.state),
         )
-        return Marker(MarkerName(state.source, span.start), manifest)
+        return Marker(MarkerName(state.partition, span.start), manifest)
 
     def begin_at(self, state: PartitionState, position: Position, of_task: TaskPoint = NO_TASK) -> Marker:
         """A marker that sets the start to ``position``. Position 0 has an origin instead."""

@@ -81,25 +81,25 @@ class KafkaReader:
         with self._errors("describe topics"):
             return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
 
-    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
-        with self._errors(f"look up the ends of {source}", source.topic):
-            low, high = self._consumer.get_watermark_offsets(_kafka(source, 0), timeout=_TIMEOUT_S)
+    def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
+        with self._errors(f"look up the ends of {partition}", partition.topic):
+            low, high = self._consumer.get_watermark_offsets(_kafka(partition, 0), timeout=_TIMEOUT_S)
         return Position(low), Position(high)
 
-    def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        with self._errors(f"look up {source} by time", source.topic):
-            (answer,) = self._consumer.offsets_for_times([_kafka(source, timestamp_ms)], timeout=_TIMEOUT_S)
+    def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
+        with self._errors(f"look up {partition} by time", partition.topic):
+            (answer,) = self._consumer.offsets_for_times([_kafka(partition, timestamp_ms)], timeout=_TIMEOUT_S)
             if answer.error is not None:
                 raise KafkaException(answer.error)
         return Position(answer.offset) if answer.offset >= 0 else high
 
-    def messages(self, source: TopicPartition, span: Span) -> Iterator[list[Message]]:
+    def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
         """The records of a range, in order; in batches that are never empty."""
         self._reading = True
-        self._consumer.assign([_kafka(source, span.start)])
+        self._consumer.assign([_kafka(partition, span.start)])
         ended, heard_s = False, time.monotonic()
         while not ended:
-            with self._errors(f"read {source}", source.topic):
+            with self._errors(f"read {partition}", partition.topic):
                 # It waits for that many or the timeout, even at the partition's end.
                 messages = self._consumer.consume(self._at_a_time, _LOOK_S)
                 for problem in (message.error() for message in messages):
@@ -108,10 +108,12 @@ class KafkaReader:
             if messages:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > _TIMEOUT_S:
-                msg = f"Kafka at {self._servers} did not send anything of {source} for {_TIMEOUT_S:.0f} seconds"
+                msg = f"Kafka at {self._servers} did not send anything of {partition} for {_TIMEOUT_S:.0f} seconds"
                 raise BrokerError(msg, "see whether the brokers are well, and run the command again")
             # Drops leftovers of the partition that was read before.
-            messages = [one for one in messages if (one.topic(), one.partition()) == (source.topic, source.partition)]
+            messages = [
+                one for one in messages if (one.topic(), one.partition()) == (partition.topic, partition.partition)
+            ]
             wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
             ended = len(wanted) < len(messages)
             if wanted:
@@ -123,7 +125,7 @@ class KafkaReader:
         It ends early when Kafka returns nothing for a while.
         """
         self._reading = True
-        self._consumer.assign([_kafka(source, span.start) for source, span in spans.items()])
+        self._consumer.assign([_kafka(partition, span.start) for partition, span in spans.items()])
         left, heard_s = set(spans), time.monotonic()
         while left and time.monotonic() - heard_s < _NEWEST_S:
             with self._errors("read the newest records"):
@@ -133,9 +135,11 @@ class KafkaReader:
                         raise KafkaException(problem)
             for message in messages:
                 heard_s = time.monotonic()
-                source = TopicPartition(Topic(str(message.topic())), Partition(int(message.partition() or 0)))
-                is_end = message.error() is not None or (source in left and message.offset() == spans[source].end - 1)
-                left -= {source} if is_end else set()
+                partition = TopicPartition(Topic(str(message.topic())), Partition(int(message.partition() or 0)))
+                is_end = message.error() is not None or (
+                    partition in left and message.offset() == spans[partition].end - 1
+                )
+                left -= {partition} if is_end else set()
             if wanted := [one for one in messages if one.error() is None]:
                 yield wanted
 
@@ -207,5 +211,5 @@ def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -
     return found
 
 
-def _kafka(source: TopicPartition, offset: int) -> KafkaPartition:
-    return KafkaPartition(source.topic, source.partition, offset)
+def _kafka(partition: TopicPartition, offset: int) -> KafkaPartition:
+    return KafkaPartition(partition.topic, partition.partition, offset)

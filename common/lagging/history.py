@@ -30,37 +30,37 @@ class EndHistory:
 
     def saw(self, ends: Mapping[TopicPartition, Position], now_s: float) -> None:
         """Add the current ends."""
-        for source, end in ends.items():
-            self._seen[source] = _thinned(_added(self._seen.get(source, ()), now_s, end))
+        for partition, end in ends.items():
+            self._seen[partition] = _thinned(_added(self._seen.get(partition, ()), now_s, end))
 
-    def keep(self, sources: Collection[TopicPartition]) -> None:
+    def keep(self, partitions: Collection[TopicPartition]) -> None:
         """Drop all other partitions."""
-        self._seen = {source: seen for source, seen in self._seen.items() if source in sources}
+        self._seen = {partition: seen for partition, seen in self._seen.items() if partition in partitions}
 
-    def end(self, source: TopicPartition) -> Position | None:
+    def end(self, partition: TopicPartition) -> Position | None:
         """The newest end; None if there is none."""
-        seen = self._seen.get(source)
+        seen = self._seen.get(partition)
         return seen[-1][1] if seen else None
 
-    def first(self, source: TopicPartition) -> Position | None:
+    def first(self, partition: TopicPartition) -> Position | None:
         """The oldest known end; None if there is none."""
-        seen = self._seen.get(source)
+        seen = self._seen.get(partition)
         return seen[0][1] if seen else None
 
-    def at(self, source: TopicPartition, moment_s: float) -> Position | None:
+    def at(self, partition: TopicPartition, moment_s: float) -> Position | None:
         """The end in the last sample before a time; None if there is none."""
-        seen = self._seen.get(source, ())
+        seen = self._seen.get(partition, ())
         before = bisect_right(seen, moment_s, key=lambda one: one[0])
         return seen[before - 1][1] if before else None
 
-    def lag_records(self, source: TopicPartition, position: Position | None) -> int | None:
+    def lag_records(self, partition: TopicPartition, position: Position | None) -> int | None:
         """The number of positions up to the end."""
-        end = self.end(source)
+        end = self.end(partition)
         return None if end is None or position is None else max(0, end - position)
 
-    def lag_s(self, source: TopicPartition, position: Position | None, now_s: float) -> float | None:
+    def lag_s(self, partition: TopicPartition, position: Position | None, now_s: float) -> float | None:
         """Seconds for which records beyond a position have waited (rules 1 and 2)."""
-        seen = self._seen.get(source)
+        seen = self._seen.get(partition)
         if not seen or position is None:
             return None
         if position >= seen[-1][1]:

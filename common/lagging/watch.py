@@ -48,10 +48,10 @@ class KafkaEnds:
         self._log = log
         self._refused: AbstractSet[Topic] = frozenset()
 
-    def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def __call__(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The partitions for which Kafka responds in time. Raises KafkaException, also when Kafka is unreachable."""
-        inputs = {partition for source in sources for partition in inputs_of(source)}
-        return with_chains(self.offsets(inputs, OffsetSpec.latest()), sources)
+        inputs = {partition for topic_partition in partitions for partition in inputs_of(topic_partition)}
+        return with_chains(self.offsets(inputs, OffsetSpec.latest()), partitions)
 
     @property
     def admin(self) -> AdminClient:
@@ -60,15 +60,15 @@ class KafkaEnds:
             self._admin = AdminClient({**self._properties, "log_level": 0}, logger=QUIET)
         return self._admin
 
-    def offsets(self, sources: Collection[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, Position]:
+    def offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> dict[TopicPartition, Position]:
         """Positions of the partitions of topics for which Kafka responds, in one request.
 
         Raises KafkaException if there are none.
         """
-        known, refused = known_offsets(self.admin, sources, which)
+        known, refused = known_offsets(self.admin, partitions, which)
         if refused and not known:
             raise next(iter(refused.values()))
-        self._report({source.topic for source in sources}, refused)
+        self._report({partition.topic for partition in partitions}, refused)
         return known
 
     def _report(self, asked: Collection[Topic], refused: Mapping[Topic, KafkaException]) -> None:
@@ -83,12 +83,12 @@ class KafkaEnds:
 
 
 def known_offsets(
-    admin: AdminClient, sources: Collection[TopicPartition], which: OffsetSpec
+    admin: AdminClient, partitions: Collection[TopicPartition], which: OffsetSpec
 ) -> tuple[dict[TopicPartition, Position], dict[Topic, KafkaException]]:
     """The positions of partitions of topics, by one request with its own timeout; and the errors of the others."""
     known: dict[TopicPartition, Position] = {}
     refused: dict[Topic, KafkaException] = {}
-    wanted = {KafkaPartition(source.topic, int(source.partition)): which for source in sources}
+    wanted = {KafkaPartition(partition.topic, int(partition.partition)): which for partition in partitions}
     if not wanted:
         return known, refused
     answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
@@ -132,10 +132,10 @@ class EndWatch:
 
     def refresh(self) -> None:
         """One round."""
-        sources = self._wanted()
-        self._history.keep(sources)
+        partitions = self._wanted()
+        self._history.keep(partitions)
         try:
-            self._history.saw(self._ends(sources), self._clock.monotonic_s())
+            self._history.saw(self._ends(partitions), self._clock.monotonic_s())
             self._answers = True
         except KafkaException as error:
             if self._answers:

@@ -92,9 +92,9 @@ class Lag:
     seconds: float | None
 
     @classmethod
-    def behind(cls, history: EndHistory, source: TopicPartition, position: Position | None, now_s: float) -> Lag:
+    def behind(cls, history: EndHistory, partition: TopicPartition, position: Position | None, now_s: float) -> Lag:
         """How far a position is behind Kafka's end; ``now_s`` by the monotonic clock of the history."""
-        return cls(history.lag_records(source, position), history.lag_s(source, position, now_s))
+        return cls(history.lag_records(partition, position), history.lag_s(partition, position, now_s))
 
 
 def added(lags: Sequence[Lag]) -> Lag:

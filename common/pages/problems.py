@@ -35,11 +35,11 @@ Reason = TypeVar("Reason", bound=Waiting)
 def held_problems(held: Mapping[TopicPartition, Reason], words: str = "is held") -> Iterator[Problem]:
     """The held Kafka partitions: one problem for each reason, described for the first of them."""
     by_reason: dict[str, list[tuple[TopicPartition, Reason]]] = {}
-    for source, why in sorted(held.items()):
-        by_reason.setdefault(why.reason, []).append((source, why))
+    for partition, why in sorted(held.items()):
+        by_reason.setdefault(why.reason, []).append((partition, why))
     for reason, found in by_reason.items():
-        source, why = found[0]
-        title = f"{source} {words} ({reason.replace('_', ' ')})"
+        partition, why = found[0]
+        title = f"{partition} {words} ({reason.replace('_', ' ')})"
         yield Problem(ProblemLevel.ERROR, title, why.problem, why.remedy, also=len(found) - 1)
 
 

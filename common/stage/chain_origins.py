@@ -56,9 +56,9 @@ class ChainOrigin:
         return 2 if self.outboxes or self.state not in (None, EMPTY_STATE) else 1
 
 
-def origin_path(source: TopicPartition) -> str:
+def origin_path(partition: TopicPartition) -> str:
     """The path of an origin below the stage's root."""
-    return f"{_PATHS.folder(source)}{0:020d}.begin"
+    return f"{_PATHS.folder(partition)}{0:020d}.begin"
 
 
 def source_of(path: str) -> TopicPartition | None:
@@ -97,16 +97,16 @@ def origin_to_bytes(beginning: ChainOrigin) -> bytes:
 
 def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
     """The inverse of `origin_to_bytes`; an empty object means position 0. Raises MarkerError, which names it."""
-    source = source_of(path)
+    partition = source_of(path)
     if not data:
-        return ChainOrigin(Position(0) if source is None else position_from_stored(source, 0, None))
+        return ChainOrigin(Position(0) if partition is None else position_from_stored(partition, 0, None))
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
         require_known_version(what, data, VERSION)
         stored = _StoredBeginning.model_validate_json(data)
-        if source is None:
+        if partition is None:
             return ChainOrigin(Position(stored.position), stored.generation, stored.topic_id)
-        position = position_from_stored(source, stored.position, stored.inputs)
-        outboxes = checked_outboxes(source, stored.outboxes or ())
-        state = None if stored.state is None else files_from_stored(source, stored.state)
+        position = position_from_stored(partition, stored.position, stored.inputs)
+        outboxes = checked_outboxes(partition, stored.outboxes or ())
+        state = None if stored.state is None else files_from_stored(partition, stored.state)
     return ChainOrigin(position, stored.generation, stored.topic_id, outboxes, state)

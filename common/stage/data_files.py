@@ -72,9 +72,9 @@ class DataFileName:
     def path(self) -> str:
         """The path relative to the table's root, as in the object store."""
         folders = "".join(f"{escape(shortened(column))}={folder(value)}/" for column, value in self.partition_values)
-        source = self.topic_partition
+        partition = self.topic_partition
         suffix = f"{self.unique}.{self.codec}.parquet"
-        return f"{folders}{shortened(source.topic)}-{source.partition}-{self.start:020d}-{suffix}"
+        return f"{folders}{shortened(partition.topic)}-{partition.partition}-{self.start:020d}-{suffix}"
 
     @classmethod
     def parse(cls, path: str) -> DataFileName:
@@ -96,31 +96,31 @@ def waiting_folder(table: str) -> str:
     return f"{STAGED}/{escape(shortened(table.rstrip('/').rpartition('/')[2] or 'table'))}/"
 
 
-def require_own_file(path: str, source: TopicPartition, start: Position, partition_by: Sequence[str]) -> None:
+def require_own_file(path: str, partition: TopicPartition, start: Position, partition_by: Sequence[str]) -> None:
     """Raises ValueError for a path below a table that is not a data file of the flush at ``start`` (rule 5)."""
     name = _parsed(path)
     if name is None:
         msg = f"the path {path!r} is not the name of a data file of a stage writer"
         raise ValueError(msg)
-    _require_owner(name, path, source, range(start, start + 1))
+    _require_owner(name, path, partition, range(start, start + 1))
     if [column for column, _ in name.partition_values] != list(map(shortened, partition_by)):
         msg = f"the file {path!r} lies in folders of other columns than its table is partitioned by"
         raise ValueError(msg)
 
 
-def require_own_waiting_file(path: str, table: str, source: TopicPartition, start: Position) -> None:
+def require_own_waiting_file(path: str, table: str, partition: TopicPartition, start: Position) -> None:
     """Raises ValueError for a path below the stage that is not a table's file of the flush at ``start`` (rule 5)."""
-    require_own_file(_below_waiting_folder(path, table), source, start, ())
+    require_own_file(_below_waiting_folder(path, table), partition, start, ())
 
 
-def require_own_replay_file(path: str, table: str, source: TopicPartition, starts: range) -> None:
+def require_own_replay_file(path: str, table: str, partition: TopicPartition, starts: range) -> None:
     """Raises ValueError for a path below the stage that is another table's, another partition's or another range's.
 
     A replay may cut its files anywhere, so any start of the range is accepted.
     """
     name = _parsed(_below_waiting_folder(path, table))
     if name is not None:
-        _require_owner(name, path, source, starts)
+        _require_owner(name, path, partition, starts)
 
 
 def _below_waiting_folder(path: str, table: str) -> str:
@@ -131,10 +131,10 @@ def _below_waiting_folder(path: str, table: str) -> str:
     return path.removeprefix(folder)
 
 
-def _require_owner(name: DataFileName, path: str, source: TopicPartition, starts: range) -> None:
+def _require_owner(name: DataFileName, path: str, partition: TopicPartition, starts: range) -> None:
     owner = name.topic_partition
-    if owner.topic != shortened(source.topic) or owner.partition != source.partition or name.start not in starts:
-        msg = f"the file {path!r} belongs to {owner} at {name.start}, not to {source} at {starts.start}"
+    if owner.topic != shortened(partition.topic) or owner.partition != partition.partition or name.start not in starts:
+        msg = f"the file {path!r} belongs to {owner} at {name.start}, not to {partition} at {starts.start}"
         raise ValueError(msg)
 
 

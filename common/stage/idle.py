@@ -38,7 +38,7 @@ MARGIN_MS = 60_000
 class IdleFact:
     """Rule 1."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position
     time_ms: int
     generation: int
@@ -53,9 +53,9 @@ class StreamFact:
     time_ms: int
     topics: Mapping[Topic, int]
 
-    def has(self, source: TopicPartition) -> bool:
+    def has(self, partition: TopicPartition) -> bool:
         """Whether it was one of them; true for a topic that is not listed."""
-        return source.partition < self.topics.get(source.topic, MAX_PARTITION + 1)
+        return partition.partition < self.topics.get(partition.topic, MAX_PARTITION + 1)
 
     def sources(self) -> Iterator[TopicPartition]:
         """All partitions."""
@@ -63,11 +63,11 @@ class StreamFact:
             yield from (TopicPartition(topic, Partition(number)) for number in range(count))
 
 
-def stream_fact(app_id: str, time_ms: int, sources: Iterable[TopicPartition]) -> StreamFact:
+def stream_fact(app_id: str, time_ms: int, partitions: Iterable[TopicPartition]) -> StreamFact:
     """The fact that these were a stream's partitions."""
     topics: dict[Topic, int] = {}
-    for source in sources:
-        topics[source.topic] = max(topics.get(source.topic, 0), source.partition + 1)
+    for partition in partitions:
+        topics[partition.topic] = max(topics.get(partition.topic, 0), partition.partition + 1)
     return StreamFact(app_id, time_ms, topics)
 
 
@@ -106,8 +106,8 @@ def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()
     ]
     stored = [
         _StoredFact(
-            topic=str(fact.source.topic),
-            partition=int(fact.source.partition),
+            topic=str(fact.partition.topic),
+            partition=int(fact.partition.partition),
             position=int(fact.position),
             time_ms=fact.time_ms,
             generation=fact.generation,

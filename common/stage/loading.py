@@ -50,11 +50,11 @@ class LoadNote:
             return cls(Position(MAX_POSITION), 0)
 
 
-def loading_folder(source: TopicPartition) -> str:
+def loading_folder(partition: TopicPartition) -> str:
     """The folder of a chain's notes, with the closing slash."""
-    return f"{LOADING}/{source.topic}/{source.partition}/"
+    return f"{LOADING}/{partition.topic}/{partition.partition}/"
 
 
-def loading_path(source: TopicPartition, unique: str) -> str:
+def loading_path(partition: TopicPartition, unique: str) -> str:
     """The path of one note."""
-    return f"{loading_folder(source)}{unique}.loading"
+    return f"{loading_folder(partition)}{unique}.loading"

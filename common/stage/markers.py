@@ -95,9 +95,9 @@ class MarkerName:
         return None if parsed is None else cls(parsed[0], Position(int(parsed[1]["start"])))
 
 
-def folder_of(source: TopicPartition) -> str:
+def folder_of(partition: TopicPartition) -> str:
     """The folder of a Kafka partition's markers, with the closing slash."""
-    return _PATHS.folder(source)
+    return _PATHS.folder(partition)
 
 
 def stray_path(path: str, number: int = 1) -> str:
@@ -363,13 +363,13 @@ class _StoredManifest(Lean):
     violations: dict[str, Count] | None = None
 
 
-def manifest_to_bytes(source: TopicPartition, manifest: Manifest) -> bytes:
+def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
     """The stored form of a manifest: UTF-8 JSON, one object."""
     stored = _StoredManifest.model_validate(
         {
             "version": manifest.version,
-            "topic": str(source.topic),
-            "partition": int(source.partition),
+            "topic": str(partition.topic),
+            "partition": int(partition.partition),
             "start": int(manifest.span.start),
             "end": int(manifest.span.end),
             "previous": manifest.previous,

@@ -36,7 +36,7 @@ LONGEST = 249
 class InputEnd:
     """How far a chain is with one of its inputs."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position
 
 
@@ -92,11 +92,11 @@ def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
 
 def has_reached(position: Position, goal: Position) -> bool:
     """Whether a position is at or past ``goal``, input by input if both have theirs."""
-    ends = {end.source: end.position for end in inputs_at(position)}
+    ends = {end.partition: end.position for end in inputs_at(position)}
     goals = inputs_at(goal)
     if not ends or not goals:
         return position >= goal
-    return all(ends.get(input_end.source, Position(0)) >= input_end.position for input_end in goals)
+    return all(ends.get(input_end.partition, Position(0)) >= input_end.position for input_end in goals)
 
 
 def require_inputs(chain: TopicPartition, position: Position) -> None:
@@ -113,7 +113,9 @@ def with_chains(
     """Positions of Kafka partitions, with those of merged chains' topics combined for each of ``chains``."""
     merged = [chain for chain in chains if is_merged(chain.topic)]
     inside = {topic for chain in merged for topic in topics_of(chain.topic)}
-    positions = {source: position for source, position in ends.items() if source.topic not in inside}
+    positions = {
+        topic_partition: position for topic_partition, position in ends.items() if topic_partition.topic not in inside
+    }
     for chain in merged:
         if all(partition in ends for partition in inputs_of(chain)):
             positions[chain] = merged_position(InputEnd(partition, ends[partition]) for partition in inputs_of(chain))
@@ -144,31 +146,33 @@ class StoredInput(Lean):
 
 def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:
     """What is stored in addition to a position, and that of the span's start; None for a chain of one topic."""
-    starts = {input_end.source: int(input_end.position) for input_end in inputs_at(start)}
+    starts = {input_end.partition: int(input_end.position) for input_end in inputs_at(start)}
     ends = [
         StoredInput(
-            topic=str(end.source.topic),
-            partition=int(end.source.partition),
+            topic=str(end.partition.topic),
+            partition=int(end.partition.partition),
             end=int(end.position),
-            start=starts.get(end.source),
+            start=starts.get(end.partition),
         )
         for end in inputs_at(position)
     ]
     return ends or None
 
 
-def position_from_stored(source: TopicPartition, position: int, stored: Sequence[StoredInput] | None) -> Position:
+def position_from_stored(
+    topic_partition: TopicPartition, position: int, stored: Sequence[StoredInput] | None
+) -> Position:
     """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum.
 
     Position 0 needs no inputs.
     """
-    if stored is None and position == 0 and is_merged(source.topic):
-        return merged_position(InputEnd(partition, Position(0)) for partition in inputs_of(source))
+    if stored is None and position == 0 and is_merged(topic_partition.topic):
+        return merged_position(InputEnd(partition, Position(0)) for partition in inputs_of(topic_partition))
     if stored is None:
         return Position(position)
     ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]
-    if tuple(sorted(end.source for end in ends)) != inputs_of(source):
-        msg = f"its inputs are not those of {source}"
+    if tuple(sorted(end.partition for end in ends)) != inputs_of(topic_partition):
+        msg = f"its inputs are not those of {topic_partition}"
         raise ValueError(msg)
     found = merged_position(ends)
     if found != position:

@@ -27,7 +27,7 @@ _PATHS = ChainPaths(OUTBOX, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<uni
 class OutboxName:
     """The name of one outbox."""
 
-    source: TopicPartition
+    partition: TopicPartition
     start: Position
     """The start of the flush that it was written for."""
     generation: int
@@ -37,7 +37,7 @@ class OutboxName:
     @property
     def path(self) -> str:
         """The object's path below the stage's root."""
-        return f"{outbox_folder(self.source)}{self.start:020d}-{self.generation}-{self.unique}.records"
+        return f"{outbox_folder(self.partition)}{self.start:020d}-{self.generation}-{self.unique}.records"
 
     @classmethod
     def parse(cls, path: str) -> OutboxName | None:
@@ -45,22 +45,22 @@ class OutboxName:
         parsed = _PATHS.parse(path)
         if parsed is None:
             return None
-        source, match = parsed
-        name = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"])
+        partition, match = parsed
+        name = cls(partition, Position(int(match["start"])), int(match["generation"]), match["unique"])
         return name if name.path == path else None
 
 
-def outbox_folder(source: TopicPartition) -> str:
+def outbox_folder(partition: TopicPartition) -> str:
     """The folder of a chain's outboxes, with the closing slash."""
-    return _PATHS.folder(source)
+    return _PATHS.folder(partition)
 
 
-def checked_outboxes(source: TopicPartition, paths: Iterable[str]) -> tuple[str, ...]:
+def checked_outboxes(partition: TopicPartition, paths: Iterable[str]) -> tuple[str, ...]:
     """The paths that a marker names. Raises ValueError for one that is not of its chain."""
     found = tuple(paths)
     for path in found:
         name = OutboxName.parse(path)
-        if name is None or name.source != source:
-            msg = f"{path!r} is no outbox of {source}"
+        if name is None or name.partition != partition:
+            msg = f"{path!r} is no outbox of {partition}"
             raise ValueError(msg)
     return found

@@ -16,9 +16,9 @@ class ChainPaths:
         self._folder = folder
         self._path = re.compile(rf"{folder}/(?P<topic>{CHAIN_TOPIC})/(?P<partition>\d{{1,10}})/{name}", re.ASCII)
 
-    def folder(self, source: TopicPartition) -> str:
+    def folder(self, partition: TopicPartition) -> str:
         """The folder of a chain's objects, with the closing slash."""
-        return f"{self._folder}/{source.topic}/{source.partition}/"
+        return f"{self._folder}/{partition.topic}/{partition.partition}/"
 
     def parse(self, path: str) -> tuple[TopicPartition, re.Match[str]] | None:
         """The chain of a path, and the parts of its name; None for any other path."""

@@ -82,19 +82,19 @@ class LastRepair:
     ended: bool = True
 
 
-def repairs_folder(source: TopicPartition) -> str:
+def repairs_folder(partition: TopicPartition) -> str:
     """The folder of a Kafka partition's turns, with the closing slash."""
-    return f"{REPAIR}/{source.topic}/{source.partition}/"
+    return f"{REPAIR}/{partition.topic}/{partition.partition}/"
 
 
-def turn_path(source: TopicPartition, number: int) -> str:
+def turn_path(partition: TopicPartition, number: int) -> str:
     """The object that claims a turn."""
-    return f"{repairs_folder(source)}{number:020d}.repair"
+    return f"{repairs_folder(partition)}{number:020d}.repair"
 
 
-def ended_path(source: TopicPartition, number: int) -> str:
+def ended_path(partition: TopicPartition, number: int) -> str:
     """The object that marks a turn as ended."""
-    return f"{repairs_folder(source)}{number:020d}.ended"
+    return f"{repairs_folder(partition)}{number:020d}.ended"
 
 
 def last_repair(paths: Iterable[str]) -> LastRepair:
@@ -104,16 +104,16 @@ def last_repair(paths: Iterable[str]) -> LastRepair:
     return LastRepair(number, number == 0 or (number, "ended") in found)
 
 
-def under_way(source: TopicPartition, number: int, turn: RepairEntry | None) -> UsageError:
+def under_way(partition: TopicPartition, number: int, turn: RepairEntry | None) -> UsageError:
     """The refusal of rule 3."""
     who = "another repair" if turn is None else str(turn)
-    msg = f"a repair of {source} has not ended: {who} ({turn_path(source, number)})"
+    msg = f"a repair of {partition} has not ended: {who} ({turn_path(partition, number)})"
     return UsageError(
         msg, f"wait for it; when its process is gone, look at the plan again and carry it out with --take-over {number}"
     )
 
 
-def overtaken(source: TopicPartition, number: int) -> UsageError:
+def overtaken(partition: TopicPartition, number: int) -> UsageError:
     """The refusal of rules 2 and 4: ``number`` is the turn that another repair has."""
-    msg = f"another repair of {source} has begun meanwhile: {turn_path(source, number)} says whose"
+    msg = f"another repair of {partition} has begun meanwhile: {turn_path(partition, number)} says whose"
     return UsageError(msg, "wait until it has ended, and look at the plan again")

@@ -202,8 +202,8 @@ def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
 
 
 def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
-    source = TopicPartition(Topic(stored.topic), Partition(stored.partition))
-    found = ReplacementName(source, Position(stored.start), stored.request)
+    partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
+    found = ReplacementName(partition, Position(stored.start), stored.request)
     if found != name:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
@@ -211,7 +211,7 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
         if ".." in file.path.split("/") or "://" in file.path:
             msg = f"the path {file.path!r} leaves the stage"
             raise ValueError(msg)
-        require_own_replay_file(file.path, url, source, range(stored.start, stored.end + 1))
+        require_own_replay_file(file.path, url, partition, range(stored.start, stored.end + 1))
     span = Span(Position(stored.start), Position(stored.end))
     only = tuple(Span(Position(start), Position(end)) for start, end in stored.only)
     ordered = all(one.end < other.start for one, other in pairwise(only))

@@ -44,7 +44,7 @@ class StateKind(StrEnum):
 class StateFileName:
     """The name of one state file."""
 
-    source: TopicPartition
+    partition: TopicPartition
     start: Position
     """The start of the flush that it was written for."""
     generation: int
@@ -54,7 +54,7 @@ class StateFileName:
 
     @property
     def path(self) -> str:
-        return f"{state_folder(self.source)}{self.start:020d}-{self.generation}-{self.unique}.{self.kind}"
+        return f"{state_folder(self.partition)}{self.start:020d}-{self.generation}-{self.unique}.{self.kind}"
 
     @classmethod
     def parse(cls, path: str) -> StateFileName | None:
@@ -62,15 +62,15 @@ class StateFileName:
         parsed = _PATHS.parse(path)
         if parsed is None:
             return None
-        source, match = parsed
+        partition, match = parsed
         kind = StateKind(match["kind"])
-        name = cls(source, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
+        name = cls(partition, Position(int(match["start"])), int(match["generation"]), match["unique"], kind)
         return name if name.path == path else None
 
 
-def state_folder(source: TopicPartition) -> str:
+def state_folder(partition: TopicPartition) -> str:
     """The folder of a task's state files, with the closing slash."""
-    return _PATHS.folder(source)
+    return _PATHS.folder(partition)
 
 
 Change = str | TopicChanges
@@ -131,9 +131,9 @@ class MarkedState:
         return any(name.path in files.paths for files in both) or name.unique in stand_ins
 
 
-def stand_in(source: TopicPartition, start: Position, generation: int, files: StateFiles) -> StateFileName:
+def stand_in(partition: TopicPartition, start: Position, generation: int, files: StateFiles) -> StateFileName:
     """The name of a state's stand-in (rule 4), for a marker that starts there."""
-    return StateFileName(source, start, generation, _unique_of(files), StateKind.SNAPSHOT)
+    return StateFileName(partition, start, generation, _unique_of(files), StateKind.SNAPSHOT)
 
 
 def stood_in(files: StateFiles, there: Iterable[str]) -> StateFiles:
@@ -170,15 +170,15 @@ def files_to_stored(files: StateFiles) -> dict[str, object]:
     return {"snapshot": files.snapshot, "changes": changes}
 
 
-def files_from_stored(source: TopicPartition, stored: StoredFiles) -> StateFiles:
+def files_from_stored(partition: TopicPartition, stored: StoredFiles) -> StateFiles:
     """The inverse of `files_to_stored`. Raises ValueError for files that are not this task's."""
     changes = (change if isinstance(change, str) else changes_from_stored(change) for change in stored.changes)
     files = StateFiles(stored.snapshot, tuple(changes))
     for path in files.paths:
         name = StateFileName.parse(path)
         wanted = StateKind.SNAPSHOT if path == files.snapshot else StateKind.CHANGES
-        if name is None or name.source != source or name.kind is not wanted:
-            msg = f"the state file {path!r} is no {wanted} of {source}"
+        if name is None or name.partition != partition or name.kind is not wanted:
+            msg = f"the state file {path!r} is no {wanted} of {partition}"
             raise ValueError(msg)
     return files
 
@@ -189,10 +189,10 @@ def state_to_stored(state: MarkedState) -> dict[str, object]:
     return {**files_to_stored(state.files), "before": before}
 
 
-def state_from_stored(source: TopicPartition, stored: StoredState) -> MarkedState:
+def state_from_stored(partition: TopicPartition, stored: StoredState) -> MarkedState:
     """The inverse of `state_to_stored`. Raises ValueError for files that are not this task's."""
-    files = files_from_stored(source, stored)
-    before = _without_last(files) if stored.before is None else files_from_stored(source, stored.before)
+    files = files_from_stored(partition, stored)
+    before = _without_last(files) if stored.before is None else files_from_stored(partition, stored.before)
     return MarkedState(files, before)
 
 

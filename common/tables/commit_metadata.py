@@ -90,14 +90,14 @@ class CommitMetadata:
     merged_by: MergedBy | None = None
     """How all of the table's rows were merged; None if some were added, or if it is unknown (rule 5)."""
 
-    def generation(self, source: TopicPartition) -> int:
+    def generation(self, partition: TopicPartition) -> int:
         """The generation of a Kafka partition's chain in this commit (rule 6)."""
-        return self.generations.get(source, 0)
+        return self.generations.get(partition, 0)
 
     def to_json(self) -> str:
         spans: dict[str, dict[str, tuple[int, int]]] = {}
-        for source, span in sorted(self.spans.items()):
-            spans.setdefault(source.topic, {})[str(source.partition)] = (span.start, span.end)
+        for partition, span in sorted(self.spans.items()):
+            spans.setdefault(partition.topic, {})[str(partition.partition)] = (span.start, span.end)
         content = _Content(
             commit_id=self.commit_id,
             app_id=self.app_id,
@@ -110,7 +110,8 @@ class CommitMetadata:
             positions=nested(self.positions) or None,
             topic_ids=_topic_ids_to_stored(self.positions, self.topic_ids),
             plain_topic=self.plain_topic,
-            unproved=[(source.topic, source.partition, number) for source, number in sorted(self.unproved)] or None,
+            unproved=[(partition.topic, partition.partition, number) for partition, number in sorted(self.unproved)]
+            or None,
             merged_by=None if self.merged_by is None else _MergedBy(**asdict(self.merged_by)),
         )
         absent = {name for name in _OPTIONAL if getattr(content, name) is None}
@@ -215,8 +216,8 @@ def _answer(stored: _Answer) -> Resolved:
 def nested(positions: Mapping[TopicPartition, Position]) -> dict[str, dict[str, int]]:
     """Positions by topic and partition, as JSON has them."""
     found: dict[str, dict[str, int]] = {}
-    for source, position in sorted(positions.items()):
-        found.setdefault(source.topic, {})[str(source.partition)] = position
+    for partition, position in sorted(positions.items()):
+        found.setdefault(partition.topic, {})[str(partition.partition)] = position
     return found
 
 
@@ -232,9 +233,9 @@ def flat(stored: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Positi
 def generations_to_stored(generations: Mapping[TopicPartition, int]) -> GenerationsByPartition | None:
     """By topic and partition, those that are not 0; None if there are none, so they cost no bytes."""
     found: GenerationsByPartition = {}
-    for source, generation in sorted(generations.items()):
+    for partition, generation in sorted(generations.items()):
         if generation:
-            found.setdefault(source.topic, {})[str(source.partition)] = generation
+            found.setdefault(partition.topic, {})[str(partition.partition)] = generation
     return found or None
 
 
@@ -252,8 +253,8 @@ def _topic_ids_to_stored(
 ) -> dict[str, dict[str, str | None]] | None:
     """By topic the id that most of its partitions have, and the exceptions; None for nothing."""
     by_topic: dict[str, dict[str, str | None]] = {}
-    for source in sorted(positions):
-        by_topic.setdefault(source.topic, {})[str(source.partition)] = topic_ids.get(source)
+    for topic_partition in sorted(positions):
+        by_topic.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = topic_ids.get(topic_partition)
     stored: dict[str, dict[str, str | None]] = {}
     for topic, ids in by_topic.items():
         most = Counter(ids.values()).most_common(1)[0][0]
@@ -267,9 +268,9 @@ def _topic_ids_from_stored(
     positions: Mapping[TopicPartition, Position], stored: Mapping[str, Mapping[str, str | None]]
 ) -> dict[TopicPartition, str]:
     found: dict[TopicPartition, str] = {}
-    for source in positions:
-        ids = stored.get(source.topic, {})
-        topic_id = ids.get(str(source.partition), ids.get(_ALL))
+    for partition in positions:
+        ids = stored.get(partition.topic, {})
+        topic_id = ids.get(str(partition.partition), ids.get(_ALL))
         if topic_id is not None:
-            found[source] = topic_id
+            found[partition] = topic_id
     return found

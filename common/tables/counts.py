@@ -181,8 +181,8 @@ ReplacedByPartition = dict[str, dict[str, StoredReplaced]]
 def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | None:
     """By topic and partition; None for nothing, so it costs no bytes."""
     stored: ByPartition = {}
-    for source, found in sorted(counts.items()):
-        stored.setdefault(source.topic, {})[str(source.partition)] = StoredCounts.of(found)
+    for partition, found in sorted(counts.items()):
+        stored.setdefault(partition.topic, {})[str(partition.partition)] = StoredCounts.of(found)
     return stored or None
 
 
@@ -198,8 +198,8 @@ def counts_from_stored(stored: ByPartition | None) -> dict[TopicPartition, Count
 def replaced_to_stored(replaced: Mapping[TopicPartition, Replaced]) -> ReplacedByPartition | None:
     """By topic and partition; None for nothing."""
     stored: ReplacedByPartition = {}
-    for source, found in sorted(replaced.items()):
-        stored.setdefault(source.topic, {})[str(source.partition)] = StoredReplaced.of(found)
+    for partition, found in sorted(replaced.items()):
+        stored.setdefault(partition.topic, {})[str(partition.partition)] = StoredReplaced.of(found)
     return stored or None
 
 

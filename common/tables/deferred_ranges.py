@@ -39,9 +39,9 @@ class DeferredIds:
     end: str
 
     @classmethod
-    def of(cls, ids: TxnIds, source: TopicPartition, url: str) -> DeferredIds:
+    def of(cls, ids: TxnIds, partition: TopicPartition, url: str) -> DeferredIds:
         """The ids for a partition's chain and the table at ``url``."""
-        return cls.with_prefix(f"{ids.of(source)}:{_digest_of(url)}")
+        return cls.with_prefix(f"{ids.of(partition)}:{_digest_of(url)}")
 
     @classmethod
     def with_prefix(cls, prefix: str) -> DeferredIds:
@@ -69,7 +69,7 @@ class DeferredRange:
     """The range that a table may lack of one Kafka partition."""
 
     url: str
-    source: TopicPartition
+    partition: TopicPartition
     span: Span
 
 
@@ -95,33 +95,33 @@ class DeferredRanges:
                 found[partition] = (*found.get(partition, ()), (digest, span))
         return cls(found)
 
-    def of(self, ids: TxnIds, urls: Iterable[str], sources: Iterable[TopicPartition]) -> tuple[DeferredRange, ...]:
+    def of(self, ids: TxnIds, urls: Iterable[str], partitions: Iterable[TopicPartition]) -> tuple[DeferredRange, ...]:
         """The deferred ranges of some tables and Kafka partitions, ordered by table first."""
         if not self.by_partition:
             return ()
-        span_by = {(source, digest): span for source in sources for digest, span in self._at(ids, source)}
-        lacking = dict.fromkeys(source for source, _ in span_by)
+        span_by = {(partition, digest): span for partition in partitions for digest, span in self._at(ids, partition)}
+        lacking = dict.fromkeys(partition for partition, _ in span_by)
         digests = ((url, _digest_of(url)) for url in urls if lacking)
         return tuple(
-            DeferredRange(url, source, span_by[source, digest])
+            DeferredRange(url, partition, span_by[partition, digest])
             for url, digest in digests
-            for source in lacking
-            if (source, digest) in span_by
+            for partition in lacking
+            if (partition, digest) in span_by
         )
 
-    def floor(self, ids: TxnIds, urls: Iterable[str], source: TopicPartition, position: Position) -> Position:
+    def floor(self, ids: TxnIds, urls: Iterable[str], partition: TopicPartition, position: Position) -> Position:
         """The position up to which every table has a Kafka partition's rows, when the main table is at ``position``."""
-        return min([position, *(missing.span.start for missing in self.of(ids, urls, [source]))])
+        return min([position, *(missing.span.start for missing in self.of(ids, urls, [partition]))])
 
-    def _at(self, ids: TxnIds, source: TopicPartition) -> tuple[tuple[str, Span], ...]:
-        return self.by_partition.get(ids.of(source), ())
+    def _at(self, ids: TxnIds, partition: TopicPartition) -> tuple[tuple[str, Span], ...]:
+        return self.by_partition.get(ids.of(partition), ())
 
 
 def deferred_of(
-    ids: TxnIds, transactions: Mapping[str, int], urls: Iterable[str], sources: Iterable[TopicPartition]
+    ids: TxnIds, transactions: Mapping[str, int], urls: Iterable[str], partitions: Iterable[TopicPartition]
 ) -> tuple[DeferredRange, ...]:
     """All deferred ranges, by the main table's txn actions."""
-    return DeferredRanges.read(transactions).of(ids, urls, sources)
+    return DeferredRanges.read(transactions).of(ids, urls, partitions)
 
 
 def _digest_of(url: str) -> str:

@@ -72,28 +72,30 @@ class TableIdentity:
     def with_chains(self, moved: Mapping[TopicPartition, KnownChain]) -> dict[TopicPartition, KnownChain]:
         """All chains once some have moved; those that they replace are left out (rule 5)."""
         kept = {
-            source: known
-            for source, known in self.chains.items()
-            if source not in moved and not any(overlap(source, other) for other in moved)
+            partition: known
+            for partition, known in self.chains.items()
+            if partition not in moved and not any(overlap(partition, other) for other in moved)
         }
-        for source, known in moved.items():
-            before = self.chains.get(source)
+        for partition, known in moved.items():
+            before = self.chains.get(partition)
             same = before is not None and before.generation == known.generation
             topic_id = before.topic_id if same and before is not None and known.topic_id is None else known.topic_id
-            kept[source] = replace(known, topic_id=topic_id)
+            kept[partition] = replace(known, topic_id=topic_id)
         return kept
 
-    def in_its_place(self, source: TopicPartition, generation: int, *, several_topics: bool) -> TopicPartition | None:
+    def in_its_place(
+        self, partition: TopicPartition, generation: int, *, several_topics: bool
+    ) -> TopicPartition | None:
         """The chain that the table has instead of a staged one, which may not also be loaded; None for none.
 
         ``generation`` is the staged chain's; ``several_topics`` says whether the stream has more than one topic.
         """
         for other, known in self.chains.items():
-            if other != source and overlap(other, source) and generation <= known.generation:
+            if other != partition and overlap(other, partition) and generation <= known.generation:
                 return other
-        if several_topics or generation or not self.plain_topic or self.plain_topic == source.topic:
+        if several_topics or generation or not self.plain_topic or self.plain_topic == partition.topic:
             return None
-        if any(known.topic == source.topic for known in self.chains):
+        if any(known.topic == partition.topic for known in self.chains):
             return None
         return min((other for other in self.chains if other.topic == self.plain_topic), default=None)
 
@@ -121,12 +123,12 @@ def identity_of(
         if metadata is not None and metadata.app_id == ids.app_id:
             own = own or number
             named = _named_by(metadata)
-            for source, known in named.items():
-                newer = chains.get(source)
-                if newer is None and not any(overlap(source, other) for other in chains):
-                    chains[source] = known
+            for partition, known in named.items():
+                newer = chains.get(partition)
+                if newer is None and not any(overlap(partition, other) for other in chains):
+                    chains[partition] = known
                 elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
-                    chains[source] = replace(newer, topic_id=known.topic_id)
+                    chains[partition] = replace(newer, topic_id=known.topic_id)
             if metadata.positions:
                 unproved, is_whole, merged_by = metadata.unproved, True, metadata.merged_by
                 plain = metadata.plain_topic if plain is None else plain
@@ -142,26 +144,26 @@ def with_transactions(
     identity: TableIdentity, stream: Stream, ids: TxnIds, transactions: Mapping[str, int]
 ) -> TableIdentity:
     """The identity with the current positions of txn actions, and with the chains that only they name."""
-    chains, topics = dict(identity.chains), {source.topic for source in identity.chains}
+    chains, topics = dict(identity.chains), {partition.topic for partition in identity.chains}
     in_table = ids.in_table(identity.plain_topic)
     plain = identity.plain_topic or stream.topics[0]
     for txn_id, last in transactions.items():
         found = in_table.chain_of(txn_id, plain)
         if found is None:
             continue
-        source, generation = found
-        known, position = chains.get(source), position_after(Offset(last))
+        partition, generation = found
+        known, position = chains.get(partition), position_after(Offset(last))
         if known is not None and known.generation >= generation:
             if known.generation == generation and known.position != position:
-                chains[source] = replace(known, position=position)
-        elif known is not None or source.topic in topics or _takes_alone(stream, source, identity.chains):
-            chains[source] = KnownChain(generation, position)
+                chains[partition] = replace(known, position=position)
+        elif known is not None or partition.topic in topics or _takes_alone(stream, partition, identity.chains):
+            chains[partition] = KnownChain(generation, position)
     return replace(identity, chains=chains)
 
 
-def _takes_alone(stream: Stream, source: TopicPartition, named: Iterable[TopicPartition]) -> bool:
+def _takes_alone(stream: Stream, partition: TopicPartition, named: Iterable[TopicPartition]) -> bool:
     """Whether a chain that only a txn action names is the stream's, and no commit names one in its place."""
-    return stream.takes(source.topic) and not any(overlap(source, other) for other in named)
+    return stream.takes(partition.topic) and not any(overlap(partition, other) for other in named)
 
 
 def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, KnownChain]:
@@ -169,10 +171,10 @@ def _named_by(metadata: CommitMetadata) -> dict[TopicPartition, KnownChain]:
     positions: Mapping[TopicPartition, Position] = metadata.positions
     if not positions:
         answered = {} if metadata.answers is None else metadata.answers.positions
-        positions = {source: span.end for source, span in metadata.spans.items()} | dict(answered)
+        positions = {partition: span.end for partition, span in metadata.spans.items()} | dict(answered)
     return {
-        source: KnownChain(metadata.generation(source), position, metadata.topic_ids.get(source))
-        for source, position in positions.items()
+        partition: KnownChain(metadata.generation(partition), position, metadata.topic_ids.get(partition))
+        for partition, position in positions.items()
     }
 
 
@@ -190,10 +192,10 @@ def _no_plain(ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
 
 def plain_of(metadata: CommitMetadata, ids: TxnIds, transactions: Mapping[str, int]) -> str | None:
     """The plain topic, by a commit of an older release: the end of its span is the txn action that names no topic."""
-    for source, span in metadata.spans.items():
-        generation = metadata.generation(source)
-        plain = transactions.get(ids.in_table(source.topic).of(source, generation)) == span.last_offset
-        named = transactions.get(ids.in_table("").of(source, generation)) == span.last_offset
+    for partition, span in metadata.spans.items():
+        generation = metadata.generation(partition)
+        plain = transactions.get(ids.in_table(partition.topic).of(partition, generation)) == span.last_offset
+        named = transactions.get(ids.in_table("").of(partition, generation)) == span.last_offset
         if plain and not (named and ids.several_topics):
-            return source.topic
+            return partition.topic
     return None

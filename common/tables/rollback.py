@@ -160,7 +160,11 @@ class _Line:
 
     def rows_again(self, positions: Mapping[TopicPartition, Position]) -> tuple[int, ...]:
         """The versions after the cause with rows that loading from these positions on would load again."""
-        beyond = {version for version, source, end in self.replaced if source in positions and end > positions[source]}
+        beyond = {
+            version
+            for version, partition, end in self.replaced
+            if partition in positions and end > positions[partition]
+        }
         return tuple(sorted(beyond.union(self.over), reverse=True))
 
     def done(self, version: int) -> bool:
@@ -177,12 +181,12 @@ def _loaded_ranges(commit: LoggedCommit) -> dict[Generation, tuple[Position, Pos
         return {}
     counts = metadata.counts
     found = {
-        source: (_first(span, counts[source].given_up if source in counts else ()), span.end)
-        for source, span in metadata.spans.items()
+        partition: (_first(span, counts[partition].given_up if partition in counts else ()), span.end)
+        for partition, span in metadata.spans.items()
     }
     if metadata.answers is not None:
-        found |= {source: (position, position) for source, position in metadata.answers.positions.items()}
-    return {(source, metadata.generation(source)): reach for source, reach in found.items()}
+        found |= {partition: (position, position) for partition, position in metadata.answers.positions.items()}
+    return {(partition, metadata.generation(partition)): reach for partition, reach in found.items()}
 
 
 def _first(span: Span, given_up: Iterable[Span]) -> Position:
@@ -209,14 +213,14 @@ def find_rollback(history: Iterable[LoggedCommit], app_id: str) -> Rollback | No
         for chain in short
         if chain[1] < newest[chain[0]] and begins[chain] < (end := line.lost[chain][1])
     )
-    positions = {source: begins[source, generation] for source, generation in newest.items()}
+    positions = {partition: begins[partition, generation] for partition, generation in newest.items()}
     return Rollback(
         kind=RollbackKind.REPLACED if line.cause.is_replace else RollbackKind.RESTORED,
         cause=line.cause,
         positions=positions,
-        lost_from={source: line.lost[source, generation][0] for source, generation in newest.items()},
+        lost_from={partition: line.lost[partition, generation][0] for partition, generation in newest.items()},
         over=line.rows_again(positions),
-        generations={source: generation for source, generation in newest.items() if generation},
+        generations={partition: generation for partition, generation in newest.items() if generation},
         gone=gone,
     )
 
@@ -283,8 +287,8 @@ def own_past(
                 last.setdefault(chain, commit)
             if metadata.positions and names_all is None:
                 names_all = commit
-                for source, position in metadata.positions.items():
-                    positions.setdefault((source, metadata.generation(source)), position)
+                for partition, position in metadata.positions.items():
+                    positions.setdefault((partition, metadata.generation(partition)), position)
         if commit.version == 0:
             first = commit
         # A resolution has to find the event that it is about, while others' commits continue.
@@ -319,13 +323,13 @@ def unknown_positions(
     ``oldest`` is the result of `unknown_since`; ``placed`` are the table's positions, and the markers near them.
     """
     positions = {
-        source: position
-        for source, (position, markers) in placed.items()
+        partition: position
+        for partition, (position, markers) in placed.items()
         if any(_was_loaded(marker, position, oldest) for marker in markers)
     }
     if not positions:
         return None
-    named = {source: generations[source] for source in positions if generations.get(source)}
+    named = {partition: generations[partition] for partition in positions if generations.get(partition)}
     return Rollback(RollbackKind.UNKNOWN, oldest, positions, generations=named)
 
 
@@ -355,7 +359,7 @@ def without_txn(
     all of its log is not the one that was loaded. ``generations`` are the chains' own (0 where none is given): commits
     of another generation are about another topic.
     """
-    chains = [(source, generations.get(source, 0)) for source in unplaced]
+    chains = [(partition, generations.get(partition, 0)) for partition in unplaced]
     expired = {chain: past.positions[chain] for chain in chains if chain in past.positions}
     rollbacks: list[Rollback] = []
     if expired:
@@ -363,7 +367,7 @@ def without_txn(
         causes = (past.last.get(chain) or _named_at(chain, past) for chain in expired)
         cause = max(causes, key=lambda commit: commit.version)
         rollbacks.append(_without(RollbackKind.EXPIRED, cause, expired))
-    lost = [(source, generations.get(source, 0)) for source in rootless]
+    lost = [(partition, generations.get(partition, 0)) for partition in rootless]
     never = {chain: Position(0) for chain in lost if chain not in expired}
     if never and past.newest is None and past.first is not None:
         rollbacks.append(_without(RollbackKind.RECREATED, past.first, never))
@@ -384,8 +388,8 @@ def _without(kind: RollbackKind, cause: LoggedCommit, positions: Mapping[Generat
     return Rollback(
         kind,
         cause,
-        {source: position for (source, _), position in positions.items()},
-        generations={source: generation for source, generation in positions if generation},
+        {partition: position for (partition, _), position in positions.items()},
+        generations={partition: generation for partition, generation in positions if generation},
     )
 
 
@@ -394,8 +398,8 @@ def described(url: str, back: Rollback) -> str:
     cause = back.cause
     when = "" if cause.timestamp_ms is None else f" at {time_text(cause.timestamp_ms)}"
     who = f" by {cause.author}" if cause.author else ""
-    positions = ", ".join(f"{source} up to {position}" for source, position in sorted(back.positions.items()))
-    older = "".join(f"; {span} of an older topic {source} is gone with it" for source, span in back.gone)
+    positions = ", ".join(f"{partition} up to {position}" for partition, position in sorted(back.positions.items()))
+    older = "".join(f"; {span} of an older topic {partition} is gone with it" for partition, span in back.gone)
     match back.kind:
         case RollbackKind.RESTORED:
             to = "an older version" if cause.restored_version is None else f"version {cause.restored_version}"
@@ -409,7 +413,7 @@ def described(url: str, back: Rollback) -> str:
         case RollbackKind.RECREATED:
             return (
                 f"the table {url} was recreated{when}{who}: no commit in its log loaded this stream, and the beginning "
-                f"of what was staged is no longer there: {', '.join(str(source) for source in sorted(back.positions))}"
+                f"of what was staged is no longer there: {', '.join(str(partition) for partition in sorted(back.positions))}"
             )
         case RollbackKind.EXPIRED:
             return (

@@ -57,7 +57,9 @@ class StreamHistory:
     ) -> tuple[Rollback, ...]:
         """Why Kafka partitions that are staged have no txn action."""
         chains = list(unplaced)
-        past = own_past(self.commits, self._app_id, [(source, generations.get(source, 0)) for source in chains])
+        past = own_past(
+            self.commits, self._app_id, [(partition, generations.get(partition, 0)) for partition in chains]
+        )
         return without_txn(past, chains, rootless, generations, first_ms)
 
     def unknown(

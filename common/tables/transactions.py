@@ -48,35 +48,35 @@ class TxnIds:
         """Whether the ids of a topic do not name it."""
         return not self.several_topics if self.plain_topic is None else topic == self.plain_topic
 
-    def of(self, source: TopicPartition, generation: int | None = None) -> str:
+    def of(self, partition: TopicPartition, generation: int | None = None) -> str:
         """The app id of one Kafka partition's chain, in the given or else its newest generation."""
         if generation is None:
-            generation = self.generation_of(source)
-        return self._first(source) + (f"@{generation}" if generation else "")
+            generation = self.generation_of(partition)
+        return self._first(partition) + (f"@{generation}" if generation else "")
 
-    def names(self, source: TopicPartition) -> tuple[str, ...]:
+    def names(self, partition: TopicPartition) -> tuple[str, ...]:
         """The app ids that one Kafka partition's chain may have: both where no commit says which is the plain topic."""
         if self.plain_topic is not None:
-            return (self.of(source),)
-        return tuple(self.in_table(plain).of(source) for plain in (source.topic, ""))
+            return (self.of(partition),)
+        return tuple(self.in_table(plain).of(partition) for plain in (partition.topic, ""))
 
-    def generation_of(self, source: TopicPartition) -> int:
+    def generation_of(self, partition: TopicPartition) -> int:
         """The generation of a Kafka partition's chain (rule 2)."""
-        return self.generations.get(source, 0)
+        return self.generations.get(partition, 0)
 
-    def position(self, transactions: Mapping[str, int], source: TopicPartition) -> Position | None:
+    def position(self, transactions: Mapping[str, int], partition: TopicPartition) -> Position | None:
         """The next position that the table wants; None when it has no txn action for the Kafka partition's chain."""
-        last = transactions.get(self.of(source))
+        last = transactions.get(self.of(partition))
         return None if last is None else position_after(Offset(last))
 
-    def generation(self, transactions: Mapping[str, int], source: TopicPartition) -> int:
+    def generation(self, transactions: Mapping[str, int], partition: TopicPartition) -> int:
         """The highest generation of a Kafka partition that the table has anything of."""
-        prefix = f"{self._first(source)}@"
+        prefix = f"{self._first(partition)}@"
         found = (name.removeprefix(prefix) for name in transactions if name.startswith(prefix))
         return max((int(text) for text in found if text.isdecimal()), default=0)
 
     def at(
-        self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], sources: Iterable[TopicPartition]
+        self, begun: Mapping[TopicPartition, int], transactions: Mapping[str, int], partitions: Iterable[TopicPartition]
     ) -> TxnIds:
         """The ids of the newest generations: those that the stage has started, or that the table has."""
         in_table: dict[str, int] = {}
@@ -84,12 +84,14 @@ class TxnIds:
             first, at, generation = name.rpartition("@")
             if at and generation.isdecimal():
                 in_table[first] = max(in_table.get(first, 0), int(generation))
-        newest = {source: max(begun.get(source, 0), in_table.get(self._first(source), 0)) for source in sources}
+        newest = {
+            partition: max(begun.get(partition, 0), in_table.get(self._first(partition), 0)) for partition in partitions
+        }
         return replace(self, generations=newest)
 
-    def _first(self, source: TopicPartition) -> str:
-        named = "" if self.is_plain(source.topic) else f"-{source.topic}"
-        return f"{self.app_id}{named}-{source.partition}"
+    def _first(self, partition: TopicPartition) -> str:
+        named = "" if self.is_plain(partition.topic) else f"-{partition.topic}"
+        return f"{self.app_id}{named}-{partition.partition}"
 
     def chain_of(self, txn_id: str, plain_topic: str) -> tuple[TopicPartition, int] | None:
         """The inverse of `of`: the chain of an id, and its generation; None for another stream's.
@@ -99,6 +101,6 @@ class TxnIds:
         match = _ID.fullmatch(txn_id.removeprefix(self.app_id)) if txn_id.startswith(self.app_id) else None
         if match is None:
             return None
-        source = TopicPartition(Topic(match["topic"] or plain_topic), Partition(int(match["partition"])))
-        found = source, int(match["generation"] or 0)
+        partition = TopicPartition(Topic(match["topic"] or plain_topic), Partition(int(match["partition"])))
+        found = partition, int(match["generation"] or 0)
         return found if self.of(*found) == txn_id else None

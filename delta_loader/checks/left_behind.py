@@ -61,15 +61,15 @@ def _checks(stream: Stream, chains: Iterable[tuple[Listed, Manifest]], open_stor
     deferred = DeferredRanges.read(transactions)
     waiting: dict[str, dict[TopicPartition, int]] = {}
     for listed, newest in chains:
-        known = identity.chains.get(listed.source)
+        known = identity.chains.get(listed.partition)
         if known is not None and known.generation > newest.generation:
             continue  # of a deleted topic: strays
-        at = replace(ids, generations={listed.source: newest.generation})
-        position = at.position(transactions, listed.source)
+        at = replace(ids, generations={listed.partition: newest.generation})
+        position = at.position(transactions, listed.partition)
         if position is not None:
-            position = deferred.floor(at, stream.side_tables, listed.source, position)
+            position = deferred.floor(at, stream.side_tables, listed.partition, position)
         if position is None or newest.span.end > position:
-            waiting.setdefault(str(listed.source.topic), {})[listed.source] = max(1, listed.waiting(position))
+            waiting.setdefault(str(listed.partition.topic), {})[listed.partition] = max(1, listed.waiting(position))
     for topic, markers in waiting.items():
         yield _check(stream, topic, markers)
 

@@ -196,7 +196,7 @@ class Preflight:
     def _topics(self, stream: Stream) -> set[str]:
         """The topics of a stream, as far as Kafka reports them."""
         try:
-            return {str(source.topic) for source in self.kafka_ends(stream) or ()}
+            return {str(partition.topic) for partition in self.kafka_ends(stream) or ()}
         except KafkaDeltaExpressError:
             return set()
 

@@ -43,8 +43,8 @@ def explain(
             version_story = explainer.version(_table(settings, table), version)
             echo(json.dumps(version_to_json(version_story), indent=2) if as_json else version_to_text(version_story))
         elif version is None and table is None and topic is not None and offset is not None:
-            source = TopicPartition(Topic(topic), Partition(partition))
-            story = explainer.offset(_stream(settings, topic), source, Offset(offset))
+            topic_partition = TopicPartition(Topic(topic), Partition(partition))
+            story = explainer.offset(_stream(settings, topic), topic_partition, Offset(offset))
             echo(json.dumps(offset_to_json(story), indent=2) if as_json else offset_to_text(story))
         else:
             msg = "explain answers one question: of a version, or of an offset"

@@ -37,7 +37,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += left_behind(stage, settings.streams, opener)
         with suppress(KafkaDeltaExpressError):
-            topics = {source.topic for stream in settings.streams for source in ends(stream) or ()}
+            topics = {partition.topic for stream in settings.streams for partition in ends(stream) or ()}
             left += shared_topic_checks(settings.streams, topics)
         streams = [
             stream_status(

@@ -23,8 +23,8 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             lines.append(f"  requests of a replay carried out: {report.replacements}")
         if report.strays:
             lines.append(f"  {report.strays} late claims of freed positions put aside below stray/")
-        for source, reason in report.held.items():
-            lines += [f"  {source} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
+        for partition, reason in report.held.items():
+            lines += [f"  {partition} is held ({reason.reason}): {reason.problem}", f"  → {reason.remedy}"]
         if report.failure:
             lines += [f"  {report.failure.problem}", f"  → {report.failure.remedy}"]
     return joined([*lines, *problems])
@@ -43,13 +43,13 @@ def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             "strays": report.strays,
             "held": [
                 {
-                    "topic": str(source.topic),
-                    "partition": int(source.partition),
+                    "topic": str(partition.topic),
+                    "partition": int(partition.partition),
                     "reason": reason.reason,
                     "problem": reason.problem,
                     "remedy": reason.remedy,
                 }
-                for source, reason in report.held.items()
+                for partition, reason in report.held.items()
             ],
             "failure": None if report.failure is None else str(report.failure),
         }

@@ -33,7 +33,7 @@ class RawRecordFetcher:
         self._settings = settings
 
     def __call__(
-        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
+        self, partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
     ) -> Mapping[Offset, Original]:
         """The records that Kafka still has; none if the topic has a new id. Raises BrokerError, ConfigError."""
         try:
@@ -48,20 +48,20 @@ class RawRecordFetcher:
         }
         reader = KafkaReader({**given, "group.id": "delta-loader-originals"}, _AT_A_TIME)
         try:
-            now = reader.topic_ids([source.topic]).get(source.topic)
+            now = reader.topic_ids([partition.topic]).get(partition.topic)
             if topic_id is not None and now is not None and now != topic_id:
                 return {}
-            return _read(reader, source, offsets)
+            return _read(reader, partition, offsets)
         finally:
             reader.close()
 
 
-def _read(reader: KafkaReader, source: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, Original]:
-    low, high = reader.ends(source)
+def _read(reader: KafkaReader, partition: TopicPartition, offsets: Collection[Offset]) -> dict[Offset, Original]:
+    low, high = reader.ends(partition)
     wanted = {offset for offset in offsets if low <= offset < high}
     found: dict[Offset, Original] = {}
     for span in _spans(sorted(wanted)):
-        for message in (one for some in reader.messages(source, span) for one in some):
+        for message in (one for some in reader.messages(partition, span) for one in some):
             offset = Offset(int(message.offset() or 0))
             if offset in wanted:
                 kind, timestamp_ms = message.timestamp()

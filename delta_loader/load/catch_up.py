@@ -63,9 +63,9 @@ class CatchUp:
     def _load(self, missing: DeferredRange, listing: Listing, ids: TxnIds) -> None:
         start = missing.span.start
         while True:
-            if self.must_end(missing.source) or missing.url in self.tables.failed:
+            if self.must_end(missing.partition) or missing.url in self.tables.failed:
                 return
-            start = max(start, self.tables.position(missing.url, missing.source) or start)
+            start = max(start, self.tables.position(missing.url, missing.partition) or start)
             if start >= missing.span.end:
                 break
             load = self._next(missing, start, listing)
@@ -73,14 +73,14 @@ class CatchUp:
             load = self._whole(missing, load)
             commit = self.tables.side_commit(missing.url, CommitNaming(ids, self.ports.new_id()), load, catch_up=True)
             if commit is None:
-                start = load.runs[missing.source].end if missing.url in self.tables.targets else start
+                start = load.runs[missing.partition].end if missing.url in self.tables.targets else start
             else:
                 self.commit(commit)
         self._note(missing, ids)
 
     def _note(self, missing: DeferredRange, ids: TxnIds) -> None:
         """Record the end of a range (rule 2), unless another loader has extended it in the meantime."""
-        own, now = self.tables.own, self.tables.deferred([missing.source], [missing.url])
+        own, now = self.tables.own, self.tables.deferred([missing.partition], [missing.url])
         if own is not None and [deferred.span.end for deferred in now] == [missing.span.end]:
             metadata = CommitMetadata(self.ports.new_id(), ids.app_id, {}, None)
             with self.tables.tried(own.url):
@@ -90,21 +90,19 @@ class CatchUp:
         """The range's next load, for this table alone. Raises TableError where there is none (rule 1)."""
         outcome = self._staged(missing, start, listing)
         if isinstance(outcome, Run | Overlap):
-            load = plan_load({missing.source: first_part(outcome, missing.span.end)}, self.limits)
+            load = plan_load({missing.partition: first_part(outcome, missing.span.end)}, self.limits)
             if load is not None:
                 return load
-        problem = (
-            f"it lacks what came from {start} to {missing.span.end} of {missing.source}, which is not staged any more"
-        )
+        problem = f"it lacks what came from {start} to {missing.span.end} of {missing.partition}, which is not staged any more"
         raise _waits(missing, start, problem)
 
     def _staged(self, missing: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
-        if missing.source not in listing:
+        if missing.partition not in listing:
             return None
         with self.tables.tried(self.stream.table):  # a failure of the stage is not a failure of the table
-            names = listing[missing.source].around(start, _WINDOW)
+            names = listing[missing.partition].around(start, _WINDOW)
             read = self.ports.stage.read(listing, names, self.tables.urls)
-        markers = self.identity.younger(missing.source, [marker for name in names for marker in read.get(name, ())])
+        markers = self.identity.younger(missing.partition, [marker for name in names for marker in read.get(name, ())])
         has_offsets = self.stream.kafka_columns or missing.url == self.stream.dead_letters
         return cuttable(next_run(start, markers), [missing.url], kafka_columns=has_offsets)
 
@@ -118,15 +116,15 @@ class CatchUp:
 
 
 def _waits(missing: DeferredRange, start: Position, problem: str) -> TableError:
-    source = missing.source
-    if is_merged(source.topic):  # the main table has it, so rewind is refused (bootstrap/plans/repair.py, rule 6)
+    partition = missing.partition
+    if is_merged(partition.topic):  # the main table has it, so rewind is refused (bootstrap/plans/repair.py, rule 6)
         return TableError(
             f"{missing.url} waits: {problem}",
-            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {source} is a "
+            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {partition} is a "
             "chain of several topics, and what its tables have of it cannot be staged again",
         )
     return TableError(
         f"{missing.url} waits: {problem}",
-        f"{repair('rewind', source, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
+        f"{repair('rewind', partition, start, '--below-table', '--yes')} has it staged again from Kafka; the other "
         "tables pass over it",
     )

@@ -45,7 +45,7 @@ class LoadCommits:
     def carry_out(self, planned: Load) -> None:
         """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
         context, ports = self._context, self._context.ports
-        positions = {source: context.position(source) for source in planned.runs}
+        positions = {partition: context.position(partition) for partition in planned.runs}
         context.tables.ensure(planned)
         load = self._without(planned, self._no_table)
         load = load and self._without(load, context.tables.gone_files(load, ports.open_store, ports.parallel))
@@ -87,15 +87,15 @@ class LoadCommits:
 
     def _is_at(self, positions: Mapping[TopicPartition, Position | None]) -> bool:
         """Whether the newest read of the table still has the positions that the plan starts at (rule 2)."""
-        at = all(self._context.position(source) == position for source, position in positions.items())
+        at = all(self._context.position(partition) == position for partition, position in positions.items())
         return at and not self._context.tables.rolled_back
 
     def _without(self, load: Load, reason_of: Callable[[Marker], Held | None]) -> Load | None:
         """The load up to the first marker of each partition that has a reason to wait; None when nothing is left."""
-        for source, run in load.runs.items():
+        for partition, run in load.runs.items():
             reason = reason_of(run.markers[0])
             if reason is not None:
-                self._context.reporter.held(source, reason)
+                self._context.reporter.held(partition, reason)
         return load.until(lambda marker: reason_of(marker) is not None)
 
     def _no_table(self, marker: Marker) -> Held | None:
@@ -110,12 +110,12 @@ def _valid_through_ms(context: LoadContext, load: Load) -> int | None:
         return None
     idle = IdleFacts(context.idle)
     highest: dict[TopicPartition, int | None] = {}
-    for source in {*context.listing, *known.sources()} - context.unknown_partitions:
-        run = load.runs.get(source)
-        end = context.position(source) if run is None else run.end
-        if end is None and source not in context.listing:
+    for partition in {*context.listing, *known.sources()} - context.unknown_partitions:
+        run = load.runs.get(partition)
+        end = context.position(partition) if run is None else run.end
+        if end is None and partition not in context.listing:
             end = Position(MAX_POSITION)  # nothing was ever staged: any idle fact covers all of it
-        idle_ms = idle.through_ms(source, end, context.ids.generations.get(source, 0))
-        loaded_ms = highest_timestamp_ms(context.markers(source), end)
-        highest[source] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
+        idle_ms = idle.through_ms(partition, end, context.ids.generations.get(partition, 0))
+        loaded_ms = highest_timestamp_ms(context.markers(partition), end)
+        highest[partition] = max((ms for ms in (idle_ms, loaded_ms) if ms is not None), default=None)
     return valid_through_ms(highest, known.time_ms)

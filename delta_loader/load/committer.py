@@ -92,17 +92,17 @@ class Committer:
 
     def _not_written(self, commit: TableCommit, problem: str) -> After:
         """Hold the partition whose rows cannot be written; of several, find out which by one commit each."""
-        url, sources = commit.target.url, {write.source for write in commit.written}
-        if not sources:
+        url, partitions = commit.target.url, {write.partition for write in commit.written}
+        if not partitions:
             msg = f"dead letters could not be written to {url}: {problem}"
             raise TableError(msg, "see the log; this program tries again at its next run")
-        if len(sources) > 1:
+        if len(partitions) > 1:
             self._context.one_at_a_time = True
             return After.PLAN_AGAIN
-        (source,) = sources
+        (partition,) = partitions
         tied = all(write.place is not None for write in commit.written)
         flags = [write.shape.merge.soft_delete for write in commit.written if write.shape.merge is not None]
-        start = commit.metadata.spans[source].start
-        reason = not_written(source, start, problem, url, tied=tied, flag=next(iter(flags), None))
-        self._context.reporter.held(source, reason)
+        start = commit.metadata.spans[partition].start
+        reason = not_written(partition, start, problem, url, tied=tied, flag=next(iter(flags), None))
+        self._context.reporter.held(partition, reason)
         return After.PLAN_AGAIN

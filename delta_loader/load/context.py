@@ -93,9 +93,9 @@ class LoadContext:
         self.partitions = self.ports.partitions(stream) or newest_fact(stream.app_id, streams)
         self.tables.refresh()
         self._read_origins()
-        own, sources = self.tables.own, {*self.listing, *self.generations}
+        own, partitions = self.tables.own, {*self.listing, *self.generations}
         ids = self.ids if own is None else own.ids(self.ids)
-        self.ids = ids.at(self.generations, {} if own is None else own.transactions, sources)
+        self.ids = ids.at(self.generations, {} if own is None else own.transactions, partitions)
         self.rollbacks.ids = self.ids
         return True
 
@@ -107,45 +107,45 @@ class LoadContext:
         own, *_ = self.ports.parallel(self.ports.tables.state, self.stream.tables)
         transactions = {} if own is None else own.transactions
         self.ids = self.ids.at(self.generations, transactions, {*self.listing, *self.generations})
-        positions = {source: self.ids.position(transactions, source) for source in self.listing}
+        positions = {partition: self.ids.position(transactions, partition) for partition in self.listing}
         self._window.read(self.listing, positions.__getitem__)
-        for source, listed in self.listing.items():
-            self.reporter.partition(source, positions[source], listed, self.markers(source))
+        for partition, listed in self.listing.items():
+            self.reporter.partition(partition, positions[partition], listed, self.markers(partition))
         self.reporter.stream(self.staged, 0)
 
     def _read_origins(self) -> None:
         """After the listing: a marker that was claimed behind a repair is then listed with the repair's origin."""
         self._origins = self.ports.stage.origins(self.stream)
-        self.generations = {source: origin.generation for source, origin in self._origins.items()}
+        self.generations = {partition: origin.generation for partition, origin in self._origins.items()}
 
-    def origin(self, source: TopicPartition) -> Position | None:
+    def origin(self, partition: TopicPartition) -> Position | None:
         """The recorded origin of a Kafka partition's chain."""
-        chain_origin = self._origins.get(source)
+        chain_origin = self._origins.get(partition)
         return None if chain_origin is None else chain_origin.position
 
-    def position(self, source: TopicPartition) -> Position | None:
+    def position(self, partition: TopicPartition) -> Position | None:
         """The main table's position."""
-        return self.tables.position(self.stream.table, source)
+        return self.tables.position(self.stream.table, partition)
 
-    def finished(self, source: TopicPartition) -> Position | None:
+    def finished(self, partition: TopicPartition) -> Position | None:
         """The position up to which all tables have a Kafka partition's rows."""
-        return self.tables.floor(source, self.position(source))
+        return self.tables.floor(partition, self.position(partition))
 
     def read_markers(self) -> None:
         """Read the markers near the positions. Raises StoreError."""
         self._window.read(self.listing, self.position)
 
-    def all_markers(self, source: TopicPartition) -> list[Found]:
+    def all_markers(self, partition: TopicPartition) -> list[Found]:
         """The markers of a Kafka partition near its position, of any generation."""
-        return self._window.of(source)
+        return self._window.of(partition)
 
-    def markers(self, source: TopicPartition) -> list[Found]:
+    def markers(self, partition: TopicPartition) -> list[Found]:
         """Those of its newest generation."""
-        return self.identity.younger(source, self._window.of(source))
+        return self.identity.younger(partition, self._window.of(partition))
 
-    def is_foreign(self, source: TopicPartition) -> bool:
+    def is_foreign(self, partition: TopicPartition) -> bool:
         """Whether the staged markers of a Kafka partition belong to something other than the table's position."""
-        return any(isinstance(marker, ForeignMarker) for marker in self.markers(source))
+        return any(isinstance(marker, ForeignMarker) for marker in self.markers(partition))
 
     @property
     def identity(self) -> StreamIdentity:
@@ -163,12 +163,12 @@ class LoadContext:
     @property
     def unknown_partitions(self) -> frozenset[TopicPartition]:
         """Kafka partitions that have markers and that the stream's topics do not have."""
-        return unknown_partitions({source: self.markers(source) for source in self.listing}, self.partitions)
+        return unknown_partitions({partition: self.markers(partition) for partition in self.listing}, self.partitions)
 
     def report_partitions(self) -> None:
         """Report how far each Kafka partition is."""
-        for source, listed in self.listing.items():
-            position = None if self.is_foreign(source) else self.position(source)
-            self.reporter.partition(source, position, listed, self.markers(source))
+        for partition, listed in self.listing.items():
+            position = None if self.is_foreign(partition) else self.position(partition)
+            self.reporter.partition(partition, position, listed, self.markers(partition))
         left_out = {*self.tables.failed, *(missing.url for missing in self.tables.deferred(self.listing))}
         self.reporter.stream(self.staged, len(left_out))

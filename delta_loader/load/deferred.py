@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from delta_loader.tables.commits import TableCommit
 
 
-def without_sources(load: Load, sources: Collection[TopicPartition]) -> Load | None:
+def without_sources(load: Load, partitions: Collection[TopicPartition]) -> Load | None:
     """The load without some Kafka partitions; None when nothing is left."""
-    kept = {source: run for source, run in load.runs.items() if source not in sources}
+    kept = {partition: run for partition, run in load.runs.items() if partition not in partitions}
     return Load(kept) if kept else None
 
 
-def left_out(load: Load, url: str, sources: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
+def left_out(load: Load, url: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Span]:
     """By Kafka partition, the span over a load's files for a table that gets none of them."""
     spans: dict[TopicPartition, Span] = {}
-    for source in sources:
-        needed = [marker for marker in load.runs[source].markers if files_for(url, marker)]
+    for partition in partitions:
+        needed = [marker for marker in load.runs[partition].markers if files_for(url, marker)]
         if needed:
-            spans[source] = Span(load.start_of(needed[0]), needed[-1].span.end)
+            spans[partition] = Span(load.start_of(needed[0]), needed[-1].span.end)
     return spans
 
 
@@ -49,18 +49,18 @@ def with_deferred(
     commit: TableCommit, url: str, spans: Mapping[TopicPartition, Span], deferred: Iterable[DeferredRange], ids: TxnIds
 ) -> TableCommit:
     """The commit to the main table, also noting what a secondary table does not get (rules 1 and 2)."""
-    known = {missing.source: missing.span for missing in deferred if missing.url == url}
+    known = {missing.partition: missing.span for missing in deferred if missing.url == url}
     versions: dict[str, int] = {}
-    for source, span in spans.items():
-        before = known.get(source, span)
+    for partition, span in spans.items():
+        before = known.get(partition, span)
         wider = Span(min(before.start, span.start), max(before.end, span.end))
-        versions |= DeferredIds.of(ids, source, url).written(wider)
+        versions |= DeferredIds.of(ids, partition, url).written(wider)
     return _moved(commit, versions)
 
 
 def with_caught_up(commit: TableCommit, missing: DeferredRange, ids: TxnIds) -> TableCommit:
     """The commit to the main table, also noting that a deferred range is complete."""
-    return _moved(commit, DeferredIds.of(ids, missing.source, missing.url).caught_up(missing.span))
+    return _moved(commit, DeferredIds.of(ids, missing.partition, missing.url).caught_up(missing.span))
 
 
 def _moved(commit: TableCommit, versions: Mapping[str, int]) -> TableCommit:

@@ -39,9 +39,9 @@ class RollbackFence:
                 break
             self._resolve(*answered)
         for target, back in context.tables.rolled_back[:1]:
-            for source in context.listing:
-                if source not in context.report.held:
-                    context.reporter.held(source, held_by(target.url, context.stream.app_id, back))
+            for partition in context.listing:
+                if partition not in context.report.held:
+                    context.reporter.held(partition, held_by(target.url, context.stream.app_id, back))
         return bool(context.tables.rolled_back)
 
     def partitions(self) -> dict[TopicPartition, Held]:
@@ -72,22 +72,26 @@ class RollbackFence:
         """Chains without a txn action whose table may have had one."""
         context = self._context
         unplaced = [
-            source for source in context.listing if context.position(source) is None and not context.is_foreign(source)
+            partition
+            for partition in context.listing
+            if context.position(partition) is None and not context.is_foreign(partition)
         ]
-        rootless = [source for source in unplaced if isinstance(next_run(None, context.markers(source)), MissingOrigin)]
+        rootless = [
+            partition for partition in unplaced if isinstance(next_run(None, context.markers(partition)), MissingOrigin)
+        ]
         first_ms: dict[TopicPartition, int] = {}
-        for source in unplaced:
-            first = min(context.markers(source), key=lambda marker: marker.name, default=None)
+        for partition in unplaced:
+            first = min(context.markers(partition), key=lambda marker: marker.name, default=None)
             if isinstance(first, Marker) and first.manifest is not None:
-                first_ms[source] = first.manifest.created_ms
+                first_ms[partition] = first.manifest.created_ms
         return list(context.rollbacks.without_txn(target, unplaced, rootless, first_ms))
 
     def _unknown_history(self, target: Target) -> list[Rollback]:
         """Chains that have something to load and whose position may be that of a table that was rolled back."""
         placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-        for source in self._context.listing:
-            position, markers = self._context.position(source), self._context.markers(source)
+        for partition in self._context.listing:
+            position, markers = self._context.position(partition), self._context.markers(partition)
             if position is not None and isinstance(next_run(position, markers), Run | Overlap):
-                placed[source] = position, [marker for marker in markers if isinstance(marker, Marker)]
+                placed[partition] = position, [marker for marker in markers if isinstance(marker, Marker)]
         back = self._context.rollbacks.unknown(target, placed)
         return [] if back is None else [back]

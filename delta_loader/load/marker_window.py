@@ -33,15 +33,15 @@ class MarkerWindow:
     def read(self, listing: Listing, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """Read the markers around each position that are not known yet. Raises StoreError."""
         window = max(_SMALLEST_WINDOW, self._max_files // max(1, len(listing)))
-        wanted = {source: listed.around(position_of(source), window) for source, listed in listing.items()}
-        known = {source: self._known.get(source, {}) for source in listing}
-        unknown = [name for source, names in wanted.items() for name in names if name not in known[source]]
+        wanted = {partition: listed.around(position_of(partition), window) for partition, listed in listing.items()}
+        known = {partition: self._known.get(partition, {}) for partition in listing}
+        unknown = [name for partition, names in wanted.items() for name in names if name not in known[partition]]
         fresh = self._stage.read(listing, unknown, self._tables)
         self._known = {
-            source: {name: fresh.get(name) or known[source].get(name, ()) for name in names}
-            for source, names in wanted.items()
+            partition: {name: fresh.get(name) or known[partition].get(name, ()) for name in names}
+            for partition, names in wanted.items()
         }
 
-    def of(self, source: TopicPartition) -> list[Found]:
+    def of(self, partition: TopicPartition) -> list[Found]:
         """The markers of a Kafka partition."""
-        return [marker for markers in self._known.get(source, {}).values() for marker in markers]
+        return [marker for markers in self._known.get(partition, {}).values() for marker in markers]

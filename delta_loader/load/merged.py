@@ -43,25 +43,28 @@ class MergedLoads:
         self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]
     ) -> None:
         """Check for repairs before the markers of chains are read (rule 1). Raises StoreError."""
-        for source in filter(_is_merged, waiting):
-            self._turns[source] = turn = _last_turn(self._stage, source)
+        for partition in filter(_is_merged, waiting):
+            self._turns[partition] = turn = _last_turn(self._stage, partition)
             if not turn.ended:
-                self._hold(source, under_repair(source, turn.number))
-            for item in list(self._stage.list(loading_folder(source))):
-                data, position = self._stage.read(item.path), position_of(source)
+                self._hold(partition, under_repair(partition, turn.number))
+            for item in list(self._stage.list(loading_folder(partition))):
+                data, position = self._stage.read(item.path), position_of(partition)
                 if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
                     self._stage.delete([item.path])
 
     def begin(self, load: Load) -> bool:
         """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError."""
         self._notes, self._is_certain = {}, True
-        for source in filter(_is_merged, load.runs):
-            path, note = loading_path(source, self._new_id()), LoadNote(load.runs[source].end, self._clock.wall_ms())
+        for partition in filter(_is_merged, load.runs):
+            path, note = (
+                loading_path(partition, self._new_id()),
+                LoadNote(load.runs[partition].end, self._clock.wall_ms()),
+            )
             self._notes[path] = note.end
             self._stage.create(path, note.to_bytes())
-            turn = _last_turn(self._stage, source)
-            if turn != self._turns.get(source):
-                self._hold(source, repaired(source) if turn.ended else under_repair(source, turn.number))
+            turn = _last_turn(self._stage, partition)
+            if turn != self._turns.get(partition):
+                self._hold(partition, repaired(partition) if turn.ended else under_repair(partition, turn.number))
                 self._forget()
                 return False
         return True
@@ -76,7 +79,9 @@ class MergedLoads:
 
     def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """End the load, successful or not (rule 3)."""
-        loaded = all((position_of(source) or 0) >= load.runs[source].end for source in filter(_is_merged, load.runs))
+        loaded = all(
+            (position_of(partition) or 0) >= load.runs[partition].end for partition in filter(_is_merged, load.runs)
+        )
         if loaded or self._is_certain:
             self._forget()
 
@@ -86,15 +91,15 @@ class MergedLoads:
         self._notes = {}
 
 
-def repair_of(stage: ObjectStore, source: TopicPartition) -> Held | None:
+def repair_of(stage: ObjectStore, partition: TopicPartition) -> Held | None:
     """The repair for which a chain of several topics waits; None for any other chain. Raises StoreError."""
-    turn = _last_turn(stage, source) if _is_merged(source) else None
-    return None if turn is None or turn.ended else under_repair(source, turn.number)
+    turn = _last_turn(stage, partition) if _is_merged(partition) else None
+    return None if turn is None or turn.ended else under_repair(partition, turn.number)
 
 
-def _last_turn(stage: ObjectStore, source: TopicPartition) -> LastRepair:
-    return last_repair(item.path for item in stage.list(repairs_folder(source)))
+def _last_turn(stage: ObjectStore, partition: TopicPartition) -> LastRepair:
+    return last_repair(item.path for item in stage.list(repairs_folder(partition)))
 
 
-def _is_merged(source: TopicPartition) -> bool:
-    return is_merged(source.topic)
+def _is_merged(partition: TopicPartition) -> bool:
+    return is_merged(partition.topic)

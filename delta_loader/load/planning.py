@@ -26,21 +26,21 @@ def plan(context: LoadContext, lost: Mapping[TopicPartition, Held], limits: Limi
 
 def _runs(context: LoadContext, lost: Mapping[TopicPartition, Held]) -> dict[TopicPartition, Loadable]:
     stream, runs, unknown = context.stream, {}, context.unknown_partitions
-    for source, listed in context.listing.items():
-        markers = context.markers(source)
-        if source in unknown:
+    for partition, listed in context.listing.items():
+        markers = context.markers(partition)
+        if partition in unknown:
             paths = [path for marker in markers for path in listed.paths(marker.name)]
-            context.reporter.held(source, unknown_partition(source, paths))
-        if source in context.report.held:
+            context.reporter.held(partition, unknown_partition(partition, paths))
+        if partition in context.report.held:
             continue
-        outcome = next_run(context.position(source), markers, context.origin(source))
+        outcome = next_run(context.position(partition), markers, context.origin(partition))
         outcome = cuttable(outcome, stream.row_tables, kafka_columns=stream.kafka_columns)
         absent = None if stream.table in context.tables.targets else stream.table
-        reason = lost.get(source) or held(source, outcome, absent)
-        if isinstance(outcome, Run | Overlap) and source not in lost:
-            runs[source] = outcome
+        reason = lost.get(partition) or held(partition, outcome, absent)
+        if isinstance(outcome, Run | Overlap) and partition not in lost:
+            runs[partition] = outcome
         elif reason is not None:
-            context.reporter.held(source, reason)
+            context.reporter.held(partition, reason)
     return runs
 
 
@@ -49,5 +49,5 @@ def _apart(context: LoadContext, runs: dict[TopicPartition, Loadable]) -> dict[T
     if not context.one_at_a_time:
         return runs
     every = context.tables.by_spark
-    mixed = [source for source, run in runs.items() if every or any(has_mixed(marker) for marker in run.markers)]
-    return {source: run for source, run in runs.items() if source not in mixed[1:]}
+    mixed = [partition for partition, run in runs.items() if every or any(has_mixed(marker) for marker in run.markers)]
+    return {partition: run for partition, run in runs.items() if partition not in mixed[1:]}

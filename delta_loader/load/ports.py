@@ -34,7 +34,7 @@ class Screener(Protocol):
     def refused(self, target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
         """At most ``most`` records of which the table refuses a row; none where the rows cannot be checked."""
 
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         """The records of a chain from ``start`` on that are in a dead-letter table because they were refused.
 
         For a chain of several topics, where nothing records how far each topic is at ``start``, all that were ever
@@ -46,7 +46,7 @@ class Originals(Protocol):
     """Fetches records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
 
     def __call__(
-        self, source: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
+        self, partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
     ) -> Mapping[Offset, Original]:
         """The records that Kafka still has; none if the topic has another id by now."""
 

@@ -90,8 +90,10 @@ class Refusals:
             records = self.refusing.screener.refused(commit.target, commit.written, MOST_REFUSED + 1)
         if len(records) > MOST_REFUSED:
             chains = chains_of(commit.metadata.spans)
-            for source in {chains[record.source] for record in records}:
-                self.hold(source, too_many(source, commit.metadata.spans[source].start, records, commit.target.url))
+            for partition in {chains[record.partition] for record in records}:
+                self.hold(
+                    partition, too_many(partition, commit.metadata.spans[partition].start, records, commit.target.url)
+                )
             return None
         fresh = sorted(record for record in records if record.place not in have)
         if fresh and self._write_dead_letters(fresh, commit, ids) is After.PLAN_AGAIN:
@@ -105,11 +107,11 @@ class Refusals:
         if letters is None:
             return []
         records: list[RefusedRecord] = []
-        for source, span in commit.metadata.spans.items():
-            if RefusalIds.of(ids, source).half_done(letters.transactions, span.start):
-                dead = self.refusing.screener.dead(letters.url, source, span.start)
-                ends = {input_end.source: input_end.position for input_end in ends_at(source, span.end)}
-                records += [record for record in dead if record.offset < ends.get(record.source, span.end)]
+        for partition, span in commit.metadata.spans.items():
+            if RefusalIds.of(ids, partition).half_done(letters.transactions, span.start):
+                dead = self.refusing.screener.dead(letters.url, partition, span.start)
+                ends = {input_end.partition: input_end.position for input_end in ends_at(partition, span.end)}
+                records += [record for record in dead if record.offset < ends.get(record.partition, span.end)]
         return list({record.place: record for record in records}.values())
 
     def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
@@ -139,40 +141,40 @@ class Refusals:
         """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
         by_source: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
-            by_source.setdefault(record.source, []).append(record)
+            by_source.setdefault(record.partition, []).append(record)
         letters: list[DeadLetterRow] = []
         complete, chains = True, chains_of(commit.metadata.spans)
-        for source, records in by_source.items():
+        for partition, records in by_source.items():
             why = "Kafka does not have it any more"
             try:
-                sent = self._sent(source, [record.offset for record in records], commit)
+                sent = self._sent(partition, [record.offset for record in records], commit)
             except KafkaDeltaExpressError as error:
                 sent, why = {}, f"Kafka does not give it: {error.problem}"
             missing = [record for record in records if record.offset not in sent]
             if missing:
                 complete = False
-                self.hold(chains[source], without_bytes(missing[0], commit.target.url, why))
+                self.hold(chains[partition], without_bytes(missing[0], commit.target.url, why))
             letters += [_letter(record, sent[record.offset]) for record in records if record.offset in sent]
         return letters if complete else None
 
     def _sent(
-        self, source: TopicPartition, offsets: Collection[Offset], commit: TableCommit
+        self, partition: TopicPartition, offsets: Collection[Offset], commit: TableCommit
     ) -> Mapping[Offset, Original]:
-        chain = chains_of(commit.metadata.spans)[source]
-        ids = {write.topic_id for write in commit.written if write.source == chain}
-        named = {id_of_input(chain.topic, source.topic, one) for one in ids} - {None}
+        chain = chains_of(commit.metadata.spans)[partition]
+        ids = {write.topic_id for write in commit.written if write.partition == chain}
+        named = {id_of_input(chain.topic, partition.topic, one) for one in ids} - {None}
         if len(named) > 1:
             return {}  # the rows do not say which topic these belong to
-        return self.refusing.originals(source, offsets, next(iter(named), None))
+        return self.refusing.originals(partition, offsets, next(iter(named), None))
 
     def _hold_all(self, fresh: Iterable[RefusedRecord], commit: TableCommit, why: str) -> None:
         chains = chains_of(commit.metadata.spans)
-        first = {chains[record.source]: record for record in reversed(list(fresh))}
+        first = {chains[record.partition]: record for record in reversed(list(fresh))}
         for chain, record in first.items():
             self.hold(chain, without_bytes(record, commit.target.url, why))
 
 
 def _letter(record: RefusedRecord, sent: Original) -> DeadLetterRow:
     return DeadLetterRow(
-        record.source, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
+        record.partition, record.offset, sent.timestamp_ms, sent.key, sent.value, REFUSED_BY_TABLE, record.problem
     )

@@ -233,10 +233,10 @@ class Replacements:
 
     def _refused(self, request: Request, stream: Stream, targets: tuple[Target, ...], gone: str | None) -> Held | None:
         """Why it cannot be carried out; the main table is the first of ``targets``."""
-        source, rows = request.name.topic_partition, targets[0]
+        partition, rows = request.name.topic_partition, targets[0]
         if gone is not None:
             return request.held("replacement_refused", f"its data file {gone} is gone", request.give_up)
-        if self._ids(stream, rows).generation(rows.transactions, source):
+        if self._ids(stream, rows).generation(rows.transactions, partition):
             problem = "its topic was recreated, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
         wide = (self._with_columns_of(request, stream, target) for target in targets)

@@ -80,10 +80,10 @@ class Request:
     @property
     def condition(self) -> str:
         """The condition for the rows of its range, as SQL."""
-        source, span = self.name.topic_partition, self.content.span
+        partition, span = self.name.topic_partition, self.content.span
         # A topic's name has letters, digits, dots, dashes and underscores only.
         condition = (
-            f"_kafka_topic = '{source.topic}' AND _kafka_partition = {source.partition} "
+            f"_kafka_topic = '{partition.topic}' AND _kafka_partition = {partition.partition} "
             f"AND _kafka_offset >= {span.start} AND _kafka_offset < {span.end}"
         )
         if not self.content.only:
@@ -94,8 +94,8 @@ class Request:
 
     def held(self, reason: str, problem: str, remedy: str) -> Held:
         """This request cannot be carried out, or not yet."""
-        source = self.name.topic_partition
-        return Held(reason, f"rows of {source} {self.content.span} wait to be replaced: {problem}", remedy)
+        partition = self.name.topic_partition
+        return Held(reason, f"rows of {partition} {self.content.span} wait to be replaced: {problem}", remedy)
 
     @property
     def give_up(self) -> str:
@@ -163,11 +163,11 @@ def taken_back(request: Request, url: str, history: Iterable[LoggedCommit]) -> H
 
 def is_superseded(request: Request, history: Iterable[LoggedCommit]) -> bool:
     """Whether the main table has the rows of a later request for some of its range (rule 4)."""
-    source, span = request.name.topic_partition, request.content.span
+    partition, span = request.name.topic_partition, request.content.span
     for commit, is_on_lineage in islice(with_lineage(history), MOST_COMMITS):
         if _is_of(commit, request):
             return False
-        later = None if commit.metadata is None else commit.metadata.replaced.get(source)
+        later = None if commit.metadata is None else commit.metadata.replaced.get(partition)
         if is_on_lineage and later is not None and span.start < later.span.end and later.span.start < span.end:
             return True
     return False

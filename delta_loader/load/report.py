@@ -94,12 +94,12 @@ class LoadReporter:
     metrics: Metrics
     clock: Clock
 
-    def held(self, source: TopicPartition, reason: Held) -> None:
-        self.report.held[source] = reason
+    def held(self, partition: TopicPartition, reason: Held) -> None:
+        self.report.held[partition] = reason
         self.log.warning(
             "partition held",
-            topic=source.topic,
-            partition=source.partition,
+            topic=partition.topic,
+            partition=partition.partition,
             reason=reason.reason,
             problem=reason.problem,
             remedy=reason.remedy,
@@ -168,7 +168,7 @@ class LoadReporter:
                 self.metrics.add(catalogue.LOADER_DEAD_LETTERS, count, app_id=app_id, error_class=error_class)
 
     def partition(
-        self, source: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
+        self, partition: TopicPartition, position: Position | None, listed: Listed, found: Iterable[Found]
     ) -> None:
         """How far a Kafka partition is loaded and staged, by the markers near its position."""
         markers = [marker for marker in found if isinstance(marker, Marker)]
@@ -176,7 +176,7 @@ class LoadReporter:
         waiting = [marker for marker in markers if position is None or marker.span.end > position]
         oldest = min(waiting, key=lambda marker: marker.span.start, default=None)
         oldest_ms = None if oldest is None or oldest.manifest is None else oldest.manifest.created_ms
-        self.report.seen[source] = seen = SeenPartition(
+        self.report.seen[partition] = seen = SeenPartition(
             begins=listed.names[0].start,
             loaded=position,
             staged=staged,
@@ -186,7 +186,7 @@ class LoadReporter:
             ends=any(marker.name == listed.names[-1] for marker in markers),
             undeclared=undeclared_of(markers),
         )
-        labels = {"topic": str(source.topic), "partition": str(source.partition)}
+        labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
         self.metrics.set(catalogue.LOADER_LOADED_POSITION, position or 0, **labels)
         self.metrics.set(catalogue.LOADER_STAGED_POSITION, staged, **labels)
         self.metrics.set(catalogue.LOADER_LAG, seen.lag, **labels)

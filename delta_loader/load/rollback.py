@@ -131,7 +131,7 @@ class RollbackDetector:
             return ()
         key = target.url, target.version
         if key not in self._pasts:
-            wanted = [(source, self.ids.generation_of(source)) for source in unplaced]
+            wanted = [(partition, self.ids.generation_of(partition)) for partition in unplaced]
             since_ms = min(first_ms.values()) if {*unplaced} == first_ms.keys() else None
             history = self._tables.history(target.url, target.version)
             self._pasts[key] = own_past(history, self._app_id, wanted, since_ms)
@@ -157,11 +157,12 @@ class RollbackDetector:
         positions: Mapping[TopicPartition, Position] = answer.positions
         ids = target.ids(self.ids)
         advances = {
-            ids.of(source, answer.generations.get(source, 0)): int(position) - 1
-            for source, position in positions.items()
+            ids.of(partition, answer.generations.get(partition, 0)): int(position) - 1
+            for partition, position in positions.items()
         }
         moved = {
-            source: KnownChain(answer.generations.get(source, 0), position) for source, position in positions.items()
+            partition: KnownChain(answer.generations.get(partition, 0), position)
+            for partition, position in positions.items()
         }
         answered = Resolved(answer.version, answer.decision, positions)
         metadata = CommitMetadata(new_id(), self._app_id, {}, None, answers=answered, generations=answer.generations)
@@ -188,9 +189,9 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
             f"('delta.setTransactionRetentionDuration')), then `{command} --go-on --yes` sets these positions again"
         )
     if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
-        source = min(back.positions)
+        partition = min(back.positions)
         return (
-            f"say from which offset on its records are to be loaded: `{repair('restart', source)} --at OFFSET --yes`, "
+            f"say from which offset on its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`, "
             "where OFFSET is the first one that the table lacks (for every partition that is held so)"
         )
     if back.kind is RollbackKind.UNKNOWN:

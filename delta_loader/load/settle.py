@@ -82,13 +82,13 @@ class IdleFacts:
     def __init__(self, facts: Iterable[IdleFact]) -> None:
         self._by_chain: dict[tuple[TopicPartition, int], list[IdleFact]] = {}
         for fact in facts:
-            self._by_chain.setdefault((fact.source, fact.generation), []).append(fact)
+            self._by_chain.setdefault((fact.partition, fact.generation), []).append(fact)
 
-    def through_ms(self, source: TopicPartition, position: Position | None, generation: int) -> int | None:
+    def through_ms(self, partition: TopicPartition, position: Position | None, generation: int) -> int | None:
         """The latest time at which a partition had nothing past ``position`` (common/stage/idle.py, rule 3)."""
         if position is None:
             return None
-        facts = self._by_chain.get((source, generation), ())
+        facts = self._by_chain.get((partition, generation), ())
         return max((fact.time_ms for fact in facts if fact.position <= position), default=None)
 
 
@@ -108,8 +108,8 @@ def unknown_partitions(
 ) -> frozenset[TopicPartition]:
     """The staged Kafka partitions that do not exist and that only markers made by hand name (rule 5)."""
     return frozenset(
-        source
-        for source, markers in found.items()
+        partition
+        for partition, markers in found.items()
         if markers and all(isinstance(marker, Marker) and marker.manifest is None for marker in markers)
-        if source.partition > MAX_PARTITION or (known is not None and not known.has(source))
+        if partition.partition > MAX_PARTITION or (known is not None and not known.has(partition))
     )

@@ -47,9 +47,9 @@ class Settling:
         ``now_ms`` is this machine's time.
         """
 
-        def candidates(source: TopicPartition) -> tuple[MarkerName, ...]:
-            listed = listing[source]
-            return settle_candidates(listed.names, listed.modified_ms, self.finished(source), now_ms - keep_ms)
+        def candidates(partition: TopicPartition) -> tuple[MarkerName, ...]:
+            listed = listing[partition]
+            return settle_candidates(listed.names, listed.modified_ms, self.finished(partition), now_ms - keep_ms)
 
         if not any(map(candidates, listing)):
             return 0
@@ -60,11 +60,11 @@ class Settling:
         ended: dict[TopicPartition, tuple[MarkerName, ...]] = {}
         judged: dict[MarkerName, tuple[Found, ...]] = {}
         chains: list[Found] = []
-        positions = {source: position for source in listing if (position := self.finished(source)) is not None}
-        for source, position in positions.items():
-            found = self.stage.read(listing, candidates(source), self.tables)
-            chain = identity.judged(source, (marker for markers in found.values() for marker in markers))
-            ended[source] = settled(chain, position)
+        positions = {partition: position for partition in listing if (position := self.finished(partition)) is not None}
+        for partition, position in positions.items():
+            found = self.stage.read(listing, candidates(partition), self.tables)
+            chain = identity.judged(partition, (marker for markers in found.values() for marker in markers))
+            ended[partition] = settled(chain, position)
             judged |= found
             chains += chain
         gone = self.stage.delete(listing, ended, judged, self.tables)

@@ -55,7 +55,9 @@ class StreamLoad:
         context.stop = stop
         if not context.observe():
             return False
-        waiting = [source for source, listed in context.listing.items() if listed.waiting(context.position(source))]
+        waiting = [
+            partition for partition, listed in context.listing.items() if listed.waiting(context.position(partition))
+        ]
         self._merged.check_repairs(waiting, context.position)
         if not fence.holds():
             self._put_strays_aside()
@@ -82,10 +84,10 @@ class StreamLoad:
         """Before planning, move markers that are certain to be late claims out of the way (stage/stray_rules.py)."""
         context, stage = self.context, self.context.ports.stage
         context.read_markers()
-        positions = {source: context.finished(source) for source in context.listing}
-        near = [marker for source in context.listing for marker in context.all_markers(source)]
+        positions = {partition: context.finished(partition) for partition in context.listing}
+        near = [marker for partition in context.listing for marker in context.all_markers(partition)]
         context.listing, older = put_older_aside(stage, context.listing, context.generations, near, context.tables.urls)
-        near = [marker for source in context.listing for marker in context.markers(source)]
+        near = [marker for partition in context.listing for marker in context.markers(partition)]
         keeper = StrayKeeper(stage, context.tables.urls, context.identity)
         context.listing, late = keeper.put_aside(context.listing, positions, near)
         context.reporter.strays((*older, *late))
@@ -94,8 +96,8 @@ class StreamLoad:
         """Load into tables the ranges that they were left out of in earlier passes."""
         context = self.context
 
-        def must_end(source: TopicPartition) -> bool:
-            return context.stop() or bool(context.tables.rolled_back) or source in context.report.held
+        def must_end(partition: TopicPartition) -> bool:
+            return context.stop() or bool(context.tables.rolled_back) or partition in context.report.held
 
         identity, commit = context.identity, self._commits.commit
         catch_up = CatchUp(context.stream, context.tables, context.ports, self._limits, commit, identity, must_end)
@@ -105,16 +107,16 @@ class StreamLoad:
         """Carry out the operators' requests to replace ranges."""
         context = self.context
 
-        def position_now(source: TopicPartition) -> Position | None:
+        def position_now(partition: TopicPartition) -> Position | None:
             """Read again, for work outside a transaction of this loader; None also when the table was rolled back."""
             context.tables.refresh()
-            is_unusable = context.tables.rolled_back or context.is_foreign(source)
-            return None if is_unusable else context.finished(source)
+            is_unusable = context.tables.rolled_back or context.is_foreign(partition)
+            return None if is_unusable else context.finished(partition)
 
         replaced = replacements.run(context.stream, position_now, context.stop, context.report.stepped)
         context.report.replacements += replaced.carried_out
-        for source, reason in replaced.held.items():
-            context.reporter.held(source, context.report.held.get(source, reason))
+        for partition, reason in replaced.held.items():
+            context.reporter.held(partition, context.report.held.get(partition, reason))
 
     def _settle(self) -> None:
         """Delete the markers that all tables are past."""
@@ -127,8 +129,10 @@ class StreamLoad:
         now_ms = context.ports.clock.wall_ms()
         keep_ms = int(context.settings.marker_retention_s * 1000)
         unknown = {
-            source for source, reason in context.report.held.items() if reason.reason == RollbackKind.UNKNOWN.value
+            partition
+            for partition, reason in context.report.held.items()
+            if reason.reason == RollbackKind.UNKNOWN.value
         }
-        listing = {source: listed for source, listed in context.listing.items() if source not in unknown}
+        listing = {partition: listed for partition, listed in context.listing.items() if partition not in unknown}
         settling = Settling(context.ports.stage, context.tables.urls, context.finished, look_again)
         context.reporter.settled(settling.run(listing, context.identity, now_ms, keep_ms))

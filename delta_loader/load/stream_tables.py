@@ -186,7 +186,7 @@ class StreamTables:
                 if staged.url == self._stream.table
             }
         in_order = sorted(((url, shape) for url, shape in wanted if url not in self.failed), key=str)
-        starts = {source: run.start for source, run in load.runs.items()}
+        starts = {partition: run.start for partition, run in load.runs.items()}
         restage = stage_again(starts, below_table=urls is not None)
         missing = {url: shape for url, shape in reversed(in_order) if url not in self.targets}
         for url, shape in missing.items():
@@ -231,9 +231,9 @@ class StreamTables:
             path = gone.get(marker.name)
             if path is None:
                 return None
-            source, own = marker.name.topic_partition, self.targets.get(self._stream.table)
-            is_new = own is None or own.ids(self._look_back.ids).position(own.transactions, source) is None
-            return missing_file(source, marker.span.start, path, self._stream.table if is_new else None)
+            partition, own = marker.name.topic_partition, self.targets.get(self._stream.table)
+            is_new = own is None or own.ids(self._look_back.ids).position(own.transactions, partition) is None
+            return missing_file(partition, marker.span.start, path, self._stream.table if is_new else None)
 
         return reason_of
 
@@ -256,16 +256,16 @@ class StreamTables:
     # Deferred ranges.
 
     def deferred(
-        self, sources: Iterable[TopicPartition], urls: Iterable[str] | None = None
+        self, partitions: Iterable[TopicPartition], urls: Iterable[str] | None = None
     ) -> tuple[DeferredRange, ...]:
         """The ranges that tables may lack below the main table's position."""
-        return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, sources)
+        return self._deferred().of(self._look_back.ids, urls or self._stream.side_tables, partitions)
 
-    def floor(self, source: TopicPartition, position: Position | None) -> Position | None:
+    def floor(self, partition: TopicPartition, position: Position | None) -> Position | None:
         """The position up to which all tables have a Kafka partition's rows; ``position`` is the main table's."""
         if position is None:
             return None
-        return self._deferred().floor(self._look_back.ids, self._stream.side_tables, source, position)
+        return self._deferred().floor(self._look_back.ids, self._stream.side_tables, partition, position)
 
     def _deferred(self) -> DeferredRanges:
         """The deferred ranges in the main table's txn actions; read once for each state of the table."""
@@ -294,13 +294,13 @@ class StreamTables:
                 commit = with_deferred(commit, url, spans, self.deferred(spans, [url]), self._look_back.ids)
         return commit
 
-    def _lacking(self, url: str, sources: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
-        return frozenset(missing.source for missing in self.deferred(sources, [url]))
+    def _lacking(self, url: str, partitions: Iterable[TopicPartition]) -> frozenset[TopicPartition]:
+        return frozenset(missing.partition for missing in self.deferred(partitions, [url]))
 
-    def position(self, url: str, source: TopicPartition) -> Position | None:
+    def position(self, url: str, partition: TopicPartition) -> Position | None:
         """A table's own position."""
         target = self.targets.get(url)
-        return None if target is None else target.ids(self._look_back.ids).position(target.transactions, source)
+        return None if target is None else target.ids(self._look_back.ids).position(target.transactions, partition)
 
     def note_forgotten(self, events: Sequence[Rollback]) -> None:
         """The main table has chains without a txn action, or may have: its commits name them (rollback.py, rule 7)."""
@@ -313,11 +313,14 @@ class StreamTables:
             return own
         identity = own.identity if own.identity.is_whole else replace(own.identity, is_whole=True)
         for back in self._forgotten:
-            named = {(source, back.generations.get(source, 0)): position for source, position in back.positions.items()}
+            named = {
+                (partition, back.generations.get(partition, 0)): position
+                for partition, position in back.positions.items()
+            }
             if back.is_unplaced:
                 identity = replace(identity, unproved=identity.unproved.union(named))
             elif back.kind is RollbackKind.EXPIRED:
-                missing = {source: KnownChain(number, position) for (source, number), position in named.items()}
+                missing = {partition: KnownChain(number, position) for (partition, number), position in named.items()}
                 identity = replace(identity, chains={**missing, **identity.chains})
         return own if identity == own.identity else replace(own, identity=identity)
 

@@ -50,7 +50,7 @@ class Held:
     remedy: str
 
 
-def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
+def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:
     """The reason behind a plan's outcome for one Kafka partition; None when it is not held.
 
     ``absent`` is the URL of the stream's main table if that does not exist.
@@ -60,63 +60,65 @@ def held(source: TopicPartition, outcome: NextRun, absent: str | None = None) ->
             return None
         case Gap(position, next_start):
             skip = (
-                "" if is_merged(source.topic) else f", or give them up with `{_bootstrap('skip', source, next_start)}`"
+                ""
+                if is_merged(partition.topic)
+                else f", or give them up with `{_bootstrap('skip', partition, next_start)}`"
             )
             return Held(
                 "gap",
-                f"nothing is staged for the positions [{position}, {next_start}) of {source}",
-                f"stage them again with `{rewind(source, position)}`{skip}",
+                f"nothing is staged for the positions [{position}, {next_start}) of {partition}",
+                f"stage them again with `{rewind(partition, position)}`{skip}",
             )
-        case Uncuttable(position, marker) if is_merged(source.topic):
+        case Uncuttable(position, marker) if is_merged(partition.topic):
             return Held(
                 "straddle",
-                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
                 "which of its rows these are is unknown: after a rewind its topics may be read in another order",
-                f"stage the rest again with `{rewind(source, position)}`; where that is refused, put the marker that "
+                f"stage the rest again with `{rewind(partition, position)}`; where that is refused, put the marker that "
                 f"ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
             )
         case Uncuttable(position, marker):
             return Held(
                 "straddle",
-                f"the marker {marker.name.path} covers {marker.span}, and the table has {source} up to {position}; "
+                f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
                 "which of its rows these are is unknown, because the stream has kafka_columns: false",
-                f"stage the rest again with `{rewind(source, position)}`",
+                f"stage the rest again with `{rewind(partition, position)}`",
             )
         case MissingOrigin(first):
             table = "the table has no position for" if absent is None else f"the table {absent} was deleted: it lacks"
             return Held(
                 "no_root",
-                f"{table} {source}, and its first marker {first.name.path} follows one at {first.previous} that is "
+                f"{table} {partition}, and its first marker {first.name.path} follows one at {first.previous} that is "
                 "gone",
-                _root_again(source, first),
+                _root_again(partition, first),
             )
         case UnreadableMarker() | ForeignMarker() as found:
-            return _unusable(source, found)
+            return _unusable(partition, found)
         case _:
             assert_never(outcome)
 
 
-def _root_again(source: TopicPartition, first: Marker) -> str:
+def _root_again(partition: TopicPartition, first: Marker) -> str:
     """The remedy for a chain whose start is gone; a chain of several topics cannot be skipped."""
-    if is_merged(source.topic):
+    if is_merged(partition.topic):
         return (
             f"put the markers before it back, from a backup of the bucket; stage all of it again with "
-            f"`{rewind(source, Position(0))}`, where Kafka has all of it; or {START_OVER}"
+            f"`{rewind(partition, Position(0))}`, where Kafka has all of it; or {START_OVER}"
         )
     return (
-        f"stage what Kafka has again with `{rewind(source, Position(0))}`, or from a later offset on where the table "
+        f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on where the table "
         f"shall lack what lies before; or leave out all records before {first.span.start} with "
-        f"`{_bootstrap('skip', source, first.span.start)}`"
+        f"`{_bootstrap('skip', partition, first.span.start)}`"
     )
 
 
-def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
+def _unusable(partition: TopicPartition, found: UnreadableMarker | ForeignMarker) -> Held:
     """Why a marker is not loaded. One of a newer release is valid, and would be staged the same way again."""
     if isinstance(found, ForeignMarker):
         return Held(found.reason, found.problem, found.remedy)
     if found.is_newer:
         return Held("newer_marker", f"what is staged next needs a newer loader: {found.problem}", UPGRADE)
-    again = f"stage its records again with `{rewind(source, found.name.start)}`"
+    again = f"stage its records again with `{rewind(partition, found.name.start)}`"
     if found.table is not None:
         again = (
             f"if {found.table} was taken out of the stream (its table, dead_letters, routes, route_table or tables), "
@@ -126,7 +128,7 @@ def _unusable(source: TopicPartition, found: UnreadableMarker | ForeignMarker) -
     return Held("unreadable_marker", f"the marker {found.name.path} cannot be used: {found.problem}", again)
 
 
-def missing_file(source: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
+def missing_file(partition: TopicPartition, start: Position, path: str, deleted: str | None = None) -> Held:
     """A data file of the next marker is missing.
 
     ``deleted`` is the table that lacks it, if that table has nothing of the Kafka partition.
@@ -134,19 +136,19 @@ def missing_file(source: TopicPartition, start: Position, path: str, deleted: st
     why = "a VACUUM may have taken it" if deleted is None else f"the table {deleted} was deleted, or its folder emptied"
     return Held(
         "missing_file",
-        f"the data file {path} of the marker at {start} of {source} is gone: {why}",
-        f"stage its records again with `{rewind(source, start)}`; where Kafka no longer has them, add --give-up",
+        f"the data file {path} of the marker at {start} of {partition} is gone: {why}",
+        f"stage its records again with `{rewind(partition, start)}`; where Kafka no longer has them, add --give-up",
     )
 
 
 def not_written(
-    source: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
+    partition: TopicPartition, position: Position, problem: str, url: str, *, tied: bool = True, flag: str | None = None
 ) -> Held:
     """Spark could not write a marker's rows to the table ``url``.
 
     ``tied``: the rows carry the identity of their records. ``flag`` is the column of soft deletes, if there is one.
     """
-    again = rewind(source, position)
+    again = rewind(partition, position)
     dead = ""
     if not tied:
         dead = (
@@ -160,47 +162,47 @@ def not_written(
         )
     return Held(
         "not_written",
-        f"the rows of {source} from {position} on could not be written to the table by Spark: {problem}",
+        f"the rows of {partition} from {position} on could not be written to the table by Spark: {problem}",
         "see the log; the next run tries again. If the table refuses a row, let it take the row (ALTER TABLE "
         f"{delta_table(url)} …);{dead} "
         f"if a data file is damaged, stage its records again with `{again}`",
     )
 
 
-def under_repair(source: TopicPartition, number: int) -> Held:
+def under_repair(partition: TopicPartition, number: int) -> Held:
     """An operator's repair of a chain of several topics has not finished."""
     return Held(
         "under_repair",
-        f"a repair of {source} has not ended, and what it takes away may be staged in another order: "
-        f"{turn_path(source, number)} says whose it is",
+        f"a repair of {partition} has not ended, and what it takes away may be staged in another order: "
+        f"{turn_path(partition, number)} says whose it is",
         f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
     )
 
 
-def repaired(source: TopicPartition) -> Held:
+def repaired(partition: TopicPartition) -> Held:
     """An operator's repair of a chain of several topics happened between a plan and its commit."""
     return Held(
         "repaired",
-        f"{source} was repaired while it was about to be loaded",
+        f"{partition} was repaired while it was about to be loaded",
         "nothing: the next run continues from there",
     )
 
 
-def no_table(source: TopicPartition, url: str) -> Held:
+def no_table(partition: TopicPartition, url: str) -> Held:
     """Nothing defines the table's columns yet."""
     return Held(
         "no_table",
-        f"the table {url} does not exist, and no marker of {source} has its columns yet",
+        f"the table {url} does not exist, and no marker of {partition} has its columns yet",
         "wait for the first flush with records, or create the table",
     )
 
 
-def unknown_partition(source: TopicPartition, paths: Iterable[str]) -> Held:
+def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
     """A marker made by hand names a partition that the topic does not have."""
     named = ", ".join(paths)
     return Held(
         "unknown_partition",
-        f"{named} was made by hand, and the topic {source.topic} has no partition {source.partition}",
+        f"{named} was made by hand, and the topic {partition.topic} has no partition {partition.partition}",
         f"delete {named} from the stage, and make one for the partition that was meant",
     )
 
@@ -213,7 +215,7 @@ def staged_from(found: Iterable[Found]) -> str | None:
     return None if last is None else last.topic_id
 
 
-def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
+def topic_recreated(partition: TopicPartition, chain_id: str | None, topic_id: str | None) -> Held | None:
     """Why writers hold a Kafka partition: its topic is not the one its chain came from (chain_origins.py, rule 4).
 
     ``chain_id`` is the result of `staged_from`, ``topic_id`` is the broker's. None where they agree, or where either is
@@ -223,30 +225,30 @@ def topic_recreated(source: TopicPartition, chain_id: str | None, topic_id: str 
         return None
     return Held(
         "topic_recreated",
-        f"the topic {source.topic} was deleted and created again: its id is {topic_id}, and what is staged of {source} "
+        f"the topic {partition.topic} was deleted and created again: its id is {topic_id}, and what is staged of {partition} "
         f"came from {chain_id}",
-        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {source.topic} --yes`",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
     )
 
 
-def topic_truncated(source: TopicPartition, flushed_to: Position, end: Position | None) -> Held | None:
+def topic_truncated(partition: TopicPartition, flushed_to: Position, end: Position | None) -> Held | None:
     """Why writers hold a Kafka partition: its log ends before the end of what was staged of it.
 
     ``end`` is the broker's, read after the markers were; None where it is not known. The positions of a chain of
     several topics say nothing about each topic's end.
     """
-    if end is None or end >= flushed_to or is_merged(source.topic):
+    if end is None or end >= flushed_to or is_merged(partition.topic):
         return None
-    command = repair("restart", source, None, f"--at {end} --yes")
+    command = repair("restart", partition, None, f"--at {end} --yes")
     return Held(
         "topic_truncated",
-        f"{source} ends at {end} in Kafka, and is staged up to {flushed_to}: its brokers have lost its last records",
+        f"{partition} ends at {end} in Kafka, and is staged up to {flushed_to}: its brokers have lost its last records",
         f"load what is staged, and begin a new chain where Kafka's records differ from the table's: `{command}`, or "
         f"another offset, where `delta-loader verify {CONFIG} --kafka` names one",
     )
 
 
-def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
+def gone_from_kafka(partition: TopicPartition, staged_to: Position | None, first: Position | None) -> Held | None:
     """Why writers hold a Kafka partition: retention deleted the next wanted records.
 
     None while nothing is staged of it. ``first`` is the position of the first record that Kafka still has; None if
@@ -256,8 +258,8 @@ def gone_from_kafka(source: TopicPartition, staged_to: Position | None, first: P
         return None
     return Held(
         "gone_from_kafka",
-        f"Kafka no longer has {Span(staged_to, first)} of {source}: its records begin at {first}",
-        f"put them back, or give them up with `{_bootstrap('skip', source, first)}`",
+        f"Kafka no longer has {Span(staged_to, first)} of {partition}: its records begin at {first}",
+        f"put them back, or give them up with `{_bootstrap('skip', partition, first)}`",
     )
 
 
@@ -267,16 +269,16 @@ def stage_again(starts: Mapping[TopicPartition, Position], *, below_table: bool 
     ``below_table``: the main table has these records, and another table lacks them.
     """
     flags = ["--below-table"] if below_table else []
-    commands = [f"`{repair('rewind', source, starts[source], *flags, '--yes')}`" for source in sorted(starts)]
+    commands = [f"`{repair('rewind', partition, starts[partition], *flags, '--yes')}`" for partition in sorted(starts)]
     left = len(commands) - MOST_COMMANDS
     more = [f"so for {left:,} more, from where `delta-loader status {CONFIG}` says that they are"] if left > 0 else []
     return f"stage again with {', '.join([*commands[:MOST_COMMANDS], *more])}"
 
 
-def rewind(source: TopicPartition, to: Position) -> str:
+def rewind(partition: TopicPartition, to: Position) -> str:
     """The command that stages records again from a position on."""
-    return _bootstrap("rewind", source, to)
+    return _bootstrap("rewind", partition, to)
 
 
-def _bootstrap(verb: str, source: TopicPartition, to: Position) -> str:
-    return repair(verb, source, to, "--yes")
+def _bootstrap(verb: str, partition: TopicPartition, to: Position) -> str:
+    return repair(verb, partition, to, "--yes")

@@ -301,7 +301,7 @@ class Load:
     @property
     def markers(self) -> tuple[Marker, ...]:
         """All markers, partition by partition, each in order."""
-        return tuple(marker for source in sorted(self.runs) for marker in self.runs[source].markers)
+        return tuple(marker for partition in sorted(self.runs) for marker in self.runs[partition].markers)
 
     def start_of(self, marker: Marker) -> Position:
         """The first position of one of its markers that this load covers."""
@@ -310,17 +310,17 @@ class Load:
     def until(self, stops: Callable[[Marker], bool]) -> Load | None:
         """The same load, each run cut before the first marker that ``stops`` is true for; None when nothing is left."""
         kept: dict[TopicPartition, Loadable] = {}
-        for source, run in self.runs.items():
+        for partition, run in self.runs.items():
             stop = next((index for index, marker in enumerate(run.markers) if stops(marker)), len(run.markers))
             first = run.first(stop)
             if first is not None:
-                kept[source] = first
+                kept[partition] = first
         return Load(kept) if kept else None
 
 
 def plan_load(loadable: Mapping[TopicPartition, Loadable], limits: Limits) -> Load | None:
     """The next commit's share of the loadable runs (rules 4 to 6); None when there is nothing to load."""
-    runs = {source: run for source, run in loadable.items() if isinstance(run, Run)}
+    runs = {partition: run for partition, run in loadable.items() if isinstance(run, Run)}
     if runs:
         return _plan_runs(runs, limits)
     waiting = sorted(loadable.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
@@ -330,19 +330,19 @@ def plan_load(loadable: Mapping[TopicPartition, Loadable], limits: Limits) -> Lo
 def _plan_runs(runs: Mapping[TopicPartition, Run], limits: Limits) -> Load:
     shapes = _oldest_shapes(runs)
     open_runs = {
-        source: _prefix(run, shapes)
-        for source, run in sorted(runs.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
+        partition: _prefix(run, shapes)
+        for partition, run in sorted(runs.items(), key=lambda item: (_age_ms(item[1].markers[0]), item[0]))
     }
-    taken: dict[TopicPartition, list[Marker]] = {source: [] for source in open_runs}
+    taken: dict[TopicPartition, list[Marker]] = {partition: [] for partition in open_runs}
     budget = _Budget(limits)
     while open_runs:
-        for source in list(open_runs):
-            waiting = open_runs[source]
+        for partition in list(open_runs):
+            waiting = open_runs[partition]
             if waiting and budget.take(waiting[0]):
-                taken[source].append(waiting.pop(0))
+                taken[partition].append(waiting.pop(0))
             else:
-                del open_runs[source]
-    return Load({source: Run(tuple(markers)) for source, markers in taken.items() if markers})
+                del open_runs[partition]
+    return Load({partition: Run(tuple(markers)) for partition, markers in taken.items() if markers})
 
 
 class _Budget:

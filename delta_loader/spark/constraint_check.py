@@ -63,13 +63,13 @@ class ConstraintChecker:
         except (Py4JError, PySparkException):
             return []  # rule 2
 
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
-        begins = {input_end.source: int(input_end.position) for input_end in ends_at(source, start)}
+    def dead(self, url: str, topic_partition: TopicPartition, start: Position) -> list[RefusedRecord]:
+        begins = {input_end.partition: int(input_end.position) for input_end in ends_at(topic_partition, start)}
         with table_errors("read", url, "check the table, the store and Spark's rights to it; the log has more"):
             topic, partition, offset = map(functions.col, KAFKA_COLUMNS[:3])
             rows = self._spark.read.format("delta").load(spark_url(url))
-            of = ((topic == one.topic) & (offset >= begins.get(one, 0)) for one in inputs_of(source))
-            rows = rows.where(reduce(Column.__or__, of) & (partition == int(source.partition)))
+            of = ((topic == one.topic) & (offset >= begins.get(one, 0)) for one in inputs_of(topic_partition))
+            rows = rows.where(reduce(Column.__or__, of) & (partition == int(topic_partition.partition)))
             rows = rows.where(functions.col("error_class") == REFUSED_BY_TABLE)
             found = rows.select(topic, partition, offset, "error").distinct().collect()
             return [_record(name, number, at, problem, None) for name, number, at, problem in found]

@@ -23,8 +23,8 @@ def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns
     """A data frame with those columns that the table has: an older table may lack some."""
     rows = [
         (
-            letter.source.topic,
-            int(letter.source.partition),
+            letter.partition.topic,
+            int(letter.partition.partition),
             int(letter.offset),
             None if letter.timestamp_ms is None else _EPOCH + timedelta(milliseconds=letter.timestamp_ms),
             None if letter.key is None else bytearray(letter.key),

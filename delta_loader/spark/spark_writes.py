@@ -134,8 +134,8 @@ def staged_rows(bridge: Bridge, write: SparkWrite, stage_url: str, *, placed: bo
 def _is_none_of(records: Sequence[RecordPlace], place: Place) -> str:
     topic, _, offset = map(backticks, place)
     by_topic: dict[str, list[str]] = {}
-    for source, found in records:
-        by_topic.setdefault(source.topic, []).append(str(found))
+    for partition, found in records:
+        by_topic.setdefault(partition.topic, []).append(str(found))
     said = (f"({topic} = {quote_text(name)} AND {offset} IN ({', '.join(of)}))" for name, of in by_topic.items())
     return f"NOT ({' OR '.join(said)})"
 

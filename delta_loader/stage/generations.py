@@ -40,9 +40,9 @@ def put_older_aside(
     """
     gone = list(older(near, generations))
     listing = stage.put_aside(listing, [marker.name for marker in gone])
-    for source in [source for source, generation in generations.items() if generation]:
-        while source in listing:
-            ends = {listing[source].names[0], listing[source].names[-1]}
+    for partition in [partition for partition, generation in generations.items() if generation]:
+        while partition in listing:
+            ends = {listing[partition].names[0], listing[partition].names[-1]}
             read = stage.read(listing, ends, tables)
             strays = older([found for markers in read.values() for found in markers], generations)
             if not strays:

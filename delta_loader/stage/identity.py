@@ -48,16 +48,16 @@ class StreamIdentity:
     transactions: Mapping[str, int] = field(default_factory=dict)
     """The main table's txn actions."""
 
-    def younger(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
+    def younger(self, partition: TopicPartition, found: Iterable[Found]) -> list[Found]:
         """The markers of one Kafka partition that are checked, without the strays of older generations."""
-        begun = self.begun.get(source, 0)
+        begun = self.begun.get(partition, 0)
         return self.judged(
-            source, (marker for marker in found if not (isinstance(marker, Marker) and marker.is_older_than(begun)))
+            partition, (marker for marker in found if not (isinstance(marker, Marker) and marker.is_older_than(begun)))
         )
 
-    def judged(self, source: TopicPartition, found: Iterable[Found]) -> list[Found]:
+    def judged(self, partition: TopicPartition, found: Iterable[Found]) -> list[Found]:
         """The markers of one Kafka partition; those that are not the stream's as `ForeignMarker`."""
-        instead = self._in_its_place(source)
+        instead = self._in_its_place(partition)
         topic_id: str | None = None
         judged: list[Found] = []
         for marker in sorted(found, key=lambda each: each.name):
@@ -70,11 +70,11 @@ class StreamIdentity:
             judged.append(foreign or self._readable(marker))
         return judged
 
-    def _in_its_place(self, source: TopicPartition) -> tuple[str, TopicPartition] | None:
+    def _in_its_place(self, partition: TopicPartition) -> tuple[str, TopicPartition] | None:
         """The chain that a table has instead of this one, with the table's URL."""
-        generation, several = self.ids.generation_of(source), self.stream.several_topics
+        generation, several = self.ids.generation_of(partition), self.stream.several_topics
         for url, identity in self.tables.items():
-            other = identity.in_its_place(source, generation, several_topics=several)
+            other = identity.in_its_place(partition, generation, several_topics=several)
             if other is not None:
                 return url, other
         return None
@@ -83,52 +83,52 @@ class StreamIdentity:
         app_id = _staged_for(found)
         if app_id is None or app_id == self.stream.app_id:
             return None
-        source, table = found.name.topic_partition, self.stream.table
-        theirs = replace(self.ids, app_id=app_id).position(self.transactions, source)
-        loaded = "" if theirs is None else f"; {table} has {source} up to {theirs} under that app_id"
+        partition, table = found.name.topic_partition, self.stream.table
+        theirs = replace(self.ids, app_id=app_id).position(self.transactions, partition)
+        loaded = "" if theirs is None else f"; {table} has {partition} up to {theirs} under that app_id"
         return ForeignMarker(
             found.name,
             OTHER_STREAM,
             f"the marker {found.name.path} was staged for the app_id {app_id}, and this stream's app_id is "
             f"{self.stream.app_id}{loaded}",
             f"write app_id: {app_id} again; or begin a new chain for {self.stream.app_id} behind what its table has: "
-            f"`{_restart(source)} --yes`",
+            f"`{_restart(partition)} --yes`",
         )
 
     def _other_chain(self, name: MarkerName, url: str, other: TopicPartition) -> ForeignMarker:
-        source, known = name.topic_partition, self.tables[url].chains[other]
+        partition, known = name.topic_partition, self.tables[url].chains[other]
         return ForeignMarker(
             name,
             OTHER_TOPIC,
             f"the table {url} has the positions of the topic {other.topic} under the app_id {self.stream.app_id} "
-            f"({other} up to {known.position}), and the marker {name.path} was staged from the topic {source.topic}",
+            f"({other} up to {known.position}), and the marker {name.path} was staged from the topic {partition.topic}",
             f"give the stream another app_id; or let the table take this topic too, by a new chain of it: "
-            f"`{_restart(source)} --yes` begins it at Kafka's first record, --at OFFSET at another one",
+            f"`{_restart(partition)} --yes` begins it at Kafka's first record, --at OFFSET at another one",
         )
 
     def _other_topic(self, name: MarkerName, manifest: Manifest, topic_id: str | None) -> ForeignMarker | None:
         """Check the topic; ``topic_id`` is that of the markers before it."""
-        source = name.topic_partition
+        partition = name.topic_partition
         for url, identity in self.tables.items():
-            known = identity.chains.get(source)
+            known = identity.chains.get(partition)
             if known is None or manifest.generation > known.generation:
                 continue
             if manifest.generation < known.generation:
                 return self._of_another(
                     name,
-                    f"the marker {name.path} is of generation {manifest.generation} of {source}, and the table {url} "
+                    f"the marker {name.path} is of generation {manifest.generation} of {partition}, and the table {url} "
                     f"has it up to {known.position} of generation {known.generation}, which this stage has not begun",
                 )
             if _differ(known.topic_id, manifest.topic_id):
                 return self._of_another(
                     name,
-                    f"the marker {name.path} was staged from a topic {source.topic} with the id {manifest.topic_id}, "
-                    f"and the table {url} has {source} up to {known.position} of one with the id {known.topic_id}",
+                    f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, "
+                    f"and the table {url} has {partition} up to {known.position} of one with the id {known.topic_id}",
                 )
         if _differ(topic_id, manifest.topic_id):
             return self._of_another(
                 name,
-                f"the marker {name.path} was staged from a topic {source.topic} with the id {manifest.topic_id}, and "
+                f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, and "
                 f"the markers before it from one with the id {topic_id}",
             )
         return None
@@ -168,5 +168,5 @@ def _differ(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and one != other
 
 
-def _restart(source: TopicPartition) -> str:
-    return repair("restart", source)
+def _restart(partition: TopicPartition) -> str:
+    return repair("restart", partition)

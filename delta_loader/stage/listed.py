@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Listed:
     """The markers of one Kafka partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     starts: array[int]
     """The starts of all markers, ascending."""
     written_ms: array[int]
@@ -67,7 +67,7 @@ class Listed:
         kept = [index for index, name in enumerate(self.names) if name not in gone]
         starts, written_ms = self.starts, self.written_ms
         return Listed(
-            self.source,
+            self.partition,
             array("q", [starts[index] for index in kept]),
             array("q", [written_ms[index] for index in kept]),
             self.spelled,
@@ -86,9 +86,9 @@ def without(listing: Listing, names: Iterable[MarkerName]) -> Listing:
     for name in names:
         gone.setdefault(name.topic_partition, set()).add(name)
     left = dict(listing)
-    for source in gone.keys() & left.keys():
-        left[source] = left[source].without(frozenset(gone[source]))
-    return {source: listed for source, listed in left.items() if listed.starts}
+    for partition in gone.keys() & left.keys():
+        left[partition] = left[partition].without(frozenset(gone[partition]))
+    return {partition: listed for partition, listed in left.items() if listed.starts}
 
 
 def listing_of(found: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
@@ -96,7 +96,7 @@ def listing_of(found: Iterable[tuple[MarkerName, StoredObject]]) -> Listing:
     gathered: dict[TopicPartition, _Gathered] = {}
     for name, item in found:
         gathered.setdefault(name.topic_partition, _Gathered()).add(name, item)
-    return {source: gathered[source].listed(source) for source in sorted(gathered)}
+    return {partition: gathered[partition].listed(partition) for partition in sorted(gathered)}
 
 
 class _Gathered:
@@ -113,19 +113,19 @@ class _Gathered:
         self._starts.append(name.start)
         self._written_ms.append(item.modified_ms)
 
-    def listed(self, source: TopicPartition) -> Listed:
+    def listed(self, partition: TopicPartition) -> Listed:
         starts, written_ms = self._starts, self._written_ms
         if any(starts[index] >= starts[index + 1] for index in range(len(starts) - 1)):
             in_order = dict(sorted(zip(starts, written_ms, strict=True)))
             starts, written_ms = array("q", in_order), array("q", in_order.values())
         return Listed(
-            source, starts, written_ms, {Position(start): self._paths(source, start) for start in self._spelled}
+            partition, starts, written_ms, {Position(start): self._paths(partition, start) for start in self._spelled}
         )
 
-    def _paths(self, source: TopicPartition, start: int) -> tuple[str, ...]:
+    def _paths(self, partition: TopicPartition, start: int) -> tuple[str, ...]:
         """All objects of a name, if at least one is spelled in another way."""
         others = self._spelled[start]
-        own = MarkerName(source, Position(start)).path
+        own = MarkerName(partition, Position(start)).path
         return tuple(sorted([own, *others] if self._starts.count(start) > len(others) else others))
 
 
@@ -145,14 +145,14 @@ class _Names(Sequence[MarkerName]):
     def __getitem__(self, index: slice) -> Sequence[MarkerName]: ...
 
     def __getitem__(self, index: int | slice) -> MarkerName | Sequence[MarkerName]:
-        source, starts = self._listed.source, self._listed.starts
+        partition, starts = self._listed.partition, self._listed.starts
         if isinstance(index, slice):
-            return [MarkerName(source, Position(start)) for start in starts[index]]
-        return MarkerName(source, Position(starts[index]))
+            return [MarkerName(partition, Position(start)) for start in starts[index]]
+        return MarkerName(partition, Position(starts[index]))
 
     def __iter__(self) -> Iterator[MarkerName]:
-        source = self._listed.source
-        return (MarkerName(source, Position(start)) for start in self._listed.starts)
+        partition = self._listed.partition
+        return (MarkerName(partition, Position(start)) for start in self._listed.starts)
 
 
 class _Times(Mapping[MarkerName, int]):
@@ -170,7 +170,7 @@ class _Times(Mapping[MarkerName, int]):
     def __getitem__(self, name: MarkerName) -> int:
         starts = self._listed.starts
         index = bisect_left(starts, name.start)
-        if name.topic_partition != self._listed.source or index == len(starts) or starts[index] != name.start:
+        if name.topic_partition != self._listed.partition or index == len(starts) or starts[index] != name.start:
             raise KeyError(name)
         return self._listed.written_ms[index]
 

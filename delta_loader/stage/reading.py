@@ -115,14 +115,14 @@ class Stage:
         contents = self._parallel(lambda item: self.store.read(item.path), begun)
         found: dict[TopicPartition, ChainOrigin] = {}
         for item, data in zip(begun, contents, strict=True):
-            source = source_of(item.path)
-            if source is not None and data is not None and stream.takes(source.topic):
-                found[source] = origin_from_bytes(item.path, data)
+            partition = source_of(item.path)
+            if partition is not None and data is not None and stream.takes(partition.topic):
+                found[partition] = origin_from_bytes(item.path, data)
         return found
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has an origin. Raises StoreError, MarkerError."""
-        return {source: origin.generation for source, origin in self.origins(stream).items()}
+        return {partition: origin.generation for partition, origin in self.origins(stream).items()}
 
     def read(
         self, listing: Listing, names: Iterable[MarkerName], tables: Mapping[str, str]
@@ -146,12 +146,12 @@ class Stage:
 
         Raises StoreError.
         """
-        wanted = [(source, file) for source, of_source in files.items() for file in of_source]
+        wanted = [(partition, file) for partition, of_source in files.items() for file in of_source]
         there = self._parallel(lambda item: (self.store if item[1].is_mixed else table).stat(item[1].path), wanted)
         gone: dict[TopicPartition, str] = {}
-        for (source, file), found in zip(wanted, there, strict=True):
+        for (partition, file), found in zip(wanted, there, strict=True):
             if found is None:
-                gone.setdefault(source, file.path)
+                gone.setdefault(partition, file.path)
         return gone
 
     def evolved(self, app_id: str) -> Evolved | None:
@@ -196,10 +196,10 @@ class Stage:
         ``judged`` (as `read` returned it, with ``tables``) was replaced in the meantime, and stays with all above it.
         """
 
-        def delete_in_turn(source: TopicPartition) -> list[MarkerName]:
+        def delete_in_turn(partition: TopicPartition) -> list[MarkerName]:
             gone: list[MarkerName] = []
-            for name in sorted(finished[source]):
-                for path in listing[source].paths(name):
+            for name in sorted(finished[partition]):
+                for path in listing[partition].paths(name):
                     data = self.store.read(path)
                     if data is not None and _parse(name, data, tables) not in judged[name]:
                         return gone

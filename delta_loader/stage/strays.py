@@ -63,8 +63,9 @@ class StrayKeeper:
         """The two lowest markers of each partition that may have strays, read together: mostly they suffice."""
         names = [
             name
-            for source, listed in listing.items()
-            if (position := positions[source]) is not None and may_be_late(listed.names, listed.modified_ms, position)
+            for partition, listed in listing.items()
+            if (position := positions[partition]) is not None
+            and may_be_late(listed.names, listed.modified_ms, position)
             for name in listed.names[:2]
         ]
         return self._read(listing, names)
@@ -77,14 +78,14 @@ class StrayKeeper:
         near: Mapping[TopicPartition, list[Found]],
     ) -> list[Marker]:
         low_ends = {
-            source: LowEnd(listed.names, listed.modified_ms, position, known)
-            for source, listed in listing.items()
-            if (position := positions[source]) is not None
+            partition: LowEnd(listed.names, listed.modified_ms, position, known)
+            for partition, listed in listing.items()
+            if (position := positions[partition]) is not None
         }
         return [
             marker
-            for source, branch in self._branches(listing, low_ends, known).items()
-            if branch.end <= _reach(low_ends[source].position, branch, near.get(source, []))
+            for partition, branch in self._branches(listing, low_ends, known).items()
+            if branch.end <= _reach(low_ends[partition].position, branch, near.get(partition, []))
             for marker in branch.markers
         ]
 
@@ -95,17 +96,19 @@ class StrayKeeper:
         stray_branches: dict[TopicPartition, StrayBranch] = {}
         looking = dict(low_ends)
         while looking:
-            outcomes = {source: lowest_branch(low) for source, low in looking.items()}
+            outcomes = {partition: lowest_branch(low) for partition, low in looking.items()}
             stray_branches |= {
-                source: outcome for source, outcome in outcomes.items() if isinstance(outcome, StrayBranch)
+                partition: outcome for partition, outcome in outcomes.items() if isinstance(outcome, StrayBranch)
             }
             unread = {
-                source: outcome.names for source, outcome in outcomes.items() if isinstance(outcome, UnreadMarkers)
+                partition: outcome.names
+                for partition, outcome in outcomes.items()
+                if isinstance(outcome, UnreadMarkers)
             }
             read = self._read(listing, (name for names in unread.values() for name in names))
             known |= read
             # A marker that disappeared since it was listed ends its partition's check.
-            looking = {source: low_ends[source] for source, names in unread.items() if read.keys() >= {*names}}
+            looking = {partition: low_ends[partition] for partition, names in unread.items() if read.keys() >= {*names}}
         return stray_branches
 
     def _read(self, listing: Listing, names: Iterable[MarkerName]) -> dict[MarkerName, Found]:

@@ -27,8 +27,8 @@ def oldest_waiting_ms(
     ids = ids.at(stage.generations(stream), transactions, listing)
     deferred = DeferredRanges.read(transactions)
     written: list[int] = []
-    for source, listed in listing.items():
-        position = ids.position(transactions, source)
-        position = None if position is None else deferred.floor(ids, stream.side_tables, source, position)
+    for partition, listed in listing.items():
+        position = ids.position(transactions, partition)
+        position = None if position is None else deferred.floor(ids, stream.side_tables, partition, position)
         written += [listed.modified_ms[name] for name in listed.names if position is None or name.start >= position]
     return min(written, default=None)

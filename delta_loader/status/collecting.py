@@ -71,7 +71,7 @@ class TopicIds(Protocol):
 class Firsts(Protocol):
     """The first records after retention."""
 
-    def __call__(self, sources: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
+    def __call__(self, partitions: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
@@ -96,7 +96,7 @@ def stream_status(
     """The status of one stream; ``left`` is the result of `left_behind` for it."""
     try:
         ends = kafka_ends(stream) or {}
-        ids = topic_ids({source.topic for source in ends}) if ends else {}
+        ids = topic_ids({partition.topic for partition in ends}) if ends else {}
         kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
         status = _stream_status(stream, stage, open_store, kafka)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]
@@ -132,7 +132,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
     ends = with_chains(kafka.ends, listing)
     state = read_table_state(open_store(stream.table))
-    sources = sorted({*listing, *ends})
+    topic_partitions = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
     histories, identities = {}, {}
     for url in stream.tables:
@@ -141,43 +141,48 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
             histories[url] = read_stream_history(stream, table, open_store(url))
             identities[url] = histories[url].identity(table.transactions)
     origins = stage.origins(stream)
-    begun = {source: origin.generation for source, origin in origins.items()}
+    begun = {partition: origin.generation for partition, origin in origins.items()}
     own = identities.get(stream.table, NO_IDENTITY)
-    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, sources)
-    positions = {source: ids.position(transactions, source) for source in sources}
-    wanted = {source: _wanted(listed, positions[source]) for source, listed in listing.items()}
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(
+        begun, transactions, topic_partitions
+    )
+    positions = {partition: ids.position(transactions, partition) for partition in topic_partitions}
+    wanted = {partition: _wanted(listed, positions[partition]) for partition, listed in listing.items()}
     tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
     identity = StreamIdentity(stream, ids, begun, identities, transactions)
     found = {
-        source: identity.younger(source, (marker for name in names for marker in read.get(name, ())))
-        for source, names in wanted.items()
+        partition: identity.younger(partition, (marker for name in names for marker in read.get(name, ())))
+        for partition, names in wanted.items()
     }
     outcomes = {
-        source: _outcome(stream, positions[source], found.get(source, []), origins.get(source)) for source in sources
+        partition: _outcome(stream, positions[partition], found.get(partition, []), origins.get(partition))
+        for partition in topic_partitions
     }
     lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
     waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
     unknown = {
-        source: unknown_partition(source, (path for one in found[source] for path in listing[source].paths(one.name)))
-        for source in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
+        partition: unknown_partition(
+            partition, (path for one in found[partition] for path in listing[partition].paths(one.name))
+        )
+        for partition in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
     }
     partitions = tuple(
         _partition_status(
-            source,
-            listed=listing.get(source),
-            position=None if _has_foreign(found.get(source, ())) else positions[source],
-            found=found.get(source, []),
-            kafka_end=ends.get(source),
+            partition,
+            listed=listing.get(partition),
+            position=None if _has_foreign(found.get(partition, ())) else positions[partition],
+            found=found.get(partition, []),
+            kafka_end=ends.get(partition),
             ends_now=kafka.ends_now,
-            why=unknown.get(source)
-            or ((waiting.get(source) or repair_of(stage.store, source)) if source in listing else None)
-            or held(source, outcomes[source], stream.table if state is None else None)
-            or lacking.get(source),
-            topic_id=ids_together(source.topic, kafka.topic_ids),
-            first=kafka.firsts.get(source),
+            why=unknown.get(partition)
+            or ((waiting.get(partition) or repair_of(stage.store, partition)) if partition in listing else None)
+            or held(partition, outcomes[partition], stream.table if state is None else None)
+            or lacking.get(partition),
+            topic_id=ids_together(partition.topic, kafka.topic_ids),
+            first=kafka.firsts.get(partition),
         )
-        for source in sources
+        for partition in topic_partitions
     )
     version, way = (None, None) if state is None else (state.version, choose_load_mode(state, stream.load))
     return StreamStatus(
@@ -188,7 +193,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         way=way,
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
-        deferred=deferred_of(ids, transactions, stream.side_tables, sources),
+        deferred=deferred_of(ids, transactions, stream.side_tables, topic_partitions),
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
@@ -243,22 +248,22 @@ def _lacking_a_file(
 
     A secondary table may have had its part already, and what happened to those files then does not matter.
     """
-    following = {source: one.markers[0] for source, one in outcomes.items() if isinstance(one, Run | Overlap)}
+    following = {partition: one.markers[0] for partition, one in outcomes.items() if isinstance(one, Run | Overlap)}
     files = {
-        source: [file for table in marker.tables if table.url == stream.table for file in table.files]
-        for source, marker in following.items()
+        partition: [file for table in marker.tables if table.url == stream.table for file in table.files]
+        for partition, marker in following.items()
     }
     gone = stage.lacking(files, open_store(stream.table))
     return {
-        source: missing_file(
-            source, following[source].span.start, path, stream.table if positions[source] is None else None
+        partition: missing_file(
+            partition, following[partition].span.start, path, stream.table if positions[partition] is None else None
         )
-        for source, path in gone.items()
+        for partition, path in gone.items()
     }
 
 
 def _partition_status(
-    source: TopicPartition,
+    partition: TopicPartition,
     *,
     listed: Listed | None,
     position: Position | None,
@@ -275,17 +280,17 @@ def _partition_status(
     flushed_to = max((marker.span.end for marker in markers if marker.manifest is not None), default=None)
     lost = None
     if kafka_end is not None and flushed_to is not None and kafka_end < flushed_to:
-        lost = topic_truncated(source, flushed_to, ends_now().get(source))
+        lost = topic_truncated(partition, flushed_to, ends_now().get(partition))
     return PartitionStatus(
-        source=source,
+        partition=partition,
         staged_to=staged_to,
         loaded_to=position,
         kafka_end=kafka_end,
         waiting_markers=0 if listed is None else listed.waiting(position),
         held=why,
-        writers_hold=topic_recreated(source, staged_from(found), topic_id)
+        writers_hold=topic_recreated(partition, staged_from(found), topic_id)
         or lost
-        or gone_from_kafka(source, staged_to, first),
+        or gone_from_kafka(partition, staged_to, first),
     )
 
 
@@ -303,23 +308,23 @@ def _waiting_for_an_answer(
     if state is None:
         return {}
     own = histories[stream.table]
-    staged = [source for source in ids.generations if found.get(source)]
+    staged = [partition for partition in ids.generations if found.get(partition)]
     unplaced = [
-        source
-        for source in staged
-        if ids.position(state.transactions, source) is None and not _has_foreign(found[source])
+        partition
+        for partition in staged
+        if ids.position(state.transactions, partition) is None and not _has_foreign(found[partition])
     ]
     unknown = own.unknown(_placed(state, ids, found), ids.generations)
     events = [] if unknown is None else [unknown]
     if unplaced:
-        rootless = [source for source in unplaced if isinstance(next_run(None, found[source]), MissingOrigin)]
+        rootless = [partition for partition in unplaced if isinstance(next_run(None, found[partition]), MissingOrigin)]
         first_ms = {
-            source: first.manifest.created_ms
-            for source in unplaced
-            if isinstance(first := found[source][0], Marker) and first.manifest is not None
+            partition: first.manifest.created_ms
+            for partition in unplaced
+            if isinstance(first := found[partition][0], Marker) and first.manifest is not None
         }
         events += own.without_txn(unplaced, rootless, ids.generations, first_ms)
-    return {source: held_by(stream.table, stream.app_id, back) for back in events for source in back.positions}
+    return {partition: held_by(stream.table, stream.app_id, back) for back in events for partition in back.positions}
 
 
 def _placed(
@@ -327,8 +332,8 @@ def _placed(
 ) -> dict[TopicPartition, tuple[Position, list[Marker]]]:
     """Chains that have something to load: their positions, and the markers near them."""
     placed: dict[TopicPartition, tuple[Position, list[Marker]]] = {}
-    for source, near in found.items():
-        position = ids.position(state.transactions, source)
+    for partition, near in found.items():
+        position = ids.position(state.transactions, partition)
         if position is not None and isinstance(next_run(position, near), Run | Overlap):
-            placed[source] = position, [marker for marker in near if isinstance(marker, Marker)]
+            placed[partition] = position, [marker for marker in near if isinstance(marker, Marker)]
     return placed

@@ -72,13 +72,13 @@ class BrokerEnds:
         known = self._known
         if known is None:
             return None
-        ends = {source: end for source, end in known.ends.items() if stream.takes(source.topic)}
+        ends = {partition: end for partition, end in known.ends.items() if stream.takes(partition.topic)}
         return ends if ends or not any(map(stream.takes, known.topics)) else None
 
-    def firsts(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def firsts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, from the same answer as the ends."""
         firsts = {} if self._known is None else self._known.firsts
-        return {source: firsts[source] for source in sources if source in firsts}
+        return {partition: firsts[partition] for partition in partitions if partition in firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
@@ -120,7 +120,7 @@ class BrokerEnds:
             for name, found in admin.list_topics(timeout=self._timeout_s).topics.items()
             if any(stream.takes(name) for stream in self._streams)
         }
-        sources = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
-        ends, _ = known_offsets(admin, sources, OffsetSpec.latest())
-        firsts, _ = known_offsets(admin, sources, OffsetSpec.earliest())
+        partitions = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
+        ends, _ = known_offsets(admin, partitions, OffsetSpec.latest())
+        firsts, _ = known_offsets(admin, partitions, OffsetSpec.earliest())
         return _Known(frozenset(topics), ends, firsts)

@@ -56,27 +56,27 @@ class KafkaLook:
         """The partitions of all topics that a stream takes."""
         self.idle: Collection[IdleWriter] = ()
 
-    def __call__(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def __call__(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The ends. Raises KafkaException."""
         now_s = self._clock.monotonic_s()
         try:
-            positions = self._ends(sources)
+            positions = self._ends(partitions)
         except KafkaException:
             self.answers = False
             raise
         self.answers = True
-        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(sources):
-            self._asked_s, self._asked = now_s, frozenset(sources)
+        if self._asked_s is None or now_s - self._asked_s >= EVERY_S or not self._asked.issuperset(partitions):
+            self._asked_s, self._asked = now_s, frozenset(partitions)
             with suppress(KafkaException):  # earlier values stay; the ends do not wait for it
-                self._look(sources, now_s)
+                self._look(partitions, now_s)
         return positions
 
-    def _look(self, sources: Collection[TopicPartition], now_s: float) -> None:
+    def _look(self, partitions: Collection[TopicPartition], now_s: float) -> None:
         self.partitions = self._partitions()
-        plain = {source for source in sources if not is_merged(source.topic)}
+        plain = {partition for partition in partitions if not is_merged(partition.topic)}
         self.firsts.keep(plain)
         self.firsts.saw(self._ends.offsets(plain, OffsetSpec.earliest()), now_s)
-        topics = {topic for source in sources for topic in topics_of(source.topic)}
+        topics = {topic for partition in partitions for topic in topics_of(partition.topic)}
         self.topic_ids = described_ids(self._ends.admin, topics)
         self.idle = self._idle(now_s)
 
@@ -86,7 +86,7 @@ class KafkaLook:
             facts = self._stage.idle()
         except StoreError:
             return ()
-        return [IdleWriter(fact.source, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
+        return [IdleWriter(fact.partition, fact.position, now_s - (now_ms - fact.time_ms) / 1000) for fact in facts]
 
     def _partitions(self) -> Collection[TopicPartition]:
         topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics

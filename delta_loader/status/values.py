@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 class PartitionStatus:
     """One Kafka partition of a stream."""
 
-    source: TopicPartition
+    partition: TopicPartition
     staged_to: Position | None
     loaded_to: Position | None
     kafka_end: Position | None
@@ -182,8 +182,8 @@ def _stream_json(stream: StreamStatus) -> Json:
         "owed": [
             {
                 "table": missing.url,
-                "topic": str(missing.source.topic),
-                "partition": int(missing.source.partition),
+                "topic": str(missing.partition.topic),
+                "partition": int(missing.partition.partition),
                 "from": missing.span.start,
                 "to": missing.span.end,
             }
@@ -220,8 +220,8 @@ def _way_json(way: LoadMode) -> Json:
 
 def _partition_json(partition: PartitionStatus) -> Json:
     return {
-        "topic": str(partition.source.topic),
-        "partition": int(partition.source.partition),
+        "topic": str(partition.partition.topic),
+        "partition": int(partition.partition.partition),
         "staged_to": partition.staged_to,
         "loaded_to": partition.loaded_to,
         "lag": partition.lag,
@@ -271,7 +271,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         lines += [f"  not ready to load: {check.message}", f"  → {check.remedy}"]
     for missing in stream.deferred:
         lines.append(
-            f"  {missing.url} was left out of {missing.span} of {missing.source}, and gets it before anything later"
+            f"  {missing.url} was left out of {missing.span} of {missing.partition}, and gets it before anything later"
         )
     if stream.aside.late or stream.aside.rewound:
         lines.append(
@@ -287,7 +287,7 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
         cells = [("–" if figure is None else f"{figure:,}") for figure in figures]
         widths = (14, 14, 12, 14, 12)
         row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"  {partition.source!s:<32}{row}")
+        lines.append(f"  {partition.partition!s:<32}{row}")
         for words, held in (("held", partition.held), ("writers hold it", partition.writers_hold)):
             if held is not None:
                 lines += [f"    {words} ({held.reason}): {held.problem}", f"    → {held.remedy}"]

@@ -46,7 +46,7 @@ def late_after_s(flush_after_s: float) -> float:
 class Unstaged:
     """Records that have waited in Kafka for longer than that."""
 
-    source: TopicPartition
+    partition: TopicPartition
     records: int
     seconds: float
 
@@ -64,7 +64,7 @@ class Chains:
 class IdleWriter:
     """A writer's report that there was nothing new past a position."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position
     moment_s: float
     """By the monotonic clock."""
@@ -84,12 +84,12 @@ class KafkaSaid:
 def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
     """The Kafka partitions of a stream that its writers hold."""
     found: dict[TopicPartition, Held] = {}
-    for source, seen in chains.seen.items():
-        reason = topic_recreated(source, seen.topic_id, ids_together(source.topic, said.topic_ids))
+    for partition, seen in chains.seen.items():
+        reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, said.topic_ids))
         if reason is None and seen.ends:
-            reason = gone_from_kafka(source, seen.staged, said.firsts.at(source, chains.looked_s))
+            reason = gone_from_kafka(partition, seen.staged, said.firsts.at(partition, chains.looked_s))
         if reason is not None:
-            found[source] = reason
+            found[partition] = reason
     return found
 
 
@@ -98,26 +98,32 @@ def without_chain(
 ) -> Iterator[TopicPartition]:
     """The Kafka partitions of a stream of which nothing is staged; unknown for chains of several topics."""
     if not stream.may_merge:
-        covered = {partition for source in seen for partition in inputs_of(source)}
-        yield from (source for source in partitions if stream.takes(source.topic) and source not in covered)
+        covered = {partition for topic_partition in seen for partition in inputs_of(topic_partition)}
+        yield from (
+            topic_partition
+            for topic_partition in partitions
+            if stream.takes(topic_partition.topic) and topic_partition not in covered
+        )
 
 
 def unstaged(
     stream: Stream, chains: Chains, partitions: Iterable[TopicPartition], said: KafkaSaid, limit_s: float
 ) -> list[Unstaged]:
     """A stream's Kafka partitions with records waiting to be staged for longer than ``limit_s``; the worst first."""
-    places = {source: seen.staged if seen.ends else None for source, seen in chains.seen.items()}
+    places = {partition: seen.staged if seen.ends else None for partition, seen in chains.seen.items()}
     unbegun = frozenset(without_chain(stream, chains.seen, partitions))
     begins = said.firsts if stream.start is StartAt.EARLIEST else said.ends
-    places |= {source: begins.first(source) for source in unbegun}
+    places |= {partition: begins.first(partition) for partition in unbegun}
     found: list[Unstaged] = []
-    for source, place in places.items():
-        seconds = said.ends.lag_s(source, place, chains.looked_s)
-        end = said.ends.at(source, chains.looked_s)
+    for partition, place in places.items():
+        seconds = said.ends.lag_s(partition, place, chains.looked_s)
+        end = said.ends.at(partition, chains.looked_s)
         if seconds is None or place is None or end is None or end <= place:
             continue
-        word = [one for one in said.idle if one.source == source and (source in unbegun or one.position <= place)]
+        word = [
+            one for one in said.idle if one.partition == partition and (partition in unbegun or one.position <= place)
+        ]
         seconds = min([seconds, *(chains.looked_s - one.moment_s for one in word)])
         if seconds > limit_s:
-            found.append(Unstaged(source, end - place, seconds))
-    return sorted(found, key=lambda one: (-one.seconds, one.source))
+            found.append(Unstaged(partition, end - place, seconds))
+    return sorted(found, key=lambda one: (-one.seconds, one.partition))

@@ -72,7 +72,7 @@ class Target:
 class DeadLetterRow:
     """A dead letter that the loader itself makes."""
 
-    source: TopicPartition
+    partition: TopicPartition
     offset: Offset
     timestamp_ms: int | None
     key: bytes | None
@@ -210,10 +210,10 @@ def needed(target: Target, ids: TxnIds, load: Load, marker: Marker) -> FileSplit
 
 def _start(target: Target, ids: TxnIds, load: Load, marker: Marker) -> Position:
     """The first of a marker's positions that the table lacks (rule 4)."""
-    start, source = load.start_of(marker), marker.name.topic_partition
-    position = target.ids(ids).position(target.transactions, source)
-    known = target.identity.chains.get(source)
-    if position is None and known is not None and known.generation == ids.generation_of(source):
+    start, partition = load.start_of(marker), marker.name.topic_partition
+    position = target.ids(ids).position(target.transactions, partition)
+    known = target.identity.chains.get(partition)
+    if position is None and known is not None and known.generation == ids.generation_of(partition):
         position = known.position  # its txn action expired; what the table's own commits say stays true
     return start if position is None else max(start, position)
 
@@ -225,12 +225,14 @@ def _commit(
     spans: dict[TopicPartition, Span] = {}
     runs: dict[TopicPartition, list[Marker]] = {}
     for marker in markers:  # Each partition's markers come in order.
-        source, start = marker.name.topic_partition, _start(target, ids, load, marker)
-        spans[source] = Span(spans[source].start if source in spans else start, marker.span.end)
-        runs.setdefault(source, []).append(marker)
+        partition, start = marker.name.topic_partition, _start(target, ids, load, marker)
+        spans[partition] = Span(spans[partition].start if partition in spans else start, marker.span.end)
+        runs.setdefault(partition, []).append(marker)
     shares = [needed(target, ids, load, marker) for marker in markers]
     counts = {
-        source: found for source, run in runs.items() if (found := counts_of(run, spans[source].start, target.url))
+        partition: found
+        for partition, run in runs.items()
+        if (found := counts_of(run, spans[partition].start, target.url))
     }
     files = tuple(file for share in shares for file in share.added)
     written = tuple(write for share in shares for write in share.written)
@@ -239,15 +241,15 @@ def _commit(
         target=target,
         app_id=ids.app_id,
         files=files,
-        expected={txn_id: target.transactions.get(txn_id) for source in spans for txn_id in ids.names(source)},
-        advances={ids.of(source): int(span.last_offset) for source, span in spans.items()},
+        expected={txn_id: target.transactions.get(txn_id) for partition in spans for txn_id in ids.names(partition)},
+        advances={ids.of(partition): int(span.last_offset) for partition, span in spans.items()},
         metadata=with_identity(
             CommitMetadata(naming.commit_id, ids.app_id, spans, valid_through_ms, counts, merged_by=merged_by),
             target,
             ids,
             {
-                source: KnownChain(ids.generation_of(source), span.end, _topic_id(runs[source]))
-                for source, span in spans.items()
+                partition: KnownChain(ids.generation_of(partition), span.end, _topic_id(runs[partition]))
+                for partition, span in spans.items()
             },
         ),
         written=written,
@@ -272,12 +274,12 @@ def with_identity(
     chains = target.identity.with_chains(moved)
     plain = target.identity.plain_topic
     if plain is None:  # the first commit decides
-        plain = next((str(source.topic) for source in sorted(moved) if ids.is_plain(source.topic)), "")
+        plain = next((str(partition.topic) for partition in sorted(moved) if ids.is_plain(partition.topic)), "")
     return replace(
         metadata,
-        generations={source: known.generation for source, known in chains.items() if known.generation},
-        positions={source: known.position for source, known in chains.items()},
-        topic_ids={source: known.topic_id for source, known in chains.items() if known.topic_id is not None},
+        generations={partition: known.generation for partition, known in chains.items() if known.generation},
+        positions={partition: known.position for partition, known in chains.items()},
+        topic_ids={partition: known.topic_id for partition, known in chains.items() if known.topic_id is not None},
         plain_topic=plain,
-        unproved=target.identity.unproved - {(source, known.generation) for source, known in moved.items()},
+        unproved=target.identity.unproved - {(partition, known.generation) for partition, known in moved.items()},
     )

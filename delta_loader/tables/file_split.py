@@ -41,7 +41,7 @@ RecordPlace = tuple["TopicPartition", "Offset"]
 class SparkWrite:
     """Staged files whose rows Spark reads and writes to a table, because they cannot be added as they are."""
 
-    source: TopicPartition
+    partition: TopicPartition
     """The chain of all their records."""
     root: str | None
     """The URL that the files' paths are relative to; None for the stage's: they are mixed."""
@@ -138,15 +138,15 @@ def _writes(
     marker: Marker, table: StagedTable, files: Sequence[StagedFile], start: Position | None
 ) -> Iterator[SparkWrite]:
     """What goes through Spark: mixed files separately from the others, which are stored elsewhere."""
-    source, shape = marker.name.topic_partition, shape_of(table)
+    partition, shape = marker.name.topic_partition, shape_of(table)
     topic_id = None if marker.manifest is None else marker.manifest.topic_id
     place = place_of(table)
     mixed = tuple(file for file in files if file.is_mixed)
     if mixed:
-        yield SparkWrite(source, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
+        yield SparkWrite(partition, None, replace(shape, partition_by=()), mixed, start, topic_id=topic_id, place=place)
     others = tuple(file for file in files if not file.is_mixed)
     if others:
-        yield SparkWrite(source, table.url, shape, others, start, topic_id=topic_id, place=place)
+        yield SparkWrite(partition, table.url, shape, others, start, topic_id=topic_id, place=place)
 
 
 def _offsets(file: StagedFile) -> tuple[int, int] | None:

@@ -36,11 +36,11 @@ class Reach:
     partitions: tuple[int, int] | None = None
     offsets: tuple[int, int] | None = None
 
-    def may_hold(self, source: TopicPartition, span: Span) -> bool:
+    def may_hold(self, partition: TopicPartition, span: Span) -> bool:
         """Whether it may contain a record of the span."""
-        if self.topics is not None and not self.topics[0] <= source.topic <= self.topics[1]:
+        if self.topics is not None and not self.topics[0] <= partition.topic <= self.topics[1]:
             return False
-        if self.partitions is not None and not self.partitions[0] <= source.partition <= self.partitions[1]:
+        if self.partitions is not None and not self.partitions[0] <= partition.partition <= self.partitions[1]:
             return False
         return self.offsets is None or (self.offsets[0] < span.end and span.start <= self.offsets[1])
 

@@ -148,13 +148,13 @@ class LoaderServing:
 def _report_json(report: StreamReport) -> Mapping[str, object]:
     held: Sequence[Mapping[str, object]] = [
         {
-            "topic": str(source.topic),
-            "partition": int(source.partition),
+            "topic": str(partition.topic),
+            "partition": int(partition.partition),
             "reason": one.reason,
             "problem": one.problem,
             "remedy": one.remedy,
         }
-        for source, one in report.held.items()
+        for partition, one in report.held.items()
     ]
     failure = report.failure
     return {

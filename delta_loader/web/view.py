@@ -76,18 +76,18 @@ class LoaderView:
         self._started_ms = clock.wall_ms()
 
     @property
-    def sources(self) -> set[TopicPartition]:
+    def partitions(self) -> set[TopicPartition]:
         """The Kafka partitions that passes have seen."""
         loader = self._loader()
         entries = () if loader is None else loader.service.book.entries.values()
-        return {source for entry in entries for source in entry.seen}
+        return {partition for entry in entries for partition in entry.seen}
 
     @property
     def watched(self) -> set[TopicPartition]:
         """These, and the ones of which nothing is staged yet."""
         loader = self._loader()
         entries = () if loader is None else loader.service.book.entries.values()
-        return self.sources.union(*(self._writers.without_chain(entry) for entry in entries))
+        return self.partitions.union(*(self._writers.without_chain(entry) for entry in entries))
 
     def of_writers(self) -> Mapping[str, OfWriters]:
         """The writers' problems, as far as they show here, by stream; empty on a standby, which reads nothing."""
@@ -105,10 +105,10 @@ class LoaderView:
         for metric in _MOVED_BY_TIME:
             metrics.forget(metric)
         for entry in loader.service.book.entries.values():
-            for source, seen in entry.seen.items():
-                labels = {"topic": str(source.topic), "partition": str(source.partition)}
+            for partition, seen in entry.seen.items():
+                labels = {"topic": str(partition.topic), "partition": str(partition.partition)}
                 metrics.set(catalogue.LOADER_LAG_SECONDS, self._waited_s(seen), **labels)
-                end, lag = self._history.end(source), self._behind_kafka(source, seen, now_s)
+                end, lag = self._history.end(partition), self._behind_kafka(partition, seen, now_s)
                 for metric, value in zip(_MOVED_BY_TIME[1:], (end, lag.records, lag.seconds), strict=True):
                     if value is not None:
                         metrics.set(metric, value, **labels)
@@ -130,7 +130,7 @@ class LoaderView:
         }
         helds = {entry.app_id: _held_at_all(entry, writers) for entry in book.entries.values()}
         verdict = _verdict(
-            len(book.entries), len(self.sources), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
+            len(book.entries), len(self.partitions), sum(map(len, helds.values())), len(loader.loaded_elsewhere)
         )
         return Status(
             service="delta-loader",
@@ -154,9 +154,9 @@ class LoaderView:
             ),
             stops=STOPS,
             partitions=tuple(
-                self._row(entry.app_id, source, seen, helds[entry.app_id].get(source), now_s)
+                self._row(entry.app_id, partition, seen, helds[entry.app_id].get(partition), now_s)
                 for entry in book.entries.values()
-                for source, seen in sorted(entry.seen.items())
+                for partition, seen in sorted(entry.seen.items())
             ),
             events_title="Recent commits",
             events=tuple(book.events),
@@ -200,7 +200,7 @@ class LoaderView:
         seen = entry.seen
         waiting = sum(one.waiting for one in seen.values())
         records = sum(one.lag for one in seen.values())
-        staged = added([self._lag(source, one.staged, now_s) for source, one in seen.items()])
+        staged = added([self._lag(partition, one.staged, now_s) for partition, one in seen.items()])
         loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""
         version = "no commit since the start" if entry.version is None else f"version {entry.version:,}"
@@ -220,28 +220,28 @@ class LoaderView:
         )
 
     def _row(
-        self, app_id: str, source: TopicPartition, seen: SeenPartition, held: Held | None, now_s: float
+        self, app_id: str, partition: TopicPartition, seen: SeenPartition, held: Held | None, now_s: float
     ) -> PartitionRow:
-        lag = self._behind_kafka(source, seen, now_s)
+        lag = self._behind_kafka(partition, seen, now_s)
         if lag.records is None:  # Kafka has not been queried, or does not answer
             lag = Lag(seen.lag, self._waited_s(seen))
-        end = self._history.end(source)
+        end = self._history.end(partition)
         state = State.HELD if held is not None else State.BEHIND if seen.waiting else State.WELL
         return PartitionRow(
             stream=app_id,
-            topic=str(source.topic),
-            partition=int(source.partition),
+            topic=str(partition.topic),
+            partition=int(partition.partition),
             state=state,
             positions=(seen.loaded, seen.staged, None if end is None else max(end, seen.staged)),
             lag=lag,
             note="" if held is None else held.problem,
         )
 
-    def _lag(self, source: TopicPartition, position: Position | None, now_s: float) -> Lag:
-        return Lag.behind(self._history, source, position, now_s)
+    def _lag(self, partition: TopicPartition, position: Position | None, now_s: float) -> Lag:
+        return Lag.behind(self._history, partition, position, now_s)
 
-    def _behind_kafka(self, source: TopicPartition, seen: SeenPartition, now_s: float) -> Lag:
-        lag = self._lag(source, seen.loaded, now_s)
+    def _behind_kafka(self, partition: TopicPartition, seen: SeenPartition, now_s: float) -> Lag:
+        lag = self._lag(partition, seen.loaded, now_s)
         return Lag(lag.records, None if lag.seconds is None else max(lag.seconds, self._waited_s(seen)))
 
     def _waited_s(self, seen: SeenPartition) -> float:

@@ -59,7 +59,7 @@ class OfWriters:
             worst = self.waits[0]
             records = counted(worst.records, "record")
             text = (
-                f"{records} of {worst.source} waited in Kafka for {worst.seconds // 60:,.0f} minutes when the stage "
+                f"{records} of {worst.partition} waited in Kafka for {worst.seconds // 60:,.0f} minutes when the stage "
                 "was last inspected, and no writer had staged them."
             )
             remedy = (
@@ -67,7 +67,7 @@ class OfWriters:
                 f"{CONFIG}` tests what they need. Healthy ones are too slow or too few, or share their "
                 "`writer.group_id` with those of another stage (runbook: StagingLags)"
             )
-            title = f"{worst.source} waits to be staged"
+            title = f"{worst.partition} waits to be staged"
             yield Problem(ProblemLevel.WARNING, title, text, remedy, also=len(self.waits) - 1)
 
 
@@ -99,4 +99,4 @@ class WritersView:
         held = held_by_writers(chains, said)
         limit_s = late_after_s(self._flush_after_s if stream.flush_after_s is None else stream.flush_after_s)
         waits = unstaged(stream, chains, look.partitions, said, limit_s)
-        return OfWriters(held, [one for one in waits if one.source not in held])
+        return OfWriters(held, [one for one in waits if one.partition not in held])

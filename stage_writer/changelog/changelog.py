@@ -48,13 +48,13 @@ class TopicChangelog:
             raise ConfigError(msg, "see what the log said of it")
         written_ms = self.clock.wall_ms()
         pieces = cut(app_id, name, data, self.piece_bytes)
-        found = self.topics.append(topic, name.source, pieces)
+        found = self.topics.append(topic, name.partition, pieces)
         self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN_BYTES, len(data), topic=topic)
         self.metrics.add(catalogue.WRITER_CHANGELOG_WRITTEN, len(pieces), topic=topic)
         try:
             spans = spans_of(found.offsets)
         except ValueError as error:
-            msg = f"Kafka has the changes of {name.source} in {found.place} in another order: {error}"
+            msg = f"Kafka has the changes of {name.partition} in {found.place} in another order: {error}"
             raise BrokerError(msg, "they are written again") from error
         digest = changes_digest(data.to_bytes())
         return TopicChanges(found.place, found.topic_id, spans, len(data), digest, written_ms)

@@ -36,7 +36,7 @@ def cut(app_id: str, name: StateFileName, data: Pieces, piece_bytes: int) -> lis
     values = [data[start : start + piece_bytes] for start in starts]
     about = (
         (APP, app_id.encode()),
-        (TASK, str(name.source).encode()),
+        (TASK, str(name.partition).encode()),
         (FLUSH, f"{name.start}-{name.generation}".encode()),
     )
     return [

@@ -268,5 +268,5 @@ class PendingConverter:
         """This converter: nothing can be gained yet."""
         return self
 
-    def restores(self, source: TopicPartition, state: object, store: object) -> None:
+    def restores(self, partition: TopicPartition, state: object, store: object) -> None:
         """There is no state."""

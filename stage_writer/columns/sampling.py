@@ -48,17 +48,17 @@ def sample_records(settings: Settings, stream: Stream) -> JsonShape:
     return json_shape
 
 
-def _values(reader: KafkaReader, sources: Sequence[TopicPartition]) -> Iterator[bytes | None]:
-    ends = {source: reader.ends(source) for source in sources}
-    filled = [source for source, (low, high) in ends.items() if low < high]
+def _values(reader: KafkaReader, partitions: Sequence[TopicPartition]) -> Iterator[bytes | None]:
+    ends = {partition: reader.ends(partition) for partition in partitions}
+    filled = [partition for partition, (low, high) in ends.items() if low < high]
     some = filled[:: -(-len(filled) // _MOST_PARTITIONS)] if filled else []
     share = -(-SAMPLE_RECORDS // len(some)) if some else 0
-    for source in some:
-        low, high = ends[source]
+    for partition in some:
+        low, high = ends[partition]
         middle = Position(min(low + share, high))
         for start, end in ((low, middle), (Position(max(high - share, middle)), high)):
             if start < end:
-                for messages in reader.messages(source, Span(start, end)):
+                for messages in reader.messages(partition, Span(start, end)):
                     yield from (message.value() for message in messages)
 
 

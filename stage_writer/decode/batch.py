@@ -46,7 +46,7 @@ def timestamps_of(given: NDArray[np.int64]) -> NDArray[np.int64]:
 class MessageBatch:
     """Messages of one Kafka partition in Kafka's order."""
 
-    source: TopicPartition
+    partition: TopicPartition
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64]
     """`NO_TIMESTAMP` where Kafka has no valid one (`timestamps_of`)."""
@@ -80,7 +80,7 @@ class MessageBatch:
         highest = np.maximum.accumulate(np.concatenate(([position - 1], offsets)))[:-1]
         keep = np.flatnonzero(offsets > highest)
         return MessageBatch(
-            self.source,
+            self.partition,
             offsets[keep],
             self.timestamps_ms[keep],
             self.values.take(pa.array(keep)),
@@ -185,11 +185,11 @@ class Messages:
 
     def topics(self, index: NDArray[np.int64]) -> pa.StringArray:
         """The topics of some messages, given by their rising indices."""
-        return self._of_sources(index, pa.array([str(batch.source.topic) for batch in self.batches]))
+        return self._of_sources(index, pa.array([str(batch.partition.topic) for batch in self.batches]))
 
     def partitions(self, index: NDArray[np.int64]) -> pa.Int32Array:
         """The Kafka partitions of some messages, given by their rising indices."""
-        return self._of_sources(index, pa.array([int(batch.source.partition) for batch in self.batches], pa.int32()))
+        return self._of_sources(index, pa.array([int(batch.partition.partition) for batch in self.batches], pa.int32()))
 
     def _of_sources(self, index: NDArray[np.int64], names: pa.Array) -> pa.Array:
         if len(names) == 1:

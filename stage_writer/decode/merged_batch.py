@@ -80,16 +80,16 @@ class MergedBatch(MessageBatch):
     def by_input(self) -> list[InputMessages]:
         """The messages by input, without inputs that have none."""
         found = []
-        for number, source in enumerate(self.inputs):
+        for number, partition in enumerate(self.inputs):
             index = np.flatnonzero(self.input_of == number)
             if len(index):
-                found.append(InputMessages(self._of_input(source, index), index))
+                found.append(InputMessages(self._of_input(partition, index), index))
         return found
 
-    def _of_input(self, source: TopicPartition, index: NDArray[np.int64]) -> MessageBatch:
+    def _of_input(self, partition: TopicPartition, index: NDArray[np.int64]) -> MessageBatch:
         places = pa.array(index)
         return MessageBatch(
-            source,
+            partition,
             self.input_offsets[index],
             self.timestamps_ms[index],
             self.values.take(places),

@@ -86,10 +86,10 @@ class _Columns:
         offsets, stamps = self.offsets[order], self.timestamps_ms[order]
         return _Columns(offsets, stamps, self.values.take(places), self.keys.take(places), headers)
 
-    def batch(self, source: TopicPartition, start: int, end: int, leader_epoch: int | None = None) -> MessageBatch:
+    def batch(self, partition: TopicPartition, start: int, end: int, leader_epoch: int | None = None) -> MessageBatch:
         """A batch of some of them, all of one partition."""
         return MessageBatch(
-            source,
+            partition,
             self.offsets[start:end],
             self.timestamps_ms[start:end],
             self.values.slice(start, end - start),
@@ -135,14 +135,14 @@ def batches_of(messages: Sequence[Message], *, with_headers: bool) -> tuple[Mess
 def batches_of_taken(taken: TakenMessages) -> tuple[MessageBatch, ...]:
     """The batches of messages that were read as columns; several for one partition when its runs are long."""
     columns = _Columns(taken.offsets, timestamps_of(taken.timestamps_ms), taken.values, taken.keys, taken.headers)
-    sources = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
-    if len(taken.offsets) >= _LONG_RUN * len(sources) or len(set(sources)) == len(sources):
+    partitions = [(_source(run.topic, run.partition), run.leader_epoch) for run in taken.runs]
+    if len(taken.offsets) >= _LONG_RUN * len(partitions) or len(set(partitions)) == len(partitions):
         return tuple(
-            columns.batch(source, run.start, run.end, epoch)
-            for (source, epoch), run in zip(sources, taken.runs, strict=True)
+            columns.batch(partition, run.start, run.end, epoch)
+            for (partition, epoch), run in zip(partitions, taken.runs, strict=True)
         )
-    codes = {source: code for code, source in enumerate(dict.fromkeys(sources))}
-    keys = np.repeat([codes[source] for source in sources], [run.end - run.start for run in taken.runs])
+    codes = {partition: code for code, partition in enumerate(dict.fromkeys(partitions))}
+    keys = np.repeat([codes[partition] for partition in partitions], [run.end - run.start for run in taken.runs])
     distinct = list(codes)
     return _parted(columns, keys, lambda place: distinct[keys[place]])
 
@@ -155,19 +155,19 @@ def _parted(
     order = np.argsort(keys, kind="stable")
     parted = keys[order]
     starts = np.concatenate(([0], np.flatnonzero(np.diff(parted)) + 1))
-    sources = [source_at(first) for first in order[starts].tolist()]
+    partitions = [source_at(first) for first in order[starts].tolist()]
     sizes = np.diff(starts, append=count)
     if np.any(order[starts + sizes - 1] - order[starts] != sizes - 1):  # some partition's messages are not consecutive
         columns, order = columns.take(order), np.arange(count)
     return tuple(
-        columns.batch(source, first, first + size, epoch)
-        for (source, epoch), first, size in zip(sources, order[starts].tolist(), sizes.tolist(), strict=True)
+        columns.batch(partition, first, first + size, epoch)
+        for (partition, epoch), first, size in zip(partitions, order[starts].tolist(), sizes.tolist(), strict=True)
     )
 
 
-def batch_of(source: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
+def batch_of(partition: TopicPartition, messages: Sequence[Message], *, with_headers: bool) -> MessageBatch:
     """A batch of one partition's messages, none of them an error."""
-    return _Columns.of(messages, with_headers=with_headers).batch(source, 0, len(messages))
+    return _Columns.of(messages, with_headers=with_headers).batch(partition, 0, len(messages))
 
 
 def _source(topic: str, partition: int) -> TopicPartition:

@@ -147,7 +147,7 @@ class KafkaSource:
             with self._errors("consume"):
                 portion = self._taken(timeout_s, polled_bytes)
             moved = {_source(*place) for place in self._taker.moved}  # what was read of these must be dropped
-            before = [batch for batch in polled.batches if batch.source not in moved]
+            before = [batch for batch in polled.batches if batch.partition not in moved]
             fresh = self._sort(portion)
             batches = (*before, *fresh.batches)
             polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
@@ -160,42 +160,42 @@ class KafkaSource:
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         self._checks.expect(last)
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        self._seek(source, _kafka(source, *self._checks.begin(source, position)))
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        self._seek(partition, _kafka(partition, *self._checks.begin(partition, position)))
 
-    def _seek(self, source: TopicPartition, place: KafkaPartition) -> None:
-        with self._errors(f"seek in {source}"):
+    def _seek(self, partition: TopicPartition, place: KafkaPartition) -> None:
+        with self._errors(f"seek in {partition}"):
             try:
                 self._consumer.seek(place)
             except KafkaException as error:
                 # After an out-of-range position librdkafka has stopped the partition, and only a restart of it helps.
                 if error.args[0].code() != _STATE or not self._is_cooperative:
                     raise
-                self._consumer.incremental_unassign([_kafka(source)])
+                self._consumer.incremental_unassign([_kafka(partition)])
                 self._consumer.incremental_assign([place])
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
-        self._paused.update(sources)
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self._paused.update(partitions)
         with self._errors("pause"):
-            self._consumer.pause([_kafka(source) for source in sources])
+            self._consumer.pause([_kafka(partition) for partition in partitions])
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
-        self._paused.difference_update(sources)
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
         with self._errors("resume"):
-            self._consumer.resume([_kafka(source) for source in sources])
+            self._consumer.resume([_kafka(partition) for partition in partitions])
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
         if isinstance(start, FromOffsets):
-            given = start.position(source.topic, source.partition)
+            given = start.position(partition.topic, partition.partition)
             if given is not None:
                 return given
             start = StartAt.EARLIEST
         spec = OffsetSpec.earliest() if start is StartAt.EARLIEST else OffsetSpec.latest()
         if isinstance(start, FromTimestamp):
             spec = OffsetSpec.for_timestamp(start.timestamp_ms)
-        position = self._offsets({source: spec})[source]
+        position = self._offsets({partition: spec})[partition]
         # A time after the last record has no offset: start at the end.
-        return position if position >= 0 else self._offsets({source: OffsetSpec.latest()})[source]
+        return position if position >= 0 else self._offsets({partition: OffsetSpec.latest()})[partition]
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         found = self._metadata()
@@ -212,15 +212,15 @@ class KafkaSource:
         }
         return self._offsets(specs) if specs else {}
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         latest = OffsetSpec.latest()
-        return self._offsets(dict.fromkeys(sources, latest), IsolationLevel.READ_UNCOMMITTED)
+        return self._offsets(dict.fromkeys(partitions, latest), IsolationLevel.READ_UNCOMMITTED)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         with self._errors("describe topics"):
             return topic_ids(self._admin, topics, TIMEOUT_S)
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         group = str(self._properties["group.id"])
         with self._errors(f"describe the group {group}"):
             found = self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT_S)[group]
@@ -236,12 +236,12 @@ class KafkaSource:
             for member in described.members
             for place in (member.assignment.topic_partitions if member.assignment else ())
         }
-        return None if described.state != ConsumerGroupState.STABLE else set(sources) - owned
+        return None if described.state != ConsumerGroupState.STABLE else set(partitions) - owned
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         if positions:
             with self._errors("report positions"):
-                offsets = [_kafka(source, position) for source, position in positions.items()]
+                offsets = [_kafka(partition, position) for partition, position in positions.items()]
                 self._consumer.commit(offsets=offsets, asynchronous=True)
 
     def close(self) -> None:
@@ -277,55 +277,61 @@ class KafkaSource:
         stale: set[TopicPartition] = set()
         """Messages after these, in this portion, must be dropped."""
         for batch in portion.batches:
-            source = batch.source
-            found = None if source in stale else self._checks.take(batch)
+            partition = batch.partition
+            found = None if partition in stale else self._checks.take(batch)
             match found:
                 case Doubt.ASK:
-                    self._seek(source, _kafka(source, *self._checks.ask(source)))
+                    self._seek(partition, _kafka(partition, *self._checks.ask(partition)))
                 case Doubt.OTHER:
-                    faults.append(truncated(source, self._checks.last(source), None))
+                    faults.append(truncated(partition, self._checks.last(partition), None))
                 case MessageBatch() if len(found):
                     batches.append(found)
             if isinstance(found, Doubt):
-                stale.add(source)
+                stale.add(partition)
         for problem in portion.problems:
             if problem.topic is not None and problem.error.code() == _END:
-                source = _source(problem.topic, problem.partition)
-                if source not in stale and self._is_end(source, Position(problem.offset), faults):
-                    ends[source] = Position(problem.offset)
+                partition = _source(problem.topic, problem.partition)
+                if partition not in stale and self._is_end(partition, Position(problem.offset), faults):
+                    ends[partition] = Position(problem.offset)
             else:
                 faults += self._fault(problem)
-        self._checks.forget([fault.source for fault in faults])
+        self._checks.forget([fault.partition for fault in faults])
         return Polled(tuple(batches), ends, tuple(faults))
 
-    def _is_end(self, source: TopicPartition, position: Position, faults: list[PartitionFault]) -> bool:
+    def _is_end(self, partition: TopicPartition, position: Position, faults: list[PartitionFault]) -> bool:
         """Whether a partition was read to its end; one that ends before its start position is a fault."""
-        check = self._checks.open(source)
+        check = self._checks.open(partition)
         if check is None:
             return True
         if position >= check.position:
-            self._checks.passed(source)
+            self._checks.passed(partition)
             return True
         # A new leader may not know its end yet; the end that it returns on request is reliable.
         try:
-            end = self._offsets({source: OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED)[source]
+            end = self._offsets({partition: OffsetSpec.latest()}, IsolationLevel.READ_UNCOMMITTED)[partition]
         except BrokerError as error:
             self._log.info("where a partition ends was not looked up, trying again", problem=error.problem)
             end = check.position
         if end < check.position:
-            faults.append(ends_before(source, end, check.position))
+            faults.append(ends_before(partition, end, check.position))
         else:
-            self._seek(source, _kafka(source, *self._checks.ask(source)))
+            self._seek(partition, _kafka(partition, *self._checks.ask(partition)))
         return False
 
     def _fault(self, found: ClientEvent) -> list[PartitionFault]:
         topic, partition, error = found.topic, found.partition, found.error
         if error.code() == _RESET and topic is not None:
-            source = _source(topic, partition)
+            topic_partition = _source(topic, partition)
             if _TRUNCATED in error.str():
                 differs = _DIFFERS_AT.search(error.str())
-                return [truncated(source, self._checks.last(source), None if differs is None else int(differs[1]))]
-            return self._out_of_range(source, Position(found.offset))
+                return [
+                    truncated(
+                        topic_partition,
+                        self._checks.last(topic_partition),
+                        None if differs is None else int(differs[1]),
+                    )
+                ]
+            return self._out_of_range(topic_partition, Position(found.offset))
         if error.fatal() or error.code() in _FATAL_GROUP:
             raise member_error(self._servers, str(self._properties["group.id"]), topic, error)
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -337,26 +343,26 @@ class KafkaSource:
             return [PartitionFault(_source(topic, partition), problem, "see the broker's log")]
         return []
 
-    def _out_of_range(self, source: TopicPartition, position: Position) -> list[PartitionFault]:
+    def _out_of_range(self, partition: TopicPartition, position: Position) -> list[PartitionFault]:
         """The fault of a position that Kafka does not have; None if only the record before it is missing."""
-        check = self._checks.open(source)
+        check = self._checks.open(partition)
         position = position if check is None else check.position
-        skip = f"{repair('skip', source)} --to"
+        skip = f"{repair('skip', partition)} --to"
         try:
-            low = self._offsets({source: OffsetSpec.earliest()})[source]
-            high = self._offsets({source: OffsetSpec.latest()})[source]
+            low = self._offsets({partition: OffsetSpec.earliest()})[partition]
+            high = self._offsets({partition: OffsetSpec.latest()})[partition]
         except BrokerError:
-            problem = f"Kafka does not have position {position} of {source}"
+            problem = f"Kafka does not have position {position} of {partition}"
             remedy = f"if its records were deleted, give them up with `{skip} OFFSET --yes`"
-            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
+            return [PartitionFault(partition, problem, remedy, OUT_OF_RANGE)]
         if position < low:
-            problem = f"Kafka no longer has [{position}, {low}) of {source}: its records begin at {low}"
+            problem = f"Kafka no longer has [{position}, {low}) of {partition}: its records begin at {low}"
             remedy = f"put them back, or give them up with `{skip} {low} --yes`"
-            return [PartitionFault(source, problem, remedy, OUT_OF_RANGE)]
+            return [PartitionFault(partition, problem, remedy, OUT_OF_RANGE)]
         if position <= high and check is not None:
-            self.seek(source, position)  # retention removed the record that was to be compared
+            self.seek(partition, position)  # retention removed the record that was to be compared
             return []
-        return [ends_before(source, high, position)]
+        return [ends_before(partition, high, position)]
 
     def _overdue(self) -> tuple[PartitionFault, ...]:
         """The faults of partitions whose expected first record does not arrive.
@@ -372,14 +378,14 @@ class KafkaSource:
             ends = self._offsets(dict.fromkeys(overdue, OffsetSpec.latest())) if overdue else {}
         except BrokerError:
             return ()  # no broker is reachable
-        short = {source: end for source, end in ends.items() if end < overdue[source].position}
+        short = {partition: end for partition, end in ends.items() if end < overdue[partition].position}
         stuck = min(overdue.keys() - short.keys(), default=None)
         if stuck is not None:
             msg = f"Kafka does not send the record at {overdue[stuck].last.offset} of {stuck}, which it has"
             why = "a cluster that was restored from a copy looks outdated to a client that knew it before"
             raise BrokerError(msg, f"start the writer again: {why}")
         self._checks.forget(short)
-        return tuple(ends_before(source, end, overdue[source].position) for source, end in short.items())
+        return tuple(ends_before(partition, end, overdue[partition].position) for partition, end in short.items())
 
     def _hear(self, error: KafkaError) -> None:
         self._were_away = self._were_away or error.code() == _ALL_AWAY
@@ -388,11 +394,11 @@ class KafkaSource:
     def _check_again(self) -> None:
         """Check whether brokers that were all unreachable came back with the records that were read."""
         self._were_away = False
-        for source, position in self._checks.again().items():
+        for partition, position in self._checks.again().items():
             try:
-                self.seek(source, position)
+                self.seek(partition, position)
             except BrokerError as error:
-                self._log.warning("last record not compared", partition=str(source), problem=error.problem)
+                self._log.warning("last record not compared", partition=str(partition), problem=error.problem)
 
     def _due_for_topics(self) -> bool:
         return self._clock.monotonic_s() - self._topics_at_s >= TOPICS_EVERY_S
@@ -435,13 +441,16 @@ class KafkaSource:
         self._admission.let_in()
         self._taker.assigned(partitions)
         listener = cast("GroupListener", self._listener)
-        sources = [_source(partition.topic, partition.partition) for partition in partitions]
-        positions = listener.assigned(sources)
+        topic_partitions = [_source(partition.topic, partition.partition) for partition in partitions]
+        positions = listener.assigned(topic_partitions)
         # librdkafka remembers that a partition was paused when it was revoked.
-        self.resume(sources)
-        unread = [source for source in sources if source not in positions]
+        self.resume(topic_partitions)
+        unread = [topic_partition for topic_partition in topic_partitions if topic_partition not in positions]
         begins = {**self._until_sought(unread), **positions}
-        places = [_kafka(source, *self._checks.begin(source, begins[source])) for source in sources]
+        places = [
+            _kafka(topic_partition, *self._checks.begin(topic_partition, begins[topic_partition]))
+            for topic_partition in topic_partitions
+        ]
         if self._is_cooperative:
             consumer.incremental_assign(places)
         else:
@@ -449,17 +458,17 @@ class KafkaSource:
         if unread:
             self.pause(unread)
 
-    def _until_sought(self, sources: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def _until_sought(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The assignment of partitions that must not be read yet; a seek precedes their resume.
 
         Always a number. While librdkafka resolves a logical offset such as "end", it forgets a seek, and would then
         read from the end and skip everything before it. The end's number is always a valid position.
         """
         try:
-            return self._offsets({source: OffsetSpec.latest() for source in sources}) if sources else {}
+            return self._offsets({partition: OffsetSpec.latest() for partition in partitions}) if partitions else {}
         except BrokerError as error:
             self._log.info("where partitions end was not looked up; they wait at 0", problem=error.problem)
-            return dict.fromkeys(sources, Position(0))
+            return dict.fromkeys(partitions, Position(0))
 
     def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
@@ -491,14 +500,14 @@ class KafkaSource:
         """End offsets, as this consumer sees them or at the other isolation level."""
         until_s = time.monotonic() + TIMEOUT_S
         positions: dict[TopicPartition, Position] = {}
-        while missing := {_kafka(source): spec for source, spec in specs.items() if source not in positions}:
+        while missing := {_kafka(partition): spec for partition, spec in specs.items() if partition not in positions}:
             with self._errors("look up offsets"):
                 futures = self._admin.list_offsets(missing, isolation_level=level, request_timeout=TIMEOUT_S)
             for found, future in futures.items():
-                source = _source(found.topic, found.partition)
-                with self._errors(f"look up offsets of {source}", source.topic):
+                partition = _source(found.topic, found.partition)
+                with self._errors(f"look up offsets of {partition}", partition.topic):
                     try:
-                        positions[source] = Position(answer_of(future, TIMEOUT_S).offset)
+                        positions[partition] = Position(answer_of(future, TIMEOUT_S).offset)
                     except KafkaException as error:
                         if error.args[0].code() not in _ELECTING or time.monotonic() > until_s:
                             raise
@@ -577,8 +586,8 @@ def _source(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(Topic(topic), Partition(partition))
 
 
-def _kafka(source: TopicPartition, position: int | None = None, leader_epoch: int | None = None) -> KafkaPartition:
+def _kafka(partition: TopicPartition, position: int | None = None, leader_epoch: int | None = None) -> KafkaPartition:
     offset = OFFSET_INVALID if position is None else position
     if leader_epoch is None:
-        return KafkaPartition(source.topic, source.partition, offset)
-    return KafkaPartition(source.topic, source.partition, offset, leader_epoch=leader_epoch)
+        return KafkaPartition(partition.topic, partition.partition, offset)
+    return KafkaPartition(partition.topic, partition.partition, offset, leader_epoch=leader_epoch)

@@ -102,7 +102,7 @@ class NativeFetcher:
             for error in taken.errors
         ]
         batches = (*other.batches, *batches_of_taken(taken))
-        kept = [batch for batch in batches if (batch.source.topic, batch.source.partition) not in stale]
+        kept = [batch for batch in batches if (batch.partition.topic, batch.partition.partition) not in stale]
         current = [
             client_event
             for client_event in (*other.problems, *problems)

@@ -69,51 +69,51 @@ class TruncationChecks:
         """The record before the position that each of these starts at next."""
         self._expected |= last
 
-    def begin(self, source: TopicPartition, position: Position) -> tuple[int, int | None]:
+    def begin(self, partition: TopicPartition, position: Position) -> tuple[int, int | None]:
         """The offset to read from instead of ``position``, and the leader epoch to pass with it."""
-        self.forget([source])
-        last = self._expected.pop(source, None)
+        self.forget([partition])
+        last = self._expected.pop(partition, None)
         if last is None or last.offset >= position:
             return position, None
-        self._open[source] = TruncationCheck(last, position)
+        self._open[partition] = TruncationCheck(last, position)
         return last.offset, last.leader_epoch
 
-    def forget(self, sources: Collection[TopicPartition]) -> None:
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
         """These are read from elsewhere, or by another member."""
-        for source in sources:
-            self._open.pop(source, None)
-            self._last.pop(source, None)
+        for partition in partitions:
+            self._open.pop(partition, None)
+            self._last.pop(partition, None)
 
-    def open(self, source: TopicPartition) -> TruncationCheck | None:
+    def open(self, partition: TopicPartition) -> TruncationCheck | None:
         """The check that waits for a partition's next record."""
-        return self._open.get(source)
+        return self._open.get(partition)
 
     def overdue(self, paused: Collection[TopicPartition]) -> dict[TopicPartition, TruncationCheck]:
         """The checks that have waited since the previous call, except those of paused partitions."""
-        waiting = {source: check for source, check in self._open.items() if source not in paused}
-        overdue = {source: check for source, check in waiting.items() if self._waiting.get(source) is check}
+        waiting = {partition: check for partition, check in self._open.items() if partition not in paused}
+        overdue = {partition: check for partition, check in waiting.items() if self._waiting.get(partition) is check}
         self._waiting = waiting
         return overdue
 
-    def last(self, source: TopicPartition) -> LastRecord | None:
+    def last(self, partition: TopicPartition) -> LastRecord | None:
         """The last known record of a partition."""
-        check = self._open.get(source)
-        return self._last.get(source) if check is None else check.last
+        check = self._open.get(partition)
+        return self._last.get(partition) if check is None else check.last
 
-    def passed(self, source: TopicPartition) -> None:
+    def passed(self, partition: TopicPartition) -> None:
         """The check of the expected record is over."""
-        check = self._open.pop(source, None)
+        check = self._open.pop(partition, None)
         if check is not None:
-            self._last[source] = check.last
+            self._last[partition] = check.last
 
-    def ask(self, source: TopicPartition) -> tuple[int, int | None]:
+    def ask(self, partition: TopicPartition) -> tuple[int, int | None]:
         """The offset to read from once more, and the leader epoch to pass with it."""
-        check = self._open[source] = replace(self._open[source], asked=True)
+        check = self._open[partition] = replace(self._open[partition], asked=True)
         return check.last.offset, check.last.leader_epoch
 
     def take(self, batch: MessageBatch) -> MessageBatch | Doubt:
         """The messages after the expected record, or why they cannot be used."""
-        check = self._open.get(batch.source)
+        check = self._open.get(batch.partition)
         if check is None or len(batch) == 0:
             return batch
         index = int(np.searchsorted(batch.offsets, check.last.offset))
@@ -125,19 +125,19 @@ class TruncationChecks:
             return batch.part(0, 0)  # older ones, which a client may repeat: it is still to come
         elif not check.asked:
             return Doubt.ASK
-        self.passed(batch.source)
+        self.passed(batch.partition)
         return batch.after(check.position)
 
     def read(self, batches: Iterable[MessageBatch]) -> None:
         """These were passed on."""
         for batch in batches:
             if len(batch) and (last := batch.record_at(-1)) is not None:
-                self._last[batch.source] = last
+                self._last[batch.partition] = last
 
     def again(self) -> dict[TopicPartition, Position]:
         """Expect the last record of every partition once more; returns the positions to seek to."""
         self.expect(self._last)
-        return {source: Position(last.offset + 1) for source, last in self._last.items()}
+        return {partition: Position(last.offset + 1) for partition, last in self._last.items()}
 
 
 def _is_same(found: LastRecord, last: LastRecord) -> bool:
@@ -146,32 +146,32 @@ def _is_same(found: LastRecord, last: LastRecord) -> bool:
     return found.timestamp_ms == last.timestamp_ms and (not known or found.leader_epoch == last.leader_epoch)
 
 
-def ends_before(source: TopicPartition, end: Position, position: Position) -> PartitionFault:
+def ends_before(partition: TopicPartition, end: Position, position: Position) -> PartitionFault:
     """The fault of a partition whose end in Kafka is before its position."""
     problem = (
-        f"{source} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
+        f"{partition} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
         "is not the topic that was staged, or a hand-made marker is ahead of it"
     )
     remedy = (
-        f"{_restart(source, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by itself "
+        f"{_restart(partition, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by itself "
         "when Kafka reaches it"
     )
-    return PartitionFault(source, problem, remedy, TRUNCATED)
+    return PartitionFault(partition, problem, remedy, TRUNCATED)
 
 
-def truncated(source: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
+def truncated(partition: TopicPartition, last: LastRecord | None, differs_at: int | None) -> PartitionFault:
     """The fault of different records in Kafka than were read; from which offset on, where that is known."""
     what = "records" if last is None else f"the record at {last.offset}"
     since = "" if differs_at is None else f", and has other ones from {differs_at} on"
     problem = (
-        f"Kafka has lost {what} of {source} which {'were' if last is None else 'was'} staged{since}: an unclean leader "
+        f"Kafka has lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean leader "
         "election, or brokers that were restored from a copy"
     )
-    return PartitionFault(source, problem, _restart(source, differs_at), TRUNCATED)
+    return PartitionFault(partition, problem, _restart(partition, differs_at), TRUNCATED)
 
 
-def _restart(source: TopicPartition, at: int | None) -> str:
-    command = repair("restart", source, None, f"--at {'OFFSET' if at is None else at} --yes")
+def _restart(partition: TopicPartition, at: int | None) -> str:
+    command = repair("restart", partition, None, f"--at {'OFFSET' if at is None else at} --yes")
     named = f" (`delta-loader verify {CONFIG} --kafka` names it)" if at is None else ""
     return (
         f"load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at the first offset at which "

@@ -32,21 +32,23 @@ PREFIX = "dead_letter."
 
 
 def with_dead_letters_sent(
-    staged: StagedRows, formats: Sequence[TableFormat], stream: Stream, source: TopicPartition
+    staged: StagedRows, formats: Sequence[TableFormat], stream: Stream, partition: TopicPartition
 ) -> StagedRows:
     """Converted rows, with their dead letters for the stream's topic; ``formats`` are those of the rows."""
     if stream.dead_letters_topic is None or not staged.dead_letters:
         return staged
     tables = zip(formats, staged.rows, strict=False)
     letters = [
-        _records(rows, stream, source) for table_format, rows in tables if table_format.kind is TableKind.DEAD_LETTERS
+        _records(rows, stream, partition)
+        for table_format, rows in tables
+        if table_format.kind is TableKind.DEAD_LETTERS
     ]
     outgoing = letters if staged.outgoing is None else [staged.outgoing, *letters]
     return replace(staged, outgoing=pa.concat_tables(outgoing))
 
 
-def _records(rows: pa.Table, stream: Stream, source: TopicPartition) -> pa.Table:
-    inputs = {partition.topic: number for number, partition in enumerate(inputs_of(source))}
+def _records(rows: pa.Table, stream: Stream, topic_partition: TopicPartition) -> pa.Table:
+    inputs = {partition.topic: number for number, partition in enumerate(inputs_of(topic_partition))}
     topic, _, offset, timestamp, key, value = rows.columns[:6]
     times = timestamp.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).fill_null(NO_TIMESTAMP)
     columns = [

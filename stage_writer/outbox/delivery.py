@@ -89,15 +89,15 @@ class Delivery:
             for partition, delivered in turn.delivered.items()
             if delivered.generation == outgoing.generation
         }
-        if all(end.position <= known.get(end.source, -1) for end in outgoing.ends):
+        if all(end.position <= known.get(end.partition, -1) for end in outgoing.ends):
             return 0
-        left = undelivered(outgoing, [known.get(partition) for partition in inputs_of(outgoing.source)])
+        left = undelivered(outgoing, [known.get(partition) for partition in inputs_of(outgoing.partition)])
         parts = list(_parts(left))
         for part in parts[:-1]:
             turn.transact(part, _ends_of(part, outgoing), outgoing.generation)
         last = parts[-1] if parts else left
         # After a rewind a chain of several topics may be behind in one of them, and ahead in another.
-        ends = {end.source: max(end.position, known.get(end.source, end.position)) for end in outgoing.ends}
+        ends = {end.partition: max(end.position, known.get(end.partition, end.position)) for end in outgoing.ends}
         turn.transact(last, ends, outgoing.generation)
         return int(left.num_rows)
 
@@ -120,6 +120,6 @@ def _ends_of(part: pa.Table, outgoing: Outgoing) -> dict[TopicPartition, Positio
     inputs, offsets = part["input"].to_numpy(), part["offset"].to_numpy()
     return {
         partition: Position(int(offsets[inputs == number].max()) + 1)
-        for number, partition in enumerate(inputs_of(outgoing.source))
+        for number, partition in enumerate(inputs_of(outgoing.partition))
         if (inputs == number).any()
     }

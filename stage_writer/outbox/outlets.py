@@ -70,9 +70,7 @@ class KafkaOutlet:
         with self.lock:
             found = tuple(self.waiting)
         if len(found) >= MOST_PENDING:
-            msg = (
-                f"{len(found)} outboxes of {self.delivery.place.source} wait for Kafka: {self.failing or 'it is slow'}"
-            )
+            msg = f"{len(found)} outboxes of {self.delivery.place.partition} wait for Kafka: {self.failing or 'it is slow'}"
             raise BrokerError(msg, "see that the topics that the stream writes to can be written")
         return found
 
@@ -142,11 +140,11 @@ class KafkaOutlets:
         self._failing: dict[str, KafkaDeltaExpressError] = {}
 
     def open(
-        self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
+        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
     ) -> KafkaOutlet | None:
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
-        place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, source)
+        place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, partition)
         outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, outboxes, below)
         outlet.sealed(outboxes)
         return outlet
@@ -156,7 +154,7 @@ class KafkaOutlets:
         below, outlet.below = outlet.below, None
         if below is None:
             return
-        folder = outbox_folder(outlet.delivery.place.source)
+        folder = outbox_folder(outlet.delivery.place.partition)
         names = [(item.path, OutboxName.parse(item.path)) for item in self._store.list(folder)]
         lower = [path for path, name in names if name is not None and name.start < below]
         self._store.delete([path for path in lower if path not in outlet.named])
@@ -202,7 +200,7 @@ class KafkaOutlets:
             except FencedError as error:
                 outlet.delivery.close()
                 if outlet.left:
-                    self._failing.pop(str(outlet.delivery.place.source), None)
+                    self._failing.pop(str(outlet.delivery.place.partition), None)
                     return  # rule 2
                 problem, remedy = f"another process delivers the same chain: {error}", _FENCED_REMEDY
             except (BrokerError, StoreError, StateError) as error:
@@ -211,12 +209,12 @@ class KafkaOutlets:
                 with outlet.lock:
                     outlet.waiting.popleft()
                     outlet.failing = ""
-                self._failing.pop(str(outlet.delivery.place.source), None)
+                self._failing.pop(str(outlet.delivery.place.partition), None)
                 backoff.reset()
                 self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
                 continue
             outlet.failing = problem
-            source = str(outlet.delivery.place.source)
+            source = str(outlet.delivery.place.partition)
             text = f"{source}: records for Kafka topics wait: {problem}"
             self._failing[source] = KafkaDeltaExpressError(text, remedy)
             pause_s = backoff.next_s()

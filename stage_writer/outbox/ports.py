@@ -39,7 +39,7 @@ class Outlets(Protocol):
     """Makes outlets."""
 
     def open(
-        self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
+        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
     ) -> Outlet | None:
         """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic.
 
@@ -53,7 +53,9 @@ class Outlets(Protocol):
 class NoOutlets:
     """For a writer without topologies that write to topics."""
 
-    def open(self, source: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None) -> None:
+    def open(
+        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
+    ) -> None:
         """None: nothing to deliver."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
@@ -75,7 +77,7 @@ class DeliveryPlace:
     group_id: str
     """The group of the writers."""
     app_id: str
-    source: TopicPartition
+    partition: TopicPartition
 
     @property
     def out_group(self) -> str:
@@ -85,7 +87,7 @@ class DeliveryPlace:
     @property
     def transactional_id(self) -> str:
         """The chain's transactional id."""
-        return f"{self.out_group}.{self.source.topic}.{self.source.partition}"
+        return f"{self.out_group}.{self.partition.topic}.{self.partition.partition}"
 
 
 @dataclass(frozen=True, slots=True)

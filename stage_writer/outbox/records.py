@@ -57,7 +57,7 @@ SCHEMA = pa.schema(
 class Outgoing:
     """The records of one flush, or of a part of it."""
 
-    source: TopicPartition
+    partition: TopicPartition
     generation: int
     ends: tuple[InputEnd, ...]
     """Where the flush ends in each input of the chain, by topic."""
@@ -87,16 +87,16 @@ def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
     return [{"name": name, "value": value} for name, value in record.headers] if record.headers else None
 
 
-def ends_at(source: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
+def ends_at(partition: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
     """The position in each input of a chain for one of its positions."""
-    return inputs_at(position) or (InputEnd(source, position),)
+    return inputs_at(position) or (InputEnd(partition, position),)
 
 
 def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
     """The stored form."""
     about = {
-        "topic": str(outgoing.source.topic),
-        "partition": int(outgoing.source.partition),
+        "topic": str(outgoing.partition.topic),
+        "partition": int(outgoing.partition.partition),
         "generation": outgoing.generation,
         "ends": [int(end.position) for end in outgoing.ends],
     }
@@ -123,12 +123,14 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
     try:
         table = pa.ipc.open_stream(pa.py_buffer(body), options=_READING).read_all()
         about = json.loads((table.schema.metadata or {})[b"about"])
-        source = TopicPartition(about["topic"], about["partition"])
+        topic_partition = TopicPartition(about["topic"], about["partition"])
         ends = tuple(
             InputEnd(partition, position_from_stored(partition, int(end), None))
-            for partition, end in zip(inputs_of(source), about["ends"], strict=True)
+            for partition, end in zip(inputs_of(topic_partition), about["ends"], strict=True)
         )
-        return Outgoing(source, int(about["generation"]), ends, table.replace_schema_metadata(None).cast(SCHEMA))
+        return Outgoing(
+            topic_partition, int(about["generation"]), ends, table.replace_schema_metadata(None).cast(SCHEMA)
+        )
     except (pa.ArrowInvalid, OSError, ValueError, KeyError, TypeError) as error:
         raise _unreadable(path, str(error)) from error
 

@@ -85,7 +85,7 @@ class KafkaTransactions:
             "isolation.level": "read_committed",
         }
         group = Consumer({**given, **of_group}, logger=QUIET)
-        inputs = inputs_of(place.source)
+        inputs = inputs_of(place.partition)
         found = group.committed(
             [KafkaPartition(partition.topic, partition.partition) for partition in inputs], timeout=_TIMEOUT_S
         )
@@ -172,7 +172,7 @@ def _generation_of(metadata: str | None) -> int:
 def _failed(place: DeliveryPlace, cause: KafkaError) -> BrokerError | FencedError:
     if cause.code() in _FENCED:
         return FencedError(f"{cause.str()} (transactional id {place.transactional_id})")
-    msg = f"cannot deliver what the stream {place.app_id!r} has for Kafka topics, of {place.source}: {cause.str()}"
+    msg = f"cannot deliver what the stream {place.app_id!r} has for Kafka topics, of {place.partition}: {cause.str()}"
     otherwise = (
         f"see that the topics are there, and that this user may write to them, use the transactional id "
         f"{place.transactional_id} and commit for the group {place.out_group}"

@@ -48,7 +48,7 @@ class Buffers:
 
     def lacks(self, owned: AssignedPartition, offered: StructType) -> Dependency | None:
         """What rows of a partition with these further fields wait for before they are buffered, if anything."""
-        marker = MarkerName(owned.source, owned.buffer.end).path  # their buffer is the next one
+        marker = MarkerName(owned.partition, owned.buffer.end).path  # their buffer is the next one
         return self._schemas.waits(owned.converter, offered, marker)
 
     def flushed(self, app_id: str, arrow_bytes: int, parquet_bytes: int) -> None:

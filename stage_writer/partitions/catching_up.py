@@ -77,13 +77,13 @@ class CatchingUp:
         """Whether there is nothing to read at all: a pattern that matches no topic."""
         return not self._targets
 
-    def is_reached(self, source: TopicPartition, position: Position) -> bool:
+    def is_reached(self, partition: TopicPartition, position: Position) -> bool:
         """Whether a position has reached its partition's end at startup; always true for a partition added later."""
-        return has_reached(position, self._targets.get(source, Position(0)))
+        return has_reached(position, self._targets.get(partition, Position(0)))
 
     def is_done(self, ours: Iterable[AssignedPartition]) -> bool:
         """Whether these partitions have reached the goal and the rest has owners. Raises as the latter does."""
-        if not all(owned.caught_up or self.is_reached(owned.source, owned.buffer.end) for owned in ours):
+        if not all(owned.caught_up or self.is_reached(owned.partition, owned.buffer.end) for owned in ours):
             return False
         return self.others_have_the_rest()
 
@@ -127,18 +127,18 @@ class CatchingUp:
         elif now_s - self._stage_asked_at_s < ASK_EVERY_S:
             return False
         self._stage_asked_at_s = now_s
-        return all(self._is_staged(source) for source in sorted(others - self._staged))
+        return all(self._is_staged(partition) for partition in sorted(others - self._staged))
 
-    def _is_staged(self, source: TopicPartition) -> bool:
+    def _is_staged(self, partition: TopicPartition) -> bool:
         try:
-            tail = self._stage.tail(source)
-            origin = None if tail is not None else self._stage.beginning(source)
+            tail = self._stage.tail(partition)
+            origin = None if tail is not None else self._stage.beginning(partition)
         except (StoreError, MarkerError):
             return False
         end = tail.end if tail is not None else Position(0) if origin is None else origin.position
-        if self.is_reached(source, end):
-            self._staged.add(source)
-        return source in self._staged
+        if self.is_reached(partition, end):
+            self._staged.add(partition)
+        return partition in self._staged
 
     def _waits_s(self, now_s: float) -> float:
         if self._waiting_since_s is None:
@@ -150,7 +150,7 @@ class CatchingUp:
             msg = f"the consumer group has not come to rest for {waited_s:.0f} s"
             raise BrokerError(msg, "look for members that come and go; what this writer had is staged")
         if ownerless and waited_s > NO_OWNER_AFTER_S:
-            named = ", ".join(str(source) for source in sorted(ownerless)[:5])
+            named = ", ".join(str(partition) for partition in sorted(ownerless)[:5])
             msg = f"no member of the consumer group has taken {named} for {waited_s:.0f} s"
             remedy = "give all writers of a group the same streams, or each config a writer.group_id of its own"
             raise BrokerError(msg, remedy)

@@ -48,7 +48,7 @@ class ClaimGuards:
         """The guard of a job that flushes what was read of this partition until now."""
 
         def is_ours() -> bool:
-            is_assigned = self._assigned.get(owned.source) is owned
+            is_assigned = self._assigned.get(owned.partition) is owned
             return is_assigned and self._freshness.is_fresh(self._clock.monotonic_s())
 
-        return self._topics.guard(owned.source, owned.lineage, self._clock.monotonic_s(), is_ours)
+        return self._topics.guard(owned.partition, owned.lineage, self._clock.monotonic_s(), is_ours)

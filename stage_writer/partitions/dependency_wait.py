@@ -42,9 +42,9 @@ class DependencyWaits:
     def begin(self, owned: AssignedPartition, wait: Dependency) -> None:
         """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
-        self._source.pause([owned.source])
+        self._source.pause([owned.partition])
         log = self._log.info if wait.is_routine else self._log.warning
-        log("partition waits", partition=str(owned.source), problem=wait.error.problem)
+        log("partition waits", partition=str(owned.partition), problem=wait.error.problem)
 
     def resume_ready(self, ours: Collection[AssignedPartition], *, is_patient: bool) -> None:
         """Resume those that can continue, but for what is paused for another reason. Raises rule 3's error."""
@@ -54,10 +54,10 @@ class DependencyWaits:
                 continue
             if wait.is_over() and (owned.buffer.is_empty or not wait.changes_columns):
                 owned.wait = None
-                self._source.seek(owned.source, owned.buffer.end)
+                self._source.seek(owned.partition, owned.buffer.end)
                 if not owned.paused:
-                    self._source.resume([owned.source])
-                self._log.info("partition resumed", partition=str(owned.source), position=owned.buffer.end)
+                    self._source.resume([owned.partition])
+                self._log.info("partition resumed", partition=str(owned.partition), position=owned.buffer.end)
             elif not is_patient and self._clock.monotonic_s() - owned.waits_since_s > GIVE_UP_AFTER_S:
                 raise wait.error
 

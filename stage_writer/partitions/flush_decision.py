@@ -76,7 +76,7 @@ class FlushLimits:
 class BufferStats:
     """How full one partition's buffer is."""
 
-    source: TopicPartition
+    partition: TopicPartition
     first_record_at_s: float | None
     records: int
     parquet_bytes: int
@@ -97,7 +97,7 @@ class BufferStats:
 class Flush:
     """A partition to flush now."""
 
-    source: TopicPartition
+    partition: TopicPartition
     reason: FlushReason
 
 
@@ -122,45 +122,45 @@ def decide(
     fillings: Sequence[BufferStats], limits: FlushLimits, now_s: float, before: BackpressureState = BackpressureState()
 ) -> FlushDecision:
     """What to flush now, and what not to read from now on; ``before`` is the previous decision."""
-    due = {filling.source: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
+    due = {filling.partition: reason for filling in fillings if (reason := _own_reason(filling, limits, now_s))}
     flushes = {
-        filling.source: Flush(filling.source, due[filling.source])
+        filling.partition: Flush(filling.partition, due[filling.partition])
         for filling in fillings
-        if filling.source in due and not filling.flushing
+        if filling.partition in due and not filling.flushing
     }
     used = sum(filling.memory_bytes + filling.flushing_bytes for filling in fillings)
     is_full = used > limits.memory_bytes * (SHORT_SHARE if before.is_full else 1.0)
     ahead = {
-        filling.source
+        filling.partition
         for filling in fillings
-        if filling.flushing and due.get(filling.source) in {FlushReason.BYTES, FlushReason.RECORDS}
+        if filling.flushing and due.get(filling.partition) in {FlushReason.BYTES, FlushReason.RECORDS}
     }
     if used > limits.memory_bytes * SHORT_SHARE:
         for filling in _largest(fillings, flushes, limits):
-            ahead.add(filling.source)
+            ahead.add(filling.partition)
             if not filling.flushing:
-                flushes[filling.source] = Flush(filling.source, FlushReason.MEMORY)
+                flushes[filling.partition] = Flush(filling.partition, FlushReason.MEMORY)
     if used > limits.memory_bytes * RESUME_SHARE and not before.is_full:
-        ahead |= {filling.source for filling in fillings if filling.flushing and filling.source in before.paused}
-    paused = frozenset(filling.source for filling in fillings) if is_full else frozenset(ahead)
+        ahead |= {filling.partition for filling in fillings if filling.flushing and filling.partition in before.paused}
+    paused = frozenset(filling.partition for filling in fillings) if is_full else frozenset(ahead)
     return FlushDecision(tuple(flushes.values()), BackpressureState(paused, is_full))
 
 
-def age_share_of(source: TopicPartition) -> float:
+def age_share_of(partition: TopicPartition) -> float:
     """The partition's own share of ``flush_after``; the same in every process."""
-    return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(source).encode()) / 2**32
+    return LEAST_AGE_SHARE + (1 - LEAST_AGE_SHARE) * zlib.crc32(str(partition).encode()) / 2**32
 
 
 def _largest(
     fillings: Sequence[BufferStats], flushes: dict[TopicPartition, Flush], limits: FlushLimits
 ) -> list[BufferStats]:
     """The largest buffers, as many as must be flushed until the rest has spare room."""
-    held = sum(filling.memory_bytes for filling in fillings if filling.source not in flushes)
+    held = sum(filling.memory_bytes for filling in fillings if filling.partition not in flushes)
     found: list[BufferStats] = []
     for filling in sorted(fillings, key=lambda stats: stats.memory_bytes, reverse=True):
         if held <= limits.memory_bytes * SPARE_SHARE or filling.memory_bytes == 0:
             break
-        if filling.source not in flushes:
+        if filling.partition not in flushes:
             found.append(filling)
             held -= filling.memory_bytes
     return found

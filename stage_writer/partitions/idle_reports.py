@@ -65,20 +65,22 @@ class IdleReporter:
 
     def _topics(self) -> list[StreamFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        sources = self._source.end_positions(self._streams)
+        partitions = self._source.end_positions(self._streams)
         return [
-            stream_fact(stream.app_id, time_ms, (source for source in sources if stream.takes(source.topic)))
+            stream_fact(
+                stream.app_id, time_ms, (partition for partition in partitions if stream.takes(partition.topic))
+            )
             for stream in self._streams
         ]
 
     def _facts(self, quiet: Collection[AssignedPartition]) -> list[IdleFact]:
         time_ms = self._clock.wall_ms() - MARGIN_MS
-        ends = self._source.high_watermarks([owned.source for owned in quiet])
-        ids = self._source.topic_ids({owned.source.topic for owned in quiet})
+        ends = self._source.high_watermarks([owned.partition for owned in quiet])
+        ids = self._source.topic_ids({owned.partition.topic for owned in quiet})
         return [
-            IdleFact(owned.source, owned.buffer.end, time_ms, owned.lineage.generation)
+            IdleFact(owned.partition, owned.buffer.end, time_ms, owned.lineage.generation)
             for owned in quiet
-            if owned.source in ends
-            and ends[owned.source] == max(owned.buffer.end, owned.read_to)
-            and not is_other(owned.lineage, ids.get(owned.source.topic))
+            if owned.partition in ends
+            and ends[owned.partition] == max(owned.buffer.end, owned.read_to)
+            and not is_other(owned.lineage, ids.get(owned.partition.topic))
         ]

@@ -50,7 +50,7 @@ class InFlightFlush:
 class AssignedPartition:
     """A Kafka partition that we own and read."""
 
-    source: TopicPartition
+    partition: TopicPartition
     converter: Converter
     tail: Tail | None
     lineage: Lineage
@@ -92,12 +92,12 @@ class AssignedPartition:
         """Whether its chain still ends, or begins, where its buffer does. Raises StoreError."""
         if self.tail is not None:
             return stage.is_there(self.tail)
-        return stage.begins_at(self.source, self.buffer.start, self.lineage.generation)
+        return stage.begins_at(self.partition, self.buffer.start, self.lineage.generation)
 
     def flush_job(self, stage: WriterStage, guard: ClaimGuard) -> FlushJob:
         """A job that seals its buffer, with what the buffer's messages changed in the task's state."""
         return stage.flush_job(
-            self.source,
+            self.partition,
             self.converter.stream,
             self.buffer,
             self.tail,
@@ -121,7 +121,7 @@ class AssignedPartition:
         buffer, flight = self.buffer, self.flight
         held = 0 if flight is None else flight.job.memory_bytes
         return BufferStats(
-            self.source,
+            self.partition,
             buffer.first_record_at_s,
             buffer.records,
             buffer.parquet_bytes,

@@ -71,14 +71,14 @@ class Pauses:
         everything = self._pausing is not None and self._pausing.is_on
         if self._paused is None and not everything:
             return frozenset()
-        return frozenset(one.source for one in owned if everything or self.is_paused(one.converter.stream.app_id))
+        return frozenset(one.partition for one in owned if everything or self.is_paused(one.converter.stream.app_id))
 
     def drops(self, owned: AssignedPartition) -> bool:
         """Whether messages of a partition that have arrived are dropped (rule 3)."""
         if not self.is_paused(owned.converter.stream.app_id):
             return False
         owned.skipped = owned.paused = True
-        self._source.pause([owned.source])
+        self._source.pause([owned.partition])
         return True
 
     def read_again(self, owned: Iterable[AssignedPartition]) -> None:
@@ -86,7 +86,7 @@ class Pauses:
         for one in owned:
             if one.skipped:
                 one.skipped = False
-                self._source.seek(one.source, one.buffer.end)
+                self._source.seek(one.partition, one.buffer.end)
 
     def not_paused(self, owned: Iterable[AssignedPartition]) -> list[AssignedPartition]:
         return [one for one in owned if not self.is_paused(one.converter.stream.app_id)]

@@ -80,75 +80,77 @@ class ResumePoints:
         All are looked up concurrently: a thousand lookups on S3, one after the other, take longer than a group waits.
         Exception: streams that start at the end, whose origins are recorded in order (rule 3).
         """
-        at_once = {source: stream for source, stream in wanted.items() if stream.start is not StartAt.LATEST}
+        at_once = {partition: stream for partition, stream in wanted.items() if stream.start is not StartAt.LATEST}
         looks = dict(zip(at_once, workers.map(lambda one: self._look(*one), at_once.items()), strict=True))
-        in_turn = {source: self._look(source, stream) for source, stream in wanted.items() if source not in at_once}
+        in_turn = {
+            partition: self._look(partition, stream) for partition, stream in wanted.items() if partition not in at_once
+        }
         return {**looks, **in_turn}
 
-    def is_reached(self, source: TopicPartition, place: ResumePoint) -> bool:
+    def is_reached(self, partition: TopicPartition, place: ResumePoint) -> bool:
         """Whether Kafka has reached the position of a chain whose last marker is empty and may be ahead of Kafka.
 
         Never true for a chain that ends with records: a topic that ends before them may have lost some, and its next
         records have their offsets. Raises BrokerError.
         """
-        if place.tail is None or not place.tail.is_bare or is_merged(source.topic):
+        if place.tail is None or not place.tail.is_bare or is_merged(partition.topic):
             return False
-        first = self._source.resolve(source, StartAt.EARLIEST)
-        return first <= place.position <= self._source.high_watermarks([source])[source]
+        first = self._source.resolve(partition, StartAt.EARLIEST)
+        return first <= place.position <= self._source.high_watermarks([partition])[partition]
 
-    def _look(self, source: TopicPartition, stream: Stream) -> Look:
+    def _look(self, partition: TopicPartition, stream: Stream) -> Look:
         try:
-            return self.of(source, stream)
+            return self.of(partition, stream)
         except (MarkerError, StoreError, BrokerError) as error:
             return error
 
-    def of(self, source: TopicPartition, stream: Stream) -> ResumePoint:
+    def of(self, partition: TopicPartition, stream: Stream) -> ResumePoint:
         """Where reading of a partition starts now. Raises MarkerError, StoreError and BrokerError."""
-        tail = self._tail(source, stream)
+        tail = self._tail(partition, stream)
         if tail is not None:
-            require_inputs(source, tail.end)
+            require_inputs(partition, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
-        beginning = self._stage.beginning(source)
+        beginning = self._stage.beginning(partition)
         if beginning is None and stream.start is StartAt.LATEST:
-            beginning = self._begin_at_the_end(source, stream)
+            beginning = self._begin_at_the_end(partition, stream)
         if beginning is None:
             start = StartAt.EARLIEST if stream.start is StartAt.LATEST else stream.start  # rule 3
-            position = self._source.resolve(source, start)
+            position = self._source.resolve(partition, start)
             if not _stays(start, position):
-                self._stage.begin(source, ChainOrigin(position))
-                beginning = self._stage.beginning(source)
+                self._stage.begin(partition, ChainOrigin(position))
+                beginning = self._stage.beginning(partition)
             if beginning is None:
                 return ResumePoint(None, position, Lineage())
         # Another writer may have started the chain, and staged, since it was read.
-        tail = self._tail(source, stream)
+        tail = self._tail(partition, stream)
         if tail is not None:
-            require_inputs(source, tail.end)
+            require_inputs(partition, tail.end)
             return ResumePoint(tail, tail.end, tail.lineage)
-        require_inputs(source, beginning.position)
+        require_inputs(partition, beginning.position)
         origin = beginning
         if stream.topology is not None:
-            origin = replace(origin, state=self._stage.state_at(source, None, origin))
+            origin = replace(origin, state=self._stage.state_at(partition, None, origin))
         return ResumePoint(None, origin.position, Lineage(origin.generation, origin.topic_id), origin)
 
-    def _tail(self, source: TopicPartition, stream: Stream) -> Tail | None:
+    def _tail(self, partition: TopicPartition, stream: Stream) -> Tail | None:
         """The chain's end, with the state of the partition's task where there is one."""
-        tail = self._stage.tail(source)
+        tail = self._stage.tail(partition)
         if tail is None or stream.topology is None:
             return tail
-        return replace(tail, state=self._stage.state_at(source, tail))
+        return replace(tail, state=self._stage.state_at(partition, tail))
 
-    def _begin_at_the_end(self, source: TopicPartition, stream: Stream) -> ChainOrigin | None:
+    def _begin_at_the_end(self, partition: TopicPartition, stream: Stream) -> ChainOrigin | None:
         """The origin of a partition whose stream starts at the end; None for a partition that was added later."""
-        first = TopicPartition(source.topic, Partition(0))
+        first = TopicPartition(partition.topic, Partition(0))
         ends = self._source.end_positions([stream])  # first, so that none of them was added after partition 0 began
         if not self._has_chain(first):
             for place, end in sorted(ends.items(), reverse=True):
-                if place.topic == source.topic and not self._has_chain(place):
+                if place.topic == partition.topic and not self._has_chain(place):
                     self._stage.begin(place, ChainOrigin(end))
-        return self._stage.beginning(source)
+        return self._stage.beginning(partition)
 
-    def _has_chain(self, source: TopicPartition) -> bool:
-        return self._stage.tail(source) is not None or self._stage.beginning(source) is not None
+    def _has_chain(self, partition: TopicPartition) -> bool:
+        return self._stage.tail(partition) is not None or self._stage.beginning(partition) is not None
 
 
 def _stays(start: Start, position: Position) -> bool:
@@ -167,34 +169,34 @@ def of_chain(fault: PartitionFault, place: ResumePoint) -> PartitionFault:
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
 
 
-def unexpected(source: TopicPartition, error: Exception) -> PartitionFault:
+def unexpected(partition: TopicPartition, error: Exception) -> PartitionFault:
     """An exception that no code here raises on purpose; other partitions are unaffected."""
     text = (str(error).splitlines() or [""])[0][:500]
     return PartitionFault(
-        source,
-        f"{source} cannot be staged: unexpected {type(error).__name__}{f': {text}' if text else ''}",
+        partition,
+        f"{partition} cannot be staged: unexpected {type(error).__name__}{f': {text}' if text else ''}",
         "report it with the log; it is read again from its chain's end every half a minute, and nothing is lost",
         UNEXPECTED,
     )
 
 
-def other_topic(source: TopicPartition) -> PartitionFault:
+def other_topic(partition: TopicPartition) -> PartitionFault:
     """The topic of a chain no longer exists."""
-    topic: Topic = source.topic
+    topic: Topic = partition.topic
     return PartitionFault(
-        source,
-        f"the topic {topic} was deleted and created again: the chain of {source} belongs to the old one",
+        partition,
+        f"the topic {topic} was deleted and created again: the chain of {partition} belongs to the old one",
         f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {topic} --yes`",
         "topic_recreated",
     )
 
 
-def breaks_rule(source: TopicPartition, position: Position, problem: str) -> PartitionFault:
+def breaks_rule(partition: TopicPartition, position: Position, problem: str) -> PartitionFault:
     """A record may not be staged: it breaks a rule whose `on_fail` is ``hold``."""
-    skip = repair("skip", source, position + 1, "--yes")
+    skip = repair("skip", partition, position + 1, "--yes")
     return PartitionFault(
-        source,
-        f"the record at offset {position} of {source} breaks a rule that holds: {problem}",
+        partition,
+        f"the record at offset {position} of {partition} breaks a rule that holds: {problem}",
         f"change the rule, or its on_fail to dead_letter or count, in streams[].expect of {CONFIG}, and restart the "
         f"writer; or give the record up with `{skip}`: nothing before it is lost by that",
         "expectation",

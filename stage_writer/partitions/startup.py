@@ -82,73 +82,73 @@ class PartitionStartup:
         self._left: dict[TopicPartition, Running[PartitionTask]] = {}
         """Abandoned tasks that are still being restored (rule 4)."""
 
-    def add(self, source: TopicPartition, converter: Converter) -> None:
+    def add(self, partition: TopicPartition, converter: Converter) -> None:
         """Start this partition."""
-        self.drop(source)
-        self.waiting[source] = StartingPartition(converter, self._clock.monotonic_s())
+        self.drop(partition)
+        self.waiting[partition] = StartingPartition(converter, self._clock.monotonic_s())
 
-    def drop(self, source: TopicPartition) -> None:
+    def drop(self, partition: TopicPartition) -> None:
         """Do not start it after all."""
-        unread = self.waiting.pop(source, None)
+        unread = self.waiting.pop(partition, None)
         if unread is not None and unread.restoring is not None:
-            self._left[source] = unread.restoring.running
+            self._left[partition] = unread.restoring.running
 
     def due_outcomes(self, among: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Found]:
         """The outcome for those that are due; with arguments, for some of them or all."""
         if not self.waiting and not self._left:
             return {}
         now_s = self._clock.monotonic_s()
-        asked = self.waiting if among is None else [source for source in among if source in self.waiting]
+        asked = self.waiting if among is None else [partition for partition in among if partition in self.waiting]
         self._close_left()
         restored = self._restored(asked)
         due = [
-            source
-            for source in asked
-            if source in self.waiting and self.waiting[source].restoring is None and source not in self._left
-            if now_s >= self.waiting[source].retry_at_s
+            partition
+            for partition in asked
+            if partition in self.waiting and self.waiting[partition].restoring is None and partition not in self._left
+            if now_s >= self.waiting[partition].retry_at_s
         ]
-        ids = topic_ids(self._source, {source.topic for source in due}, self._log)
-        streams = {source: self.waiting[source].converter.stream for source in due}
+        ids = topic_ids(self._source, {partition.topic for partition in due}, self._log)
+        streams = {partition: self.waiting[partition].converter.stream for partition in due}
         looks = self._places.of_all(streams, self._workers)
-        found = {source: self._found(source, ids, look) for source, look in looks.items()}
-        return restored | {source: one for source, one in found.items() if one is not None}
+        found = {partition: self._found(partition, ids, look) for partition, look in looks.items()}
+        return restored | {partition: one for partition, one in found.items() if one is not None}
 
-    def _found(self, source: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Found | None:
+    def _found(self, partition: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Found | None:
         """``ids`` are the topics' ids looked up just now; a missing one is looked up here."""
-        unread = self.waiting[source]
+        unread = self.waiting[partition]
         try:
-            topic_id = (ids or self._source.topic_ids([source.topic])).get(source.topic)
+            topic_id = (ids or self._source.topic_ids([partition.topic])).get(partition.topic)
             if not isinstance(look, ResumePoint):
                 raise look
         except (MarkerError, StoreError, BrokerError) as error:
-            return self._failed(source, error)
+            return self._failed(partition, error)
         if is_other(look.lineage, topic_id):
-            del self.waiting[source]
-            return UnusablePartition(other_topic(source), unread.converter, look)
+            del self.waiting[partition]
+            return UnusablePartition(other_topic(partition), unread.converter, look)
         place = replace(look, lineage=replace(look.lineage, topic_id=topic_id or look.lineage.topic_id))
-        job = unread.converter.restores(source, place.state, self._stage.states)
+        job = unread.converter.restores(partition, place.state, self._stage.states)
         if job is not None:
             unread.restoring = Restoring(place, self._workers.start(job))
             return None
-        del self.waiting[source]
+        del self.waiting[partition]
         return StartedPartition(place, self._schemas.newest(unread.converter))
 
-    def _failed(self, source: TopicPartition, error: MarkerError | StoreError | BrokerError) -> Found:
-        unread = self.waiting[source]
+    def _failed(self, partition: TopicPartition, error: MarkerError | StoreError | BrokerError) -> Found:
+        unread = self.waiting[partition]
         if isinstance(error, MarkerError):
-            del self.waiting[source]
+            del self.waiting[partition]
             return UnusablePartition(
-                PartitionFault(source, error.problem, error.remedy, _reason(error)), unread.converter, None
+                PartitionFault(partition, error.problem, error.remedy, _reason(error)), unread.converter, None
             )
         unread.retry_at_s = self._clock.monotonic_s() + unread.backoff.next_s()
-        self._log.warning("chain not read, trying again", partition=str(source), error=error.problem)
+        self._log.warning("chain not read, trying again", partition=str(partition), error=error.problem)
         return error
 
     def _restored(self, among: Collection[TopicPartition]) -> dict[TopicPartition, Found]:
         """Those whose task is restored, or cannot be."""
         found: dict[TopicPartition, Found] = {}
-        for source in list(among):
-            unread = self.waiting[source]
+        for partition in list(among):
+            unread = self.waiting[partition]
             restoring = unread.restoring
             if restoring is None or not restoring.running.done():
                 continue
@@ -156,16 +156,16 @@ class PartitionStartup:
             try:
                 task = restoring.running.result()
             except (MarkerError, StoreError, BrokerError) as error:
-                found[source] = self._failed(source, error)
+                found[partition] = self._failed(partition, error)
             else:
-                del self.waiting[source]
-                found[source] = StartedPartition(restoring.place, task.converter, task)
+                del self.waiting[partition]
+                found[partition] = StartedPartition(restoring.place, task.converter, task)
         return found
 
     def _close_left(self) -> None:
-        for source, running in list(self._left.items()):
+        for partition, running in list(self._left.items()):
             if running.done():
-                del self._left[source]
+                del self._left[partition]
                 with suppress(KafkaDeltaExpressError):  # no longer needed
                     running.result().close()
 

@@ -33,7 +33,7 @@ LOOK_EVERY_S = 60.0
 class RunningRenewal:
     """A renewal in progress."""
 
-    source: TopicPartition
+    partition: TopicPartition
     task: PartitionTask
     before: StateFiles
     running: Running[StateFiles]
@@ -62,12 +62,12 @@ class StateRenewal:
         for one in owned:
             if one.task is None or one.tail is None or one.flight is not None or not one.buffer.is_empty:
                 continue
-            if one.source in self._failed:
+            if one.partition in self._failed:
                 continue
             job = one.task.renewal(self._stage.states, one.tail)
             if job is not None:
-                self._log.info("state goes from a topic to the stage", partition=str(one.source))
-                self._now = RunningRenewal(one.source, one.task, one.tail.state, self._workers.start(job))
+                self._log.info("state goes from a topic to the stage", partition=str(one.partition))
+                self._now = RunningRenewal(one.partition, one.task, one.tail.state, self._workers.start(job))
                 return
         self._failed.clear()
         self._looked_s = self._clock.monotonic_s()
@@ -79,6 +79,6 @@ class StateRenewal:
         try:
             renewed.task.renewed(renewed.before, renewed.running.result())
         except KafkaDeltaExpressError as error:
-            self._failed.add(renewed.source)
-            source = str(renewed.source)
+            self._failed.add(renewed.partition)
+            source = str(renewed.partition)
             self._log.warning("state not written to the stage, trying again", partition=source, problem=error.problem)

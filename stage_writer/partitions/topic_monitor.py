@@ -39,12 +39,12 @@ class TopicMonitor:
         self._known: dict[Topic, tuple[float, str | None]] = {}
 
     def guard(
-        self, source: TopicPartition, lineage: Lineage, read_until_s: float, is_ours: Callable[[], bool]
+        self, partition: TopicPartition, lineage: Lineage, read_until_s: float, is_ours: Callable[[], bool]
     ) -> ClaimGuard:
         """The guard of a job that flushes what was read of a partition until a moment of the monotonic clock."""
 
         def guard() -> ClaimVerdict | OtherTopic:
-            found = None if lineage.topic_id is None else self.since(source.topic, read_until_s)
+            found = None if lineage.topic_id is None else self.since(partition.topic, read_until_s)
             if found is not None and is_other(lineage, found):
                 return OtherTopic(found)
             return ClaimVerdict.CLAIM if is_ours() else ClaimVerdict.WAIT

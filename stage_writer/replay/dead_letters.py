@@ -70,11 +70,11 @@ class Letters:
 
     def ranges(self, topic: str) -> list[Range]:
         """All letters of a topic, a range for each Kafka partition."""
-        return [_range(source, runs) for source, runs in self._runs(topic)]
+        return [_range(partition, runs) for partition, runs in self._runs(topic)]
 
     def requests(self, topic: str) -> list[Range]:
         """The offsets of each request for a topic (rules 2 and 3). Raises UsageError (rule 4)."""
-        ranges = [_range(source, few) for source, runs in self._runs(topic) for few in _shared(runs)]
+        ranges = [_range(partition, few) for partition, runs in self._runs(topic) for few in _shared(runs)]
         if len(ranges) > MOST_REQUESTS:
             msg = f"the dead letters of {topic!r} come to {len(ranges):,} requests, and each costs commits"
             by_range = f"`stage-writer replay {CONFIG} --topic {topic}` with --from and --to, or --since and --until"
@@ -87,8 +87,8 @@ class Letters:
         topics, partitions, offsets = (self.table[name] for name in _PLACE)
         for replayed in counted:
             mine = pc.and_(
-                pc.equal(topics, str(replayed.range.source.topic)),
-                pc.equal(partitions, replayed.range.source.partition),
+                pc.equal(topics, str(replayed.range.partition.topic)),
+                pc.equal(partitions, replayed.range.partition.partition),
             )
             keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), replayed.unfit))
         return Letters(self.table.filter(pa.array(keep)), self.at_a_time)
@@ -100,17 +100,17 @@ class Letters:
         for partition in np.unique(partitions):
             yield TopicPartition(Topic(topic), Partition(int(partition))), runs_of(offsets[partitions == partition])
 
-    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+    def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order: everything the export has of it."""
         offset = pc.field("_kafka_offset")
         mine = self.table.filter(
-            (pc.field("_kafka_topic") == str(source.topic))
-            & (pc.field("_kafka_partition") == int(source.partition))
+            (pc.field("_kafka_topic") == str(partition.topic))
+            & (pc.field("_kafka_partition") == int(partition.partition))
             & (offset >= int(span.start))
             & (offset < int(span.end))
         )
         for first in range(0, len(mine), self.at_a_time):
-            yield _batch(source, mine.slice(first, self.at_a_time)).after(span.start)
+            yield _batch(partition, mine.slice(first, self.at_a_time)).after(span.start)
 
 
 def runs_of(offsets: NDArray[np.int64]) -> list[Span]:
@@ -125,7 +125,7 @@ def unfit_of(counted: Iterable[Replayed]) -> list[Replayed]:
     return [
         replace(
             replayed,
-            range=_range(replayed.range.source, runs_of(replayed.unfit)),
+            range=_range(replayed.range.partition, runs_of(replayed.unfit)),
             records=len(replayed.unfit),
             tombstones=0,
             filtered=0,
@@ -150,8 +150,8 @@ def _shared(runs: Iterable[Span]) -> Iterator[list[Span]]:
         yield together
 
 
-def _range(source: TopicPartition, runs: list[Span]) -> Range:
-    return Range(source, Span(runs[0].start, runs[-1].end), tuple(runs) if len(runs) > 1 else ())
+def _range(partition: TopicPartition, runs: list[Span]) -> Range:
+    return Range(partition, Span(runs[0].start, runs[-1].end), tuple(runs) if len(runs) > 1 else ())
 
 
 def _first_of_each_place(table: pa.Table) -> pa.Array:
@@ -163,10 +163,10 @@ def _first_of_each_place(table: pa.Table) -> pa.Array:
     return pa.array(first)
 
 
-def _batch(source: TopicPartition, letters: pa.Table) -> MessageBatch:
+def _batch(partition: TopicPartition, letters: pa.Table) -> MessageBatch:
     stamps = letters["_kafka_timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     return MessageBatch(
-        source,
+        partition,
         letters["_kafka_offset"].to_numpy(),
         pc.fill_null(stamps, NO_TIMESTAMP).to_numpy(),
         _binaries(letters["value"]),

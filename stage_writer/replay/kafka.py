@@ -28,6 +28,6 @@ class ReplayKafka(KafkaReader):
         super().__init__(consumer_properties(settings), settings.writer.consume_records)
         self._with_headers = with_headers
 
-    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-        for messages in self.messages(source, span):
-            yield batch_of(source, messages, with_headers=self._with_headers).after(span.start)
+    def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        for messages in self.messages(partition, span):
+            yield batch_of(partition, messages, with_headers=self._with_headers).after(span.start)

@@ -70,7 +70,7 @@ Asked = OffsetRanges | Moments
 class Records(Protocol):
     """The source of a replay's records: Kafka, or an export of dead letters."""
 
-    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+    def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order."""
 
 
@@ -80,10 +80,10 @@ class Kafka(Records, Protocol):
     def partitions(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic; none when there is no such topic."""
 
-    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+    def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         """The first position that Kafka still has, and the end."""
 
-    def position_at(self, source: TopicPartition, timestamp_ms: int, high: Position) -> Position:
+    def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
         """The first record at or after a time; ``high`` when there is none."""
 
 
@@ -91,7 +91,7 @@ class Kafka(Records, Protocol):
 class Range:
     """The range of one request."""
 
-    source: TopicPartition
+    partition: TopicPartition
     span: Span
     only: tuple[Span, ...] = ()
     """The selected runs of offsets, as in `Replacement.only`; none for all of the span."""
@@ -100,7 +100,7 @@ class Range:
     def words(self) -> str:
         """The same as text."""
         few = f"{self.positions:,} offsets of " if self.only else ""
-        return f"{self.source}  {few}{self.span}"
+        return f"{self.partition}  {few}{self.span}"
 
     @property
     def positions(self) -> int:
@@ -176,38 +176,38 @@ def replayable(settings: Settings, topic: str) -> Stream:
 
 def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:
     """The range of each partition, without empty ones. Raises UsageError (rule 3)."""
-    sources = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
-    if not sources:
+    partitions = [one for one in kafka.partitions(topic) if partition in (None, one.partition)]
+    if not partitions:
         msg = f"Kafka has no topic {topic!r}" + ("" if partition is None else f" with a partition {partition}")
         raise UsageError(msg, "fix --topic and --partition")
     found: list[tuple[TopicPartition, Span]] = []
-    for source in sources:
-        low, high = kafka.ends(source)
+    for topic_partition in partitions:
+        low, high = kafka.ends(topic_partition)
         if isinstance(asked, Moments):
-            start = kafka.position_at(source, asked.since_ms, high)
-            end = kafka.position_at(source, asked.until_ms, high)
-            _require_whole(source, asked, kafka, low, high)
+            start = kafka.position_at(topic_partition, asked.since_ms, high)
+            end = kafka.position_at(topic_partition, asked.until_ms, high)
+            _require_whole(topic_partition, asked, kafka, low, high)
         else:
             start, end = asked.start, asked.end
             if start < low or end > high:
-                msg = f"Kafka has [{low}, {high}) of {source}, and [{start}, {end}) is to be replaced"
+                msg = f"Kafka has [{low}, {high}) of {topic_partition}, and [{start}, {end}) is to be replaced"
                 raise UsageError(msg, "choose a range that Kafka has; what it has deleted cannot be replayed")
         if start < end:
-            found.append((source, Span(start, end)))
+            found.append((topic_partition, Span(start, end)))
     return found
 
 
-def _require_whole(source: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
+def _require_whole(partition: TopicPartition, asked: Moments, kafka: Kafka, low: Position, high: Position) -> None:
     """Refuse a time range whose start Kafka may have deleted: its first record is not older than ``since``."""
-    if low > 0 and kafka.position_at(source, asked.since_ms, high) <= low:
-        msg = f"Kafka has {source} from {low} on, and records since {asked.since_ms} ms may be older than that"
+    if low > 0 and kafka.position_at(partition, asked.since_ms, high) <= low:
+        msg = f"Kafka has {partition} from {low} on, and records since {asked.since_ms} ms may be older than that"
         raise UsageError(msg, f"choose a later --since, or give --from {low} for what Kafka still has")
 
 
-def require_same_topic(source: TopicPartition, chain: str | None, broker: str | None) -> None:
+def require_same_topic(partition: TopicPartition, chain: str | None, broker: str | None) -> None:
     """Refuse a recreated topic: its records are not the table's. Raises UsageError."""
     if chain is not None and broker is not None and chain != broker:
-        msg = f"the topic of {source} was recreated: its id is {broker}, and the staged records came from {chain}"
+        msg = f"the topic of {partition} was recreated: its id is {broker}, and the staged records came from {chain}"
         raise UsageError(msg, "it has other records at these offsets; the old topic cannot be replayed")
 
 
@@ -277,25 +277,25 @@ class Replay:
     def count(self, asked: Range) -> Replayed:
         """The dry run: read and convert, and write nothing."""
         sums = Sums()
-        for batch in self._records.batches(asked.source, asked.span):
+        for batch in self._records.batches(asked.partition, asked.span):
             for found in self._converter.slices([batch]):
                 sums.add(found[-1][1], self._letters)
         return _replayed(asked, sums, 0, None)
 
     def stage(self, asked: Range) -> Replayed:
         """Write the data files, then the request (rule 2)."""
-        source, span, began_s = asked.source, asked.span, self._clock.monotonic_s()
+        partition, span, began_s = asked.partition, asked.span, self._clock.monotonic_s()
         sums, files = Sums(), {table.url: list[ReplacementFile]() for table in self._formats}
         buffer = Buffer.begin(span.start, self._formats)
-        for batch in self._records.batches(source, span):
+        for batch in self._records.batches(partition, span):
             for ((_, staged),) in self._converter.slices([batch]):
                 sums.add(staged, self._letters)
                 buffer.add(self._with_all_columns(staged), 0.0)
                 if buffer.parquet_bytes >= self._file_bytes:
-                    self._write(source, buffer, files)
+                    self._write(partition, buffer, files)
                     buffer = Buffer.begin(buffer.end, self._formats)
-        self._write(source, buffer, files)
-        name = ReplacementName(source, span.start, self._unique())
+        self._write(partition, buffer, files)
+        name = ReplacementName(partition, span.start, self._unique())
         replacement = Replacement(
             span=span,
             app_id=self._converter.stream.app_id,
@@ -331,10 +331,10 @@ class Replay:
             raise StoreError(msg, "run the command again")
         return _replayed(asked, sums, sum(map(len, files.values())), name.path)
 
-    def _write(self, source: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
+    def _write(self, partition: TopicPartition, buffer: Buffer, files: dict[str, list[ReplacementFile]]) -> None:
         for rows in buffer.tables:
             for file in rows.finish():
-                path = self._path(source, buffer.start, rows.table)
+                path = self._path(partition, buffer.start, rows.table)
                 self._store.upload(path, file.data)
                 files.setdefault(rows.table.url, []).append(_file(path, file))
 
@@ -344,8 +344,8 @@ class Replay:
             self._routed.setdefault(table.url, replace(table, partition_by=()))
         return replace(staged, routed=tuple((self._routed[table.url], rows) for table, rows in staged.routed))
 
-    def _path(self, source: TopicPartition, start: Position, table: TableFormat) -> str:
-        return waiting_path(table.url, DataFileName(source, start, self._unique()))
+    def _path(self, partition: TopicPartition, start: Position, table: TableFormat) -> str:
+        return waiting_path(table.url, DataFileName(partition, start, self._unique()))
 
 
 def _replayed(asked: Range, sums: Sums, files: int, path: str | None) -> Replayed:
@@ -393,8 +393,8 @@ def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
     """The same for programs."""
     ranges = [
         {
-            "topic": str(one.range.source.topic),
-            "partition": int(one.range.source.partition),
+            "topic": str(one.range.partition.topic),
+            "partition": int(one.range.partition.partition),
             "start": int(one.range.span.start),
             "end": int(one.range.span.end),
             "offsets": one.range.positions,

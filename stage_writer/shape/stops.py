@@ -26,13 +26,13 @@ def until_stops(
     kept: list[MessageBatch] = []
     ends: dict[TopicPartition, tuple[MessageBatch, StagedRows]] = {}
     for batch, (start, end) in zip(messages.batches, pairwise(messages.starts.tolist()), strict=True):
-        if batch.source in ends:
+        if batch.partition in ends:
             continue  # a partition may have several batches
         stop = next((stop for stop in in_order if start <= stop.index < end), None)
         kept.append(batch if stop is None else batch.part(0, stop.index - start))
         if stop is not None:
             at = Position(int(messages.offsets[stop.index]))
-            ends[batch.source] = (batch, StagedRows.stopped(at, stop.problem))
+            ends[batch.partition] = (batch, StagedRows.stopped(at, stop.problem))
     yield from convert([batch for batch in kept if len(batch)])
     for found in ends.values():
         yield [found]

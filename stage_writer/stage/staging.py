@@ -131,14 +131,14 @@ class ObjectStage:
         self.states = StageState(store, changelog)
         self.state_cleaning = StateCleaning(store, state_keep_s)
 
-    def tail(self, source: TopicPartition) -> Tail | None:
+    def tail(self, partition: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""
-        beginning = self.beginning(source)
+        beginning = self.beginning(partition)
         generation = 0 if beginning is None else beginning.generation
         for _ in range(_READ_AGAIN):
             found = [
                 (name, item.size_bytes > 0, item.path)
-                for item in self._store.list(folder_of(source))
+                for item in self._store.list(folder_of(partition))
                 if (name := MarkerName.parse(item.path))
             ]
             # Of two objects for one position (a hand-typed name without padding), the one with content counts.
@@ -155,7 +155,7 @@ class ObjectStage:
                     )
             else:
                 return None
-        msg = f"the markers of {source} vanish while they are read"
+        msg = f"the markers of {partition} vanish while they are read"
         raise StoreError(msg, "wait for the repair that is under way")
 
     def _outboxes(self, below: Iterable[tuple[MarkerName, bool, str]]) -> tuple[str, ...]:
@@ -166,21 +166,21 @@ class ObjectStage:
                 return marker.manifest.outboxes
         return ()
 
-    def state_at(self, source: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
+    def state_at(self, partition: TopicPartition, tail: Tail | None, origin: ChainOrigin | None = None) -> StateFiles:
         """The state of a partition's task at its chain's end, or at the origin of a chain without a marker."""
         if tail is not None:
-            return state_at(self._store, source, tail)
-        return EMPTY_STATE if origin is None else state_of_origin(self._store, source, origin)
+            return state_at(self._store, partition, tail)
+        return EMPTY_STATE if origin is None else state_of_origin(self._store, partition, origin)
 
-    def beginning(self, source: TopicPartition) -> ChainOrigin | None:
+    def beginning(self, partition: TopicPartition) -> ChainOrigin | None:
         """The origin of a partition's chain while it has no marker."""
-        path = origin_path(source)
+        path = origin_path(partition)
         data = self._store.read(path)
         return None if data is None else origin_from_bytes(path, data)
 
-    def begin(self, source: TopicPartition, beginning: ChainOrigin) -> None:
+    def begin(self, partition: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
-        self._store.create(origin_path(source), origin_to_bytes(beginning))
+        self._store.create(origin_path(partition), origin_to_bytes(beginning))
 
     def put_idle(self, facts: Collection[IdleFact], streams: Collection[StreamFact]) -> None:
         """Record which partitions exist and which had nothing new, replacing the previous record."""
@@ -192,7 +192,7 @@ class ObjectStage:
 
     def flush_job(
         self,
-        source: TopicPartition,
+        partition: TopicPartition,
         stream: Stream,
         buffer: Buffer,
         tail: Tail | None,
@@ -203,7 +203,7 @@ class ObjectStage:
         outlet: Outlet | None = None,
     ) -> Job:
         """A job that seals the buffer as the marker after ``tail``, if the guard permits it."""
-        return Job(self, FlushIdentity(source, stream, buffer, tail, lineage, state, outlet), guard)
+        return Job(self, FlushIdentity(partition, stream, buffer, tail, lineage, state, outlet), guard)
 
     def incompatible(self, start: Position, tables: Sequence[TableFormat]) -> Incompatible | None:
         """Why rows for these tables can never be loaded; None where they can be, or where it is unknown."""
@@ -212,11 +212,11 @@ class ObjectStage:
 
     # The stage as the jobs need it; jobs run in threads, and nothing here has state.
 
-    def new_file(self, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
+    def new_file(self, partition: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
         """Name an encoded file."""
         mixed = file.values is None
         values = () if file.values is None else tuple(zip(table.partition_by, file.values, strict=True))
-        name = DataFileName(source, buffer.start, self._unique(), values, file.codec)
+        name = DataFileName(partition, buffer.start, self._unique(), values, file.codec)
         path = waiting_path(table.url, name) if mixed else name.path
         staged = StagedFile(path, None if mixed else dict(values), file.data.size_bytes, file.rows, file.statistics)
         return NewFile(table, staged, file.data)
@@ -230,7 +230,7 @@ class ObjectStage:
         """Write a flush's changes to its task's state."""
 
         def name(kind: StateKind) -> StateFileName:
-            return StateFileName(flush.source, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
+            return StateFileName(flush.partition, flush.buffer.start, flush.lineage.generation, self._unique(), kind)
 
         return change.write(self.states.of(flush.stream), name)
 
@@ -242,9 +242,9 @@ class ObjectStage:
         pending = outlet.pending()
         if not buffer.outgoing:
             return pending
-        name = OutboxName(flush.source, buffer.start, flush.lineage.generation, self._unique())
-        ends = ends_at(flush.source, buffer.end)
-        outgoing = Outgoing(flush.source, flush.lineage.generation, ends, pa.concat_tables(buffer.outgoing))
+        name = OutboxName(flush.partition, buffer.start, flush.lineage.generation, self._unique())
+        ends = ends_at(flush.partition, buffer.end)
+        outgoing = Outgoing(flush.partition, flush.lineage.generation, ends, pa.concat_tables(buffer.outgoing))
         self._store.upload(name.path, outgoing_to_pieces(outgoing))
         return (*pending, name.path)
 
@@ -303,10 +303,10 @@ class ObjectStage:
         data = self._store.read(tail.path)
         return data is not None and digest_of(data) == tail.digest
 
-    def begins_at(self, source: TopicPartition, start: Position, generation: int, own: str | None = None) -> bool:
+    def begins_at(self, partition: TopicPartition, start: Position, generation: int, own: str | None = None) -> bool:
         """Whether a chain without a marker, but for ``own``, still has its origin there (rule 7)."""
         try:
-            origin, tail = self.beginning(source), self.tail(source)
+            origin, tail = self.beginning(partition), self.tail(partition)
         except MarkerError:
             return False  # the partition's next start reports it
         is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)
@@ -350,7 +350,7 @@ class ObjectStage:
 class FlushIdentity:
     """The identity of one flush."""
 
-    source: TopicPartition
+    partition: TopicPartition
     stream: Stream
     buffer: Buffer
     tail: Tail | None
@@ -442,7 +442,7 @@ class Job:
         if self._files is None:
             flush = self._flush
             self._files = [
-                self._stage.new_file(flush.source, flush.buffer, rows.table, file)
+                self._stage.new_file(flush.partition, flush.buffer, rows.table, file)
                 for rows in flush.buffer.tables
                 for file in rows.finish()
             ]
@@ -458,7 +458,7 @@ class Job:
             flush = self._flush
             tables = tuple(_staged_table(rows.table, files) for rows in flush.buffer.tables)
             manifest = self._stage.manifest(flush, tables, self._state, self._outboxes or ())
-            name = MarkerName(flush.source, flush.buffer.start)
+            name = MarkerName(flush.partition, flush.buffer.start)
             self._marker = sealed(name, manifest)
         return self._marker
 

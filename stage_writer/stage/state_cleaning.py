@@ -31,20 +31,22 @@ class StateCleaning:
         self._store = store
         self._keep_ms = int(keep_s * 1000)
 
-    def clean(self, source: TopicPartition) -> int:
+    def clean(self, partition: TopicPartition) -> int:
         """Delete a partition's superseded files. Returns how many."""
         with suppress(StoreError, MarkerError):
-            found = self._superseded(source)
+            found = self._superseded(partition)
             self._store.delete(found)
             return len(found)
         return 0
 
-    def _superseded(self, source: TopicPartition) -> list[str]:
+    def _superseded(self, partition: TopicPartition) -> list[str]:
         # List the files first: a marker that is settled during the check raises the lowest one, and names no file that
         # was written after the list was made.
-        files = list(self._store.list(state_folder(source)))
+        files = list(self._store.list(state_folder(partition)))
         markers = sorted(
-            (name, item.path) for item in self._store.list(folder_of(source)) if (name := MarkerName.parse(item.path))
+            (name, item.path)
+            for item in self._store.list(folder_of(partition))
+            if (name := MarkerName.parse(item.path))
         )
         if not markers:
             return []
@@ -52,7 +54,7 @@ class StateCleaning:
         data = self._store.read(path)
         if data is None:
             return []  # just settled
-        path = origin_path(source)
+        path = origin_path(partition)
         begun = self._store.read(path)
         origin = None if begun is None else origin_from_bytes(path, begun)
         newest_ms = max((item.modified_ms for item in files), default=0)

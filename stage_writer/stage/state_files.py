@@ -63,7 +63,7 @@ class StageState:
         self._store.upload(name.path, data)
         return name.path
 
-    def changes(self, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+    def changes(self, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
         """The changes to a state since its snapshot. Raises StateError for missing ones."""
         if not state.in_topics:
             paths = [path for path in state.changes if isinstance(path, str)]
@@ -78,11 +78,11 @@ class StageState:
                 try:
                     yield f"at {change.place}, offset {change.spans[0].start}", reading.read(change)
                 except StateError as error:
-                    raise self._gone(source, error) from error
+                    raise self._gone(partition, error) from error
 
-    def _gone(self, source: TopicPartition, error: StateError) -> StateError:
+    def _gone(self, partition: TopicPartition, error: StateError) -> StateError:
         """The error for changes that a topic no longer has, with the position to rewind to."""
-        place = last_in_stage(self._store, source)
+        place = last_in_stage(self._store, partition)
         where = "position 0 (`--to 0 --below-table`)"
         if place:
             where = f"{place}, the last place whose state is all in the stage (`--to {place} --below-table`)"
@@ -102,10 +102,10 @@ def _required(path: str, data: bytes | None) -> bytes:
     return data
 
 
-def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None:
+def last_in_stage(store: ObjectStore, partition: TopicPartition) -> Position | None:
     """The highest position of the chain whose state needs no topic; None if no marker knows one."""
-    there = {item.path for item in store.list(state_folder(source))}
-    found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    there = {item.path for item in store.list(state_folder(partition))}
+    found = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     for name, path in sorted(found, reverse=True):
         data = store.read(path)
         manifest = None if data is None else marker_from_bytes(name, data).manifest
@@ -119,24 +119,24 @@ def last_in_stage(store: ObjectStore, source: TopicPartition) -> Position | None
     return None
 
 
-def state_of_origin(store: ObjectStore, source: TopicPartition, origin: ChainOrigin) -> StateFiles:
+def state_of_origin(store: ObjectStore, partition: TopicPartition, origin: ChainOrigin) -> StateFiles:
     """The state where a chain without a marker begins (rule 2). Raises StateError."""
-    there = {item.path for item in store.list(state_folder(source))}
+    there = {item.path for item in store.list(state_folder(partition))}
     if origin.state is None:
-        _require_none_lost(source, there, origin.position, origin.generation, flushed=False)
+        _require_none_lost(partition, there, origin.position, origin.generation, flushed=False)
         return EMPTY_STATE
-    return _all_there(origin.state, there, origin_path(source))
+    return _all_there(origin.state, there, origin_path(partition))
 
 
-def state_at(store: ObjectStore, source: TopicPartition, tail: Tail) -> StateFiles:
+def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> StateFiles:
     """The state at a chain's end (rules 1 and 2). Raises StateError."""
     generation = tail.lineage.generation
-    chain = list(_downwards(store, source, tail, generation))
-    there = {item.path for item in store.list(state_folder(source))}
+    chain = list(_downwards(store, partition, tail, generation))
+    there = {item.path for item in store.list(state_folder(partition))}
     last = chain[-1] if chain else None
     if last is None or last.manifest is None or last.manifest.state is None:
         lowest = tail.marker if last is None else last.name.start
-        _require_none_lost(source, there, lowest, generation, flushed=last is not None and _is_flush(last))
+        _require_none_lost(partition, there, lowest, generation, flushed=last is not None and _is_flush(last))
         return EMPTY_STATE
     return _all_there(last.manifest.state.files, there, "the chain's last marker")
 
@@ -150,9 +150,9 @@ def _all_there(state: StateFiles, there: set[str], named_by: str) -> StateFiles:
     return files
 
 
-def _downwards(store: ObjectStore, source: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
+def _downwards(store: ObjectStore, partition: TopicPartition, tail: Tail, generation: int) -> Iterator[Marker]:
     """The markers from the end down to the first one that was flushed or records the state; none below a gap."""
-    found = [(name, item.path) for item in store.list(folder_of(source)) if (name := MarkerName.parse(item.path))]
+    found = [(name, item.path) for item in store.list(folder_of(partition)) if (name := MarkerName.parse(item.path))]
     above: Position | None = None
     for name, path in sorted(found, reverse=True):
         if name.start > tail.marker:
@@ -176,19 +176,19 @@ def _is_flush(marker: Marker) -> bool:
 
 
 def _require_none_lost(
-    source: TopicPartition, there: set[str], lowest: Position, generation: int, *, flushed: bool
+    partition: TopicPartition, there: set[str], lowest: Position, generation: int, *, flushed: bool
 ) -> None:
     """Raises StateError if a state was written for a flush below the whole remaining chain."""
     names = [name for path in there if (name := StateFileName.parse(path))]
     if not any(name.start < lowest and name.generation == generation for name in names):
         return
     if flushed:
-        msg = f"the records of {source} from {lowest} on were staged without its topology, so that its state lacks them"
+        msg = f"the records of {partition} from {lowest} on were staged without its topology, so that its state lacks them"
         remedy = f"rewind the chain to {lowest} or below"
     else:
-        msg = f"the state of {source} at {lowest} is not known: the markers that named it are gone"
+        msg = f"the state of {partition} at {lowest} is not known: the markers that named it are gone"
         remedy = "rewind the chain to a marker that is still there, or to position 0 (`--to 0 --below-table`)"
-    folder = state_folder(source)
+    folder = state_folder(partition)
     raise StateError(msg, f"{remedy}; or delete {folder} in the stage, to go on from here with an empty state")
 
 

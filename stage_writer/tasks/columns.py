@@ -72,14 +72,14 @@ class ColumnsConverter(OfTopology):
         self._numbers[""] = numbers[comparable(stream.table)]
         self._decoders = decoders_of(stream, topology, first_pass)
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows, those of a topic at a time (rule 1)."""
         by_topic: dict[str, list[MessageBatch]] = {}
         for batch in batches:
-            by_topic.setdefault(batch.source.topic, []).append(batch)
+            by_topic.setdefault(batch.partition.topic, []).append(batch)
         for topic, of_topic in by_topic.items():
             messages = Messages.of(of_topic)
             outcome = self._outcome(topic, messages)

@@ -57,9 +57,9 @@ class TaskConverter(OfTopology):
         self.is_closed = False
         self.wants_flush = False
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
         """A new task: this one's partition is read again."""
-        return self.parent.restores(source, state, store)
+        return self.parent.restores(partition, state, store)
 
     def close(self) -> None:
         """The partition was revoked (rule 2)."""

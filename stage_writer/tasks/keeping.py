@@ -54,33 +54,33 @@ class Keeping:
             remedy = f"use {MOST_STORES} at most, of which window and session stores count twice, or {in_memory}"
             raise ConfigError(msg, remedy)
 
-    def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
+    def backend(self, partition: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
         """The backend of a task (rule 1). Raises StateError when the disk fails."""
         if self._folder is None or not any(builder.persistent for builder in builders):
             return MemoryBackend()
-        return open_backend(Path(self._folder) / self._app_id / _folder_of(source))
+        return open_backend(Path(self._folder) / self._app_id / _folder_of(partition))
 
     def report_restored(self, read_bytes: int, seconds: float) -> None:
         """Record how a task was restored."""
         self._metrics.add(catalogue.WRITER_STATE_RESTORED, read_bytes, app_id=self._app_id)
         self._metrics.observe(catalogue.WRITER_STATE_RESTORE_SECONDS, seconds, app_id=self._app_id)
 
-    def report(self, source: TopicPartition, stores: Stores) -> None:
+    def report(self, partition: TopicPartition, stores: Stores) -> None:
         """Record the size of a task's state."""
         for gauge, value in zip(_GAUGES, (stores.size_bytes, stores.entries), strict=True):
-            self._metrics.set(gauge, value, **self._labels(source))
+            self._metrics.set(gauge, value, **self._labels(partition))
 
-    def forget(self, source: TopicPartition) -> None:
+    def forget(self, partition: TopicPartition) -> None:
         """Remove the metrics of a task that ended."""
         for gauge in _GAUGES:
-            self._metrics.forget(gauge, **self._labels(source))
+            self._metrics.forget(gauge, **self._labels(partition))
 
-    def _labels(self, source: TopicPartition) -> dict[str, str]:
-        return {"app_id": self._app_id, "topic": str(source.topic), "partition": str(source.partition)}
+    def _labels(self, partition: TopicPartition) -> dict[str, str]:
+        return {"app_id": self._app_id, "topic": str(partition.topic), "partition": str(partition.partition)}
 
 
-def _folder_of(source: TopicPartition) -> str:
-    name = str(source.topic)
-    if len(f"{name}-{source.partition}") > _LONGEST_NAME:
+def _folder_of(partition: TopicPartition) -> str:
+    name = str(partition.topic)
+    if len(f"{name}-{partition.partition}") > _LONGEST_NAME:
         name = f"sha256-{sha256(name.encode()).hexdigest()}"
-    return f"{name}-{source.partition}"
+    return f"{name}-{partition.partition}"

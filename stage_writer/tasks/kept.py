@@ -47,7 +47,7 @@ class KeptTask:
     def __init__(
         self,
         parent: StreamTasks,
-        source: TopicPartition,
+        partition: TopicPartition,
         task: Task,
         stores: Stores,
         files: StateFiles,
@@ -56,7 +56,7 @@ class KeptTask:
         when: SnapshotsWhen,
     ) -> None:
         """``files`` are what it was restored from, including ``changed_bytes`` of changes."""
-        self._source = source
+        self._source = partition
         self._topic = parent.stream.state_changelog
         self._wall_ms = parent.wall_ms
         self._keeping = parent.keeping
@@ -69,11 +69,11 @@ class KeptTask:
         self._readers = _Readers(stores)
         self._flying: TaskChange | None = None
         self._look_ups = parent.look_ups
-        self._open = OpenTask(source, stores)
+        self._open = OpenTask(partition, stores)
         if self._look_ups is not None:
             self._look_ups.add(parent.stream.app_id, self._open)
         self.converter = TaskConverter(parent, task, self._open.gate)
-        self._keeping.report(source, stores)
+        self._keeping.report(partition, stores)
 
     @property
     def memory_bytes(self) -> int:

@@ -62,7 +62,7 @@ class Found(NamedTuple):
 class OpenTask:
     """A task that can be queried while it is open. Every user of its stores holds the gate (rule 1)."""
 
-    source: TopicPartition
+    partition: TopicPartition
     stores: Stores
     gate: Lock = field(default_factory=Lock)
     is_open: bool = True
@@ -96,12 +96,12 @@ class LookUps:
         self._tasks.setdefault(app_id, {})
 
     def add(self, app_id: str, task: OpenTask) -> None:
-        self._tasks[app_id][task.source] = task
+        self._tasks[app_id][task.partition] = task
 
     def remove(self, app_id: str, task: OpenTask) -> None:
         """A task has ended; a new one of its partition may have started already."""
-        if self._tasks[app_id].get(task.source) is task:
-            del self._tasks[app_id][task.source]
+        if self._tasks[app_id].get(task.partition) is task:
+            del self._tasks[app_id][task.partition]
 
     @property
     def streams(self) -> Mapping[str, Mapping[str, StoreKind]]:
@@ -111,7 +111,7 @@ class LookUps:
     def tasks(self, app_id: str) -> list[OpenTask]:
         """A stream's current tasks, by topic and partition."""
         open_tasks = list(self._tasks.get(app_id, {}).values())
-        return sorted(open_tasks, key=lambda task: (task.source.topic, task.source.partition))
+        return sorted(open_tasks, key=lambda task: (task.partition.topic, task.partition.partition))
 
 
 def _found(store: Any, kind: StoreKind, asked: StoreQuery) -> Iterator[Found]:  # noqa: ANN401 - what it is, its kind says

@@ -34,11 +34,11 @@ class SampledTasks(OfTopology):
 
     def slices(self, batches: Sequence[MessageBatch]) -> Iterator[list[tuple[MessageBatch, StagedRows]]]:
         """The batches with their rows. Raises TopologyError."""
-        return Together(self._parent, [self._task(batch.source) for batch in batches]).slices(batches)
+        return Together(self._parent, [self._task(batch.partition) for batch in batches]).slices(batches)
 
-    def _task(self, source: TopicPartition) -> TaskConverter:
-        group = self._parent.topology.group_of(source.topic)
-        task_id = TaskId(Topic(group.name), source.partition)
+    def _task(self, partition: TopicPartition) -> TaskConverter:
+        group = self._parent.topology.group_of(partition.topic)
+        task_id = TaskId(Topic(group.name), partition.partition)
         if task_id not in self._tasks:
             stores = Stores.open(cast("tuple[StoreBuilder, ...]", group.stores), MemoryBackend())
             stores.restore((), (), None)

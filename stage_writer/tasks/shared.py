@@ -94,12 +94,12 @@ class StreamTasks(ABC):
         self._decoders = decoders_of(stream, topology, around.first_pass)
 
     @abstractmethod
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask]:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask]:
         """A job that restores the task of a Kafka partition."""
 
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:
         """The messages of one partition for its task, the refused ones, and the tombstones."""
-        topic = str(messages.batches[0].source.topic)
+        topic = str(messages.batches[0].partition.topic)
         decoder = self._decoders.get(topic)
         if decoder is None:
             tombstones = np.flatnonzero(messages.values.is_null().to_numpy(zero_copy_only=False))
@@ -113,7 +113,7 @@ class StreamTasks(ABC):
 
     def decoded_together(self, parts: Sequence[MessageBatch]) -> list[tuple[Input, list[Reject], Index]]:
         """The same for several partitions of one topic, decoded in one call."""
-        topic = str(parts[0].source.topic)
+        topic = str(parts[0].partition.topic)
         decoder = self._decoders.get(topic)
         if decoder is None or len(parts) == 1:
             return [self.decoded(Messages.of([part])) for part in parts]
@@ -148,7 +148,7 @@ def builders_of(group: TaskGroup) -> tuple[StoreBuilder, ...]:
 
 def input_of(messages: Messages, topic: str, rows: pa.Table, row_index: Index, tombstones: Index) -> Input:
     """The messages as the task's input; messages that are neither a row nor a tombstone are left out."""
-    partition = int(messages.batches[0].source.partition)
+    partition = int(messages.batches[0].partition.partition)
     if len(tombstones) == 0:
         index, is_null = row_index, np.zeros(len(row_index), np.bool_)
     else:

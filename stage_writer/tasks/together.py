@@ -42,7 +42,7 @@ def together(fresh: Mapping[Converter, list[MessageBatch]]) -> Iterator[tuple[To
     tasks: dict[StreamTasks, list[Work]] = {}
     for converter, batches in fresh.items():
         if not isinstance(converter, TaskConverter):
-            msg = f"messages of {batches[0].source} were to be converted without their columns, or without a task"
+            msg = f"messages of {batches[0].partition} were to be converted without their columns, or without a task"
             raise TypeError(msg)
         tasks.setdefault(converter.parent, []).extend((converter, batch) for batch in batches)
     for parent, work in tasks.items():
@@ -103,7 +103,7 @@ def _decoded(parent: StreamTasks, parts: Sequence[MessageBatch]) -> list[Decoded
         if isinstance(part, MergedBatch):
             found[number] = decoded_by_topic(part, parent.decoded)
         else:
-            by_topic.setdefault(part.source.topic, []).append(number)
+            by_topic.setdefault(part.partition.topic, []).append(number)
     for numbers in by_topic.values():
         decoded = parent.decoded_together([parts[number] for number in numbers])
         for number, (given, rejects, tombstones) in zip(numbers, decoded, strict=True):

@@ -40,26 +40,26 @@ class TopologyConverter(OfTopology, StreamTasks):
         self.needs_headers = topology.needs_headers
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
         """A job that restores the task of a Kafka partition."""
-        return TaskRestore(self, source, state, store)
+        return TaskRestore(self, partition, state, store)
 
-    def restored(self, source: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
+    def restored(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
         """The task of a Kafka partition, at the end of the chain that names these files."""
-        builders = builders_of(self.topology.group_of(source.topic))
+        builders = builders_of(self.topology.group_of(partition.topic))
         started_ms = self.wall_ms()
-        stores = Stores.open(builders, self.keeping.backend(source, builders))
+        stores = Stores.open(builders, self.keeping.backend(partition, builders))
         try:
-            changed = _Changed(source, state, store)
+            changed = _Changed(partition, state, store)
             read_bytes = 0
             if stores.mark != state.mark or state == EMPTY_STATE:
                 read_bytes = _restore(stores, state, changed, store)
-            task = Task(self.topology, source, stores, self._output_schemas, self.around.stopping)
+            task = Task(self.topology, partition, stores, self._output_schemas, self.around.stopping)
         except BaseException:
             stores.close()
             raise
         self.keeping.report_restored(read_bytes, (self.wall_ms() - started_ms) / 1000)
-        return KeptTask(self, source, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
+        return KeptTask(self, partition, task, stores, state, changed_bytes=changed.size_bytes, when=self.around.when)
 
 
 def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateStore) -> int:
@@ -75,8 +75,8 @@ def _restore(stores: Stores, state: StateFiles, changed: _Changed, store: StateS
 class _Changed:
     """The changes on top of the snapshot, read one after the other, and their total size."""
 
-    def __init__(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
-        self._source = source
+    def __init__(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
+        self._source = partition
         self._state = state
         self._store = store
         self.size_bytes = 0
@@ -95,10 +95,10 @@ class TaskRestore:
     """A background job."""
 
     converter: TopologyConverter
-    source: TopicPartition
+    partition: TopicPartition
     state: StateFiles
     store: StateStore
 
     def run(self) -> KeptTask:
         """Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape."""
-        return self.converter.restored(self.source, self.state, self.store)
+        return self.converter.restored(self.partition, self.state, self.store)

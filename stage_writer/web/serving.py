@@ -61,7 +61,7 @@ class WriterServing:
         self._parts.callback(server.close)
         watch = EndWatch(
             KafkaEnds(settings.kafka, log),
-            lambda: service.snapshot().sources,
+            lambda: service.snapshot().partitions,
             lambda: view.refresh(service.snapshot()),
             history=history,
             clock=clock,

@@ -60,23 +60,23 @@ def _answer(look_ups: LookUps, rest: str, query: Mapping[str, str]) -> Page:
 
 
 def _stream(look_ups: LookUps, app_id: str) -> dict[str, object]:
-    tasks = [(task.source, task.count()) for task in look_ups.tasks(app_id)]
+    tasks = [(task.partition, task.count()) for task in look_ups.tasks(app_id)]
     return {
         "app_id": app_id,
         "stores": [{"store": name, "kind": str(kind)} for name, kind in look_ups.streams[app_id].items()],
         "tasks": [
-            {"topic": source.topic, "partition": source.partition, "entries": count}
-            for source, count in tasks
+            {"topic": partition.topic, "partition": partition.partition, "entries": count}
+            for partition, count in tasks
             if count is not None
         ],
     }
 
 
 def _tasks(look_ups: LookUps, app_id: str, store: str, kind: StoreKind, asked: StoreQuery) -> list[dict[str, object]]:
-    answers = ((task.source, task.find(store, kind, asked)) for task in look_ups.tasks(app_id))
+    answers = ((task.partition, task.find(store, kind, asked)) for task in look_ups.tasks(app_id))
     return [
-        {"topic": source.topic, "partition": source.partition, "entries": [_entry(one) for one in found]}
-        for source, found in answers
+        {"topic": partition.topic, "partition": partition.partition, "entries": [_entry(one) for one in found]}
+        for partition, found in answers
         if found is not None
     ]
 

@@ -56,7 +56,7 @@ STOPS = ("Staged", "Read", "In Kafka")
 class _Partition:
     """One Kafka partition of ours."""
 
-    source: TopicPartition
+    partition: TopicPartition
     app_id: str
     state: State
     staged: Position | None
@@ -92,8 +92,8 @@ class WriterView:
         for metric in (catalogue.WRITER_KAFKA_END, catalogue.WRITER_LAG_RECORDS, catalogue.WRITER_LAG_SECONDS):
             metrics.forget(metric)
         for partition in _partitions(snapshot):
-            labels = {"topic": str(partition.source.topic), "partition": str(partition.source.partition)}
-            end = self._history.end(partition.source)
+            labels = {"topic": str(partition.partition.topic), "partition": str(partition.partition.partition)}
+            end = self._history.end(partition.partition)
             lag = self._lag(partition, partition.staged, now_s)
             for metric, value in (
                 (catalogue.WRITER_KAFKA_END, end),
@@ -137,16 +137,16 @@ class WriterView:
         )
 
     def _lag(self, one: _Partition, position: Position | None, now_s: float) -> Lag:
-        return Lag.behind(self._history, one.source, position, now_s)
+        return Lag.behind(self._history, one.partition, position, now_s)
 
     def _row(self, one: _Partition, now_s: float) -> PartitionRow:
         lag = self._lag(one, one.staged, now_s)
         late = one.state is State.WELL and (lag.seconds or 0.0) > max(_BEHIND_S, 3 * self._flush_after_s(one.app_id))
-        end = self._history.end(one.source)
+        end = self._history.end(one.partition)
         return PartitionRow(
             stream=one.app_id,
-            topic=str(one.source.topic),
-            partition=int(one.source.partition),
+            topic=str(one.partition.topic),
+            partition=int(one.partition.partition),
             state=State.BEHIND if late else one.state,
             positions=(one.staged, one.read, None if end is None else max(end, one.read or end)),
             lag=lag,
@@ -184,7 +184,7 @@ class WriterView:
         if waits and waits[0].wait is not None:
             error = waits[0].wait.error
             problem = Problem(
-                ProblemLevel.ERROR, f"{waits[0].source} waits", error.problem, error.remedy, also=len(waits) - 1
+                ProblemLevel.ERROR, f"{waits[0].partition} waits", error.problem, error.remedy, also=len(waits) - 1
             )
             problems.append(problem)
         if snapshot.is_failing:
@@ -225,13 +225,17 @@ class WriterView:
 def _partitions(snapshot: LoopSnapshot) -> list[_Partition]:
     partitions = [_owned(owned, snapshot.pressure) for owned in snapshot.owned]
     partitions += [
-        _Partition(source, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read")
-        for source, unread in snapshot.unread.items()
+        _Partition(
+            topic_partition, unread.converter.stream.app_id, State.WAITING, None, None, "its chain is being read"
+        )
+        for topic_partition, unread in snapshot.unread.items()
     ]
-    for source, held in snapshot.held.items():
+    for topic_partition, held in snapshot.held.items():
         staged = None if held.place is None else held.place.position
-        partitions.append(_Partition(source, held.converter.stream.app_id, State.HELD, staged, staged, held.problem))
-    return sorted(partitions, key=lambda partition: partition.source)
+        partitions.append(
+            _Partition(topic_partition, held.converter.stream.app_id, State.HELD, staged, staged, held.problem)
+        )
+    return sorted(partitions, key=lambda partition: partition.partition)
 
 
 def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:
@@ -240,12 +244,12 @@ def _owned(one: AssignedPartition, pressure: BackpressureState) -> _Partition:
     if flight is not None and one.tail is not None:
         staged = one.tail.end
     if one.wait is not None:
-        return _Partition(one.source, app_id, State.WAITING, staged, read, one.wait.error.problem)
-    if one.source in pressure.paused:
-        return _Partition(one.source, app_id, State.PAUSED, staged, read, "not read now")
+        return _Partition(one.partition, app_id, State.WAITING, staged, read, one.wait.error.problem)
+    if one.partition in pressure.paused:
+        return _Partition(one.partition, app_id, State.PAUSED, staged, read, "not read now")
     if flight is not None:
-        return _Partition(one.source, app_id, State.FLUSHING, staged, read, f"flush for {flight.reason.value}")
-    return _Partition(one.source, app_id, State.WELL, staged, read)
+        return _Partition(one.partition, app_id, State.FLUSHING, staged, read, f"flush for {flight.reason.value}")
+    return _Partition(one.partition, app_id, State.WELL, staged, read)
 
 
 def _verdict(partitions: int, streams: int, *, joined: bool) -> str:
@@ -264,7 +268,7 @@ def _figures(snapshot: LoopSnapshot) -> tuple[Figure, ...]:
     return (
         Figure("Buffers", used, Unit.BYTES, of=snapshot.memory_bytes),
         Figure("Memory of the process", resident_bytes(), Unit.BYTES),
-        Figure("Paused", len(snapshot.pressure.paused), Unit.COUNT, of=len(snapshot.sources)),
+        Figure("Paused", len(snapshot.pressure.paused), Unit.COUNT, of=len(snapshot.partitions)),
         Figure("Flushes in progress", len(under_way), Unit.COUNT),
         Figure("Last flush", flushes[-1].time_ms if flushes else None, Unit.SINCE),
     )

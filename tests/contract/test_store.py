@@ -313,9 +313,9 @@ def test_every_name_that_a_partition_value_can_make_goes_round(store: ObjectStor
 
 
 def test_a_data_file_of_the_longest_names_goes_round(store: ObjectStore) -> None:
-    source = TopicPartition(Topic("t" * 249), Partition(2**31 - 1))
+    partition = TopicPartition(Topic("t" * 249), Partition(2**31 - 1))
     values = tuple((f"column{number}", "東" * 1000) for number in range(4))
-    path = DataFileName(source, Position(0), str(uuid.uuid4()), values).path
+    path = DataFileName(partition, Position(0), str(uuid.uuid4()), values).path
     store.write(path, b"bytes")
     assert [found.path for found in store.list("")] == [path]
     assert store.read(path) == b"bytes"

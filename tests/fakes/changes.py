@@ -109,8 +109,8 @@ class ChangeStream:
 
     def flush(self, partition: int, events: Sequence[tuple[int, str | None, int | None]]) -> None:
         """Stage events of keys: (id, value, sequence); without a value a delete, without sequence too a tombstone."""
-        source = TopicPartition(Topic("orders"), Partition(partition))
-        tail = self.stage.tail(source)
+        topic_partition = TopicPartition(Topic("orders"), Partition(partition))
+        tail = self.stage.tail(topic_partition)
         start = Position(0) if tail is None else tail.end
         values, keys = [], []
         for place, (key, value, at) in enumerate(events):
@@ -120,16 +120,16 @@ class ChangeStream:
             content = {"id": key, "name": "k", "value": given, "at": at, "op": op}
             values.append(None if tombstone else json.dumps(content).encode())
             keys.append(json.dumps({"id": key, "name": "k"}).encode())
-            self.sent[source, Offset(start + place)] = Original(_MADE_MS + start + place, keys[-1], values[-1])
+            self.sent[topic_partition, Offset(start + place)] = Original(_MADE_MS + start + place, keys[-1], values[-1])
         offsets = np.arange(start, start + len(events))
         times = _MADE_MS + offsets
         keys_of = pa.array(keys, pa.binary())
-        batch = MessageBatch(source, offsets, times, pa.array(values, pa.binary()), keys_of, None)
+        batch = MessageBatch(topic_partition, offsets, times, pa.array(values, pa.binary()), keys_of, None)
         buffer = Buffer.begin(start, self.converter.formats)
         (staged,) = self.converter.convert([batch])
         assert not staged.dead_letters, staged.rows[1].to_pylist()
         buffer.add(staged, 0.0)
-        outcome = self.stage.flush_job(source, self.settings.streams[0], buffer, tail).run()
+        outcome = self.stage.flush_job(topic_partition, self.settings.streams[0], buffer, tail).run()
         assert isinstance(outcome, Sealed)
 
     def load(self, tables: DeltaTables, spark: SparkSession | None = None) -> None:
@@ -153,13 +153,13 @@ class ChangeStream:
 
     def originals(
         self,
-        source: TopicPartition,
+        partition: TopicPartition,
         offsets: Collection[Offset],
         topic_id: str | None,  # noqa: ARG002 - the port's
         /,
     ) -> dict[Offset, Original]:
         """What Kafka has."""
-        return {offset: self.sent[source, offset] for offset in offsets}
+        return {offset: self.sent[partition, offset] for offset in offsets}
 
     def loader(
         self, tables: DeltaTables, spark: SparkSession | None = None, *, keys: KeyReader | None = None

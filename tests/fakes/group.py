@@ -92,53 +92,55 @@ class LonelyMember:
     def poll(self, timeout_s: float) -> Polled:
         self.clock.sleep_s(timeout_s)
         assert self.listener is not None
-        taken = {source for source, until_s in self.others.items() if until_s > self.clock.now_s}
+        taken = {partition for partition, until_s in self.others.items() if until_s > self.clock.now_s}
         self.joined = self.joined and taken == self.others.keys()
-        self.others = {source: self.others[source] for source in taken}
+        self.others = {partition: self.others[partition] for partition in taken}
         new = self.ends.keys() - self.positions.keys() - taken if not self.joined else set()
         self.joined = True
         if new:
-            self.positions |= {source: int(found) for source, found in self.listener.assigned(sorted(new)).items()}
-        readable = [source for source in self.positions if source not in self.paused]
-        beyond = [source for source in readable if self._is_beyond(source)]
-        faults = [PartitionFault(source, "out of range", "", TRUNCATED) for source in beyond]
-        readable = [source for source in readable if source not in beyond]
-        lost = [source for source in readable if self._is_lost(source)]
-        faults += [PartitionFault(source, "records are lost", "", TRUNCATED) for source in lost]
-        readable = [source for source in readable if source not in lost]
-        batches = tuple(self._batch(source) for source in readable if self._offsets(source))
-        ends = {source: Position(self.ends[source]) for source in readable}
-        self.positions |= {source: self.ends[source] for source in readable}
+            self.positions |= {
+                partition: int(found) for partition, found in self.listener.assigned(sorted(new)).items()
+            }
+        readable = [partition for partition in self.positions if partition not in self.paused]
+        beyond = [partition for partition in readable if self._is_beyond(partition)]
+        faults = [PartitionFault(partition, "out of range", "", TRUNCATED) for partition in beyond]
+        readable = [partition for partition in readable if partition not in beyond]
+        lost = [partition for partition in readable if self._is_lost(partition)]
+        faults += [PartitionFault(partition, "records are lost", "", TRUNCATED) for partition in lost]
+        readable = [partition for partition in readable if partition not in lost]
+        batches = tuple(self._batch(partition) for partition in readable if self._offsets(partition))
+        ends = {partition: Position(self.ends[partition]) for partition in readable}
+        self.positions |= {partition: self.ends[partition] for partition in readable}
         return Polled(batches, ends, tuple(faults))
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         self.expected |= last
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        self.positions[source] = int(position)
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        self.positions[partition] = int(position)
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
-        self.paused |= set(sources)
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused |= set(partitions)
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
-        self.paused -= set(sources)
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused -= set(partitions)
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
-        return Position(0 if start is StartAt.EARLIEST else self.ends[source])
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
+        return Position(0 if start is StartAt.EARLIEST else self.ends[partition])
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         del streams
-        return {source: Position(end) for source, end in self.ends.items()}
+        return {partition: Position(end) for partition, end in self.ends.items()}
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """As far as the logs go."""
-        return {source: Position(self.ends[source]) for source in sources}
+        return {partition: Position(self.ends[partition]) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return {topic: self.ids[topic] for topic in topics if topic in self.ids}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        del sources
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        del partitions
         self.asked_group += 1
         return self.unowned
 
@@ -149,20 +151,20 @@ class LonelyMember:
         assert self.listener is not None
         self.listener.revoked(sorted(self.positions))
 
-    def _is_lost(self, source: TopicPartition) -> bool:
-        last = self.expected.pop(source, None)
+    def _is_lost(self, partition: TopicPartition) -> bool:
+        last = self.expected.pop(partition, None)
         return last is not None and last.timestamp_ms != self.timestamp_ms
 
-    def _is_beyond(self, source: TopicPartition) -> bool:
-        return self.positions[source] > self.ends[source]
+    def _is_beyond(self, partition: TopicPartition) -> bool:
+        return self.positions[partition] > self.ends[partition]
 
-    def _offsets(self, source: TopicPartition) -> list[int]:
-        return [offset for offset in range(self.positions[source], self.ends[source]) if offset not in self.holes]
+    def _offsets(self, partition: TopicPartition) -> list[int]:
+        return [offset for offset in range(self.positions[partition], self.ends[partition]) if offset not in self.holes]
 
-    def _batch(self, source: TopicPartition) -> MessageBatch:
-        offsets = self._offsets(source)
+    def _batch(self, partition: TopicPartition) -> MessageBatch:
+        offsets = self._offsets(partition)
         return MessageBatch(
-            source,
+            partition,
             np.array(offsets, np.int64),
             np.full(len(offsets), self.timestamp_ms, np.int64),
             pa.array([b'{"id": %d}' % offset for offset in offsets], pa.binary()),

@@ -51,9 +51,11 @@ def routed_settings_for(staging: Staging, routes: Sequence[str], **loader: objec
 def as_staged(staging: Staging, stream: Stream) -> StreamFact:
     """What Kafka says where it has just the partitions that were staged."""
     names = (MarkerName.parse(path) for path in staging.markers())
-    sources = {name.topic_partition for name in names if name is not None and stream.takes(name.topic_partition.topic)}
+    partitions = {
+        name.topic_partition for name in names if name is not None and stream.takes(name.topic_partition.topic)
+    }
     return StreamFact(
-        stream.app_id, MAX_POSITION, {source.topic: int(source.partition) + 1 for source in sorted(sources)}
+        stream.app_id, MAX_POSITION, {partition.topic: int(partition.partition) + 1 for partition in sorted(partitions)}
     )
 
 

@@ -12,7 +12,7 @@ def flush(
     end: int,
     previous: int | None = None,
     *,
-    source: TopicPartition = ORDERS,
+    partition: TopicPartition = ORDERS,
     origin: Origin = Origin.FLUSH,
 ) -> Marker:
     """A marker with a manifest and without files."""
@@ -25,19 +25,19 @@ def flush(
         created_ms=1_000 + start,
         records=end - start,
     )
-    return Marker(MarkerName(source, Position(start)), manifest)
+    return Marker(MarkerName(partition, Position(start)), manifest)
 
 
-def by_hand(start: int, *, source: TopicPartition = ORDERS) -> Marker:
+def by_hand(start: int, *, partition: TopicPartition = ORDERS) -> Marker:
     """What ``touch`` makes."""
-    return Marker(MarkerName(source, Position(start)), None)
+    return Marker(MarkerName(partition, Position(start)), None)
 
 
-def chain_of(*edges: int, source: TopicPartition = ORDERS) -> list[Marker]:
+def chain_of(*edges: int, partition: TopicPartition = ORDERS) -> list[Marker]:
     """Linked flushes between neighbouring positions."""
     starts = [None, *edges[:-2]]
     return [
-        flush(start, end, previous, source=source)
+        flush(start, end, previous, partition=partition)
         for start, end, previous in zip(edges[:-1], edges[1:], starts, strict=True)
     ]
 

@@ -125,35 +125,51 @@ class Staging:
         """
         routed = routed or {}
         elsewhere = {offset for offsets in routed.values() for offset in offsets}
-        source, span = self.source(partition), Span(self.position(partition, start), self.position(partition, end))
+        topic_partition, span = (
+            self.source(partition),
+            Span(self.position(partition, start), self.position(partition, end)),
+        )
         by_day: dict[str | None, list[Row]] = {}
         for offset in range(start, end):
             if offset not in dead and offset not in elsewhere:
                 day = days[offset % len(days)]
                 by_day.setdefault(day, []).append(
-                    {"id": offset * 10, "name": self.name_of(offset), **self._origin(source, offset)}
+                    {"id": offset * 10, "name": self.name_of(offset), **self._origin(topic_partition, offset)}
                 )
         files = [
             self._write(
-                self.table, self.columns, rows, source, span.start, values={"day": day} if self.partition_by else {}
+                self.table,
+                self.columns,
+                rows,
+                topic_partition,
+                span.start,
+                values={"day": day} if self.partition_by else {},
             )
             for day, rows in by_day.items()
             if not mixed
         ]
         if mixed:
-            files = [self._write_mixed(by_day, source, span.start)]
+            files = [self._write_mixed(by_day, topic_partition, span.start)]
         tables = [StagedTable(self.table, TableKind.ROWS, self.schema(), self.partition_by, tuple(files))]
         for route, offsets in routed.items():
-            rows: list[Row] = [{"id": offset, "name": route, **self._origin(source, offset)} for offset in offsets]
+            rows: list[Row] = [
+                {"id": offset, "name": route, **self._origin(topic_partition, offset)} for offset in offsets
+            ]
             values = {"day": days[0]} if self.partition_by else {}
-            file = self._write(self.route(route), self.columns, rows, source, span.start, values=values)
+            file = self._write(self.route(route), self.columns, rows, topic_partition, span.start, values=values)
             tables.append(StagedTable(self.route(route), TableKind.ROWS, self.schema(), self.partition_by, (file,)))
         if dead:
             letters: list[Row] = [
-                {"key": None, "value": b"{", "error_class": "not_json", "error": "no", **self._origin(source, offset)}
+                {
+                    "key": None,
+                    "value": b"{",
+                    "error_class": "not_json",
+                    "error": "no",
+                    **self._origin(topic_partition, offset),
+                }
                 for offset in dead
             ]
-            file = self._write(self.dead_letters, DEAD_LETTERS, letters, source, span.start, values={})
+            file = self._write(self.dead_letters, DEAD_LETTERS, letters, topic_partition, span.start, values={})
             tables.append(StagedTable(self.dead_letters, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (), (file,)))
         manifest = Manifest(
             span=span,
@@ -172,8 +188,8 @@ class Staging:
             undeclared=self.undeclared,
             violations=self.violations,
         )
-        name = MarkerName(source, span.start)
-        self.store(self.stage_url).create(name.path, manifest_to_bytes(source, manifest))
+        name = MarkerName(topic_partition, span.start)
+        self.store(self.stage_url).create(name.path, manifest_to_bytes(topic_partition, manifest))
         self.previous[partition] = span.start
         return Marker(name, manifest)
 
@@ -195,11 +211,11 @@ class Staging:
         del partition
         return Position(position)
 
-    def _origin(self, source: TopicPartition, offset: int) -> Row:
-        return {"_kafka_topic": source.topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset}
+    def _origin(self, partition: TopicPartition, offset: int) -> Row:
+        return {"_kafka_topic": partition.topic, "_kafka_partition": int(partition.partition), "_kafka_offset": offset}
 
     def _write_mixed(
-        self, by_day: Mapping[str | None, Sequence[Row]], source: TopicPartition, start: Position
+        self, by_day: Mapping[str | None, Sequence[Row]], partition: TopicPartition, start: Position
     ) -> StagedFile:
         (day,) = self.partition_by
         rows = [{**row, day: value} for value, found in by_day.items() for row in found]
@@ -207,7 +223,7 @@ class Staging:
             sorted(rows, key=lambda row: int(str(row["_kafka_offset"]))),
             self.columns.append(pa.field(day, pa.string())),
         )
-        path = waiting_path(self.table, DataFileName(source, start, str(uuid.uuid4())))
+        path = waiting_path(self.table, DataFileName(partition, start, str(uuid.uuid4())))
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, compression="snappy")
         data = sink.getvalue().to_pybytes()
@@ -219,12 +235,12 @@ class Staging:
         url: str,
         columns: pa.Schema,
         rows: Sequence[Row],
-        source: TopicPartition,
+        partition: TopicPartition,
         start: Position,
         *,
         values: Mapping[str, str | None],
     ) -> StagedFile:
-        name = DataFileName(source, start, str(uuid.uuid4()), tuple(values.items()))
+        name = DataFileName(partition, start, str(uuid.uuid4()), tuple(values.items()))
         sink = pa.BufferOutputStream()
         table = pa.Table.from_pylist(list(rows), schema=columns)
         pq.write_table(table, sink, compression="snappy")
@@ -248,9 +264,9 @@ class JoinedStaging(Staging):
             for turn, topic in ends
         )
 
-    def _origin(self, source: TopicPartition, offset: int) -> Row:
+    def _origin(self, partition: TopicPartition, offset: int) -> Row:
         topic = topics_of(self.topic)[offset % 2]
-        return {"_kafka_topic": topic, "_kafka_partition": int(source.partition), "_kafka_offset": offset // 2}
+        return {"_kafka_topic": topic, "_kafka_partition": int(partition.partition), "_kafka_offset": offset // 2}
 
 
 @dataclass

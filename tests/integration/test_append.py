@@ -45,8 +45,10 @@ def load(
     """One pass; ``kafka`` is what Kafka still has of partition 0."""
     tables = tables or SparkDeltaTables(spark, SystemClock(), staging.stage_url)
 
-    def originals(source: TopicPartition, offsets: Collection[Offset], _topic_id: str | None) -> dict[Offset, Original]:
-        have = kafka if kafka is not None and source.partition == 0 else {}
+    def originals(
+        partition: TopicPartition, offsets: Collection[Offset], _topic_id: str | None
+    ) -> dict[Offset, Original]:
+        have = kafka if kafka is not None and partition.partition == 0 else {}
         return {offset: Original(1_767_225_600_123, b"key", have[offset]) for offset in offsets if offset in have}
 
     refusing = Refusing(ConstraintChecker(spark, staging.stage_url), originals)
@@ -139,7 +141,7 @@ def test_a_row_that_the_table_refuses_is_a_dead_letter_and_the_rest_is_loaded(
 
     report = load(staging, spark, sent)
 
-    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/1": "refused_record"}
+    assert {str(partition): held.reason for partition, held in report.held.items()} == {"orders/1": "refused_record"}
     assert "the record at 0 of orders/1" in str(report.held)
     refused = [0, 4, 7, 8, 10, 11, 12, 13, 14]
     rows = rows_of(staging.table)

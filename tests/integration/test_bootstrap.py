@@ -161,7 +161,7 @@ def test_write_makes_the_markers_of_the_plan_and_a_second_one_is_refused(operato
 
 
 def test_one_chain_among_the_partitions_refuses_all(operator: Operator, topic: str) -> None:
-    put(operator.store, *chain_of(0, 2, source=TopicPartition(Topic(topic), Partition(1))))
+    put(operator.store, *chain_of(0, 2, partition=TopicPartition(Topic(topic), Partition(1))))
     operator.fails("write", "--from", "latest")
     assert operator.markers() == {f"{topic}/1": (0, 2)}
 
@@ -237,7 +237,7 @@ def test_records_that_kafka_has_deleted_are_not_promised(operator: Operator, kaf
 def test_records_that_kafka_has_deleted_can_be_given_up(operator: Operator, kafka: KafkaCluster, topic: str) -> None:
     operator.configure(start="latest")
     operator.runs("write", "--from", "earliest")  # origins, and no marker
-    put(operator.store, *chain_of(0, 1, 3, source=TopicPartition(Topic(topic), Partition(1))))
+    put(operator.store, *chain_of(0, 1, 3, partition=TopicPartition(Topic(topic), Partition(1))))
     admin = kafka.admin
     for partition in (0, 1):
         gone = KafkaPartition(topic, partition, 2)
@@ -250,7 +250,7 @@ def test_records_that_kafka_has_deleted_can_be_given_up(operator: Operator, kafk
 
 
 def test_skip_shows_first_and_does_it_with_yes(operator: Operator, topic: str) -> None:
-    put(operator.store, *chain_of(0, 2, source=TopicPartition(Topic(topic), Partition(0))))
+    put(operator.store, *chain_of(0, 2, partition=TopicPartition(Topic(topic), Partition(0))))
     arguments = ("skip", "--topic", topic, "--partition", "0", "--to", "4")
     output = operator.runs(*arguments)
     assert "[2, 4)" in output
@@ -264,7 +264,7 @@ def test_skip_shows_first_and_does_it_with_yes(operator: Operator, topic: str) -
 
 
 def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str) -> None:
-    put(operator.store, *chain_of(0, 2, 4, 5, source=TopicPartition(Topic(topic), Partition(0))))
+    put(operator.store, *chain_of(0, 2, 4, 5, partition=TopicPartition(Topic(topic), Partition(0))))
     arguments = ("rewind", "--topic", topic, "--partition", "0", "--to", "3")
     output = operator.runs(*arguments)
     assert "to put aside" in output
@@ -279,9 +279,9 @@ def test_rewind_shows_first_and_does_it_with_yes(operator: Operator, topic: str)
 
 def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic: str) -> None:
     gap, torn = (TopicPartition(Topic(topic), Partition(number)) for number in (0, 1))
-    first, _, last = chain_of(0, 2, 4, 5, source=gap)
+    first, _, last = chain_of(0, 2, 4, 5, partition=gap)
     put(operator.store, first, last)
-    put(operator.store, *chain_of(0, 2, source=torn))
+    put(operator.store, *chain_of(0, 2, partition=torn))
     operator.store.write(f"done/{topic}/1/{2:020d}.done", b"{no JSON")
     before = sorted(found.path for found in operator.store.list("done/"))
     assert "--all-held" in operator.fails("rewind", "--all-held", "--topic", topic, "--partition", "0")
@@ -297,7 +297,7 @@ def test_one_command_has_all_that_is_held_staged_again(operator: Operator, topic
 
 
 def test_a_rewind_below_the_table_has_to_be_meant(operator: Operator, topic: str) -> None:
-    put(operator.store, *chain_of(0, 2, 4, source=TopicPartition(Topic(topic), Partition(0))))
+    put(operator.store, *chain_of(0, 2, 4, partition=TopicPartition(Topic(topic), Partition(0))))
     operator.table({"orders-0": 3})
     arguments = ("rewind", "--topic", topic, "--partition", "0", "--to", "2", "--yes")
     assert "--below-table" in operator.fails(*arguments)

@@ -77,8 +77,8 @@ class Written:
         return TopicChangelog(topics, SystemClock(), Metrics(), self.piece_bytes)
 
     def write(self, data: bytes, task: int = 0) -> TopicChanges:
-        source = TopicPartition(Topic("orders"), Partition(task))
-        name = StateFileName(source, Position(7), 0, uuid.uuid4().hex, StateKind.CHANGES)
+        partition = TopicPartition(Topic("orders"), Partition(task))
+        name = StateFileName(partition, Position(7), 0, uuid.uuid4().hex, StateKind.CHANGES)
         return self.changelog.write(self.topic, "shop", name, Pieces([data]))
 
     def read(self, *changes: TopicChanges) -> list[bytes]:

@@ -168,17 +168,17 @@ def test_what_goes_through_spark_may_be_older_than_the_columns_of_its_table(
     tables.add_columns(url, additions(known, gained))
     rows = [{"id": n, "meta": {"a": n}, "items": [{"n": n}, None], "_kafka_offset": n} for n in range(4)]
     pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(known)), f"{url}/f.parquet")
-    state, source = tables.state(url), TopicPartition(Topic("t"), Partition(0))
+    state, partition = tables.state(url), TopicPartition(Topic("t"), Partition(0))
     assert state is not None
     file = StagedFile("f.parquet", {}, (tmp_path / "t" / "f.parquet").stat().st_size, 4, "{}")
-    written = SparkWrite(source, url, shape, (file,), Position(2))
+    written = SparkWrite(partition, url, shape, (file,), Position(2))
     commit = TableCommit(
         target=Target(url, state.table_id, TableShape(state.schema, ()), {}),
         app_id="a",
         files=(),
         expected={"a-0": None},
         advances={"a-0": 3},
-        metadata=CommitMetadata("c", "a", {source: Span(Position(2), Position(4))}, None),
+        metadata=CommitMetadata("c", "a", {partition: Span(Position(2), Position(4))}, None),
         written=(written,),
     )
     assert isinstance(tables.commit(commit), Committed)

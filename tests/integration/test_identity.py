@@ -198,7 +198,7 @@ def test_a_topic_of_that_name_with_another_id_in_another_stage_is_held(
     edited.load()
     assert edited.held() == {orders: "other_topic"}
     (fault,) = verify(edited.config, edited.spark).faults
-    assert (fault.kind, str(fault.source)) == ("other_topic", f"{orders}/0"), "offsets below 7 look the same"
+    assert (fault.kind, str(fault.partition)) == ("other_topic", f"{orders}/0"), "offsets below 7 look the same"
     edited.obey()
     edited.programs.succeed("stage-writer", "run", edited.config, "--until-caught-up")
     edited.load()

@@ -143,10 +143,10 @@ def test_who_joins_no_group_needs_no_right_to_one(
 ) -> None:
     config = config_of("SCRAM-SHA-512", "reader")
     settings = load_settings(config, {})
-    source = TopicPartition(Topic("orders"), Partition(0))
+    partition = TopicPartition(Topic("orders"), Partition(0))
     with closing(KafkaOffsets(settings)) as offsets:
-        assert [live.distinct for live, _ in offsets.buckets(source, Position(0), Position(10))] == [10]
-    assert sorted(RawRecordFetcher(settings)(source, [Offset(0), Offset(9)], None)) == [0, 9]
+        assert [live.distinct for live, _ in offsets.buckets(partition, Position(0), Position(10))] == [10]
+    assert sorted(RawRecordFetcher(settings)(partition, [Offset(0), Offset(9)], None)) == [0, 9]
     assert sample_of({**settings.kafka}, "orders", 6, lambda _: None).messages == 6
     assert run(bootstrap, ["plan", str(config), "--from", "earliest"]) == 0, capfd.readouterr().err
     assert run(writer, ["replay", str(config), "--topic", "orders", "--from", "0", "--to", "4"]) == 0

@@ -87,7 +87,7 @@ def test_the_log_says_what_was_loaded(staging: Staging, tables: SparkDeltaTables
     assert row["isBlindAppend"] is True
     metadata = CommitMetadata.from_json(row["userMetadata"])
     assert metadata is not None
-    assert {str(source): str(span) for source, span in metadata.spans.items()} == {
+    assert {str(partition): str(span) for partition, span in metadata.spans.items()} == {
         "orders/0": "[0, 10)",
         "orders/1": "[100, 103)",
     }

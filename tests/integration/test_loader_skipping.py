@@ -96,8 +96,8 @@ def stage(staging: Staging, start: int, rows: list[dict[str, object]]) -> None:
     encoder = TableRows(table)
     encoder.add(pa.Table.from_pylist(rows, schema=arrow))
     (file,) = encoder.finish()
-    source, span = staging.source(0), Span(Position(start), Position(start + len(rows)))
-    name = DataFileName(source, span.start, str(uuid.uuid4()))
+    partition, span = staging.source(0), Span(Position(start), Position(start + len(rows)))
+    name = DataFileName(partition, span.start, str(uuid.uuid4()))
     staging.store(staging.table).write(name.path, file.data.to_bytes())
     staged = StagedTable(
         table.url,
@@ -110,8 +110,8 @@ def stage(staging: Staging, start: int, rows: list[dict[str, object]]) -> None:
     manifest = Manifest(
         span, previous, "orders", Origin.FLUSH, "test", created_ms=start, records=len(rows), tables=(staged,)
     )
-    marker = MarkerName(source, span.start)
-    staging.store(staging.stage_url).create(marker.path, manifest_to_bytes(source, manifest))
+    marker = MarkerName(partition, span.start)
+    staging.store(staging.stage_url).create(marker.path, manifest_to_bytes(partition, manifest))
     staging.previous[0] = span.start
 
 

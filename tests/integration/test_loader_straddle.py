@@ -117,7 +117,7 @@ def test_the_history_tells_a_straddle_like_any_load(
     assert (row["operation"], row["isBlindAppend"]) == ("STREAMING UPDATE", True)
     metadata = CommitMetadata.from_json(row["userMetadata"])
     assert metadata is not None
-    assert {str(source): str(span) for source, span in metadata.spans.items()} == {"_orders/0": "[10, 20)"}
+    assert {str(partition): str(span) for partition, span in metadata.spans.items()} == {"_orders/0": "[10, 20)"}
     assert metadata.valid_through_ms == staging.created_ms + 19
 
 

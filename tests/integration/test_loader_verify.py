@@ -132,7 +132,7 @@ def test_a_file_that_was_added_twice_is_named(staging: Staging, spark: SparkSess
     (twice,) = [one for one in found.faults if one.kind == "rows_twice"]
     assert "10 offsets (32900 to 32909) of orders/0 are there more than once" in twice.text
     assert (set(twice.files), twice.version) == ({str(add["path"]), copy}, version)
-    assert [one.source.partition for one in found.faults if one.source] == [0]
+    assert [one.partition.partition for one in found.faults if one.partition] == [0]
 
 
 def test_rows_that_an_overwrite_removed_are_named(staging: Staging, spark: SparkSession) -> None:
@@ -157,7 +157,7 @@ def test_a_txn_action_that_was_moved_ahead_is_a_gap(staging: Staging, spark: Spa
 def test_dead_letters_that_are_not_there_are_named(staging: Staging, spark: SparkSession) -> None:
     shutil.rmtree(staging.dead_letters)
     faults = report(staging, spark).faults
-    assert [(one.kind, one.table, str(one.source)) for one in faults] == [
+    assert [(one.kind, one.table, str(one.partition)) for one in faults] == [
         ("rows_missing", staging.dead_letters, "orders/0"),
         ("rows_missing", staging.dead_letters, "orders/1"),
     ]

@@ -64,7 +64,7 @@ def test_histories_of_which_a_check_a_generated_column_and_not_null_refuse_event
             tables.dies = False
         stream.load(tables, spark)
         assert stream.rows() == stream.expected, f"after load {turn}"
-        last = max(offset for source, offset in stream.sent if source.partition == 0)
+        last = max(offset for topic_partition, offset in stream.sent if topic_partition.partition == 0)
         assert stream.letters().keys() == stream.refused | ({("orders", 0, last)} if turn else set())
     assert len(stream.refused) > 3 or seed == FRESH_SEED
     # A check of the flag and other columns: what it says of a delete depends on the row, so it holds, with the remedy.

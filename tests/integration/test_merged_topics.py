@@ -54,15 +54,15 @@ class Member:
     def join(self) -> None:
         self.source.subscribe(self.settings.streams, self)
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        self.mine |= set(sources)
-        return {one: self.begin.get(one) or self.source.resolve(one, StartAt.EARLIEST) for one in sources}
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.mine |= set(partitions)
+        return {one: self.begin.get(one) or self.source.resolve(one, StartAt.EARLIEST) for one in partitions}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
-        self.mine -= set(sources)
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.mine -= set(partitions)
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
-        self.revoked(sources)
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.revoked(partitions)
 
     def read(self, until: Callable[[], bool], within_s: float = 180.0) -> None:
         deadline_s = time.monotonic() + within_s
@@ -72,12 +72,12 @@ class Member:
             assert not polled.faults
             for batch in polled.batches:
                 assert isinstance(batch, MergedBatch)
-                assert batch.source in self.mine
+                assert batch.partition in self.mine
                 of = {int(n): one for one in batch.by_input() for n in one.index}
-                told = self.told.setdefault(batch.source, [])
+                told = self.told.setdefault(batch.partition, [])
                 for number, offset in enumerate(batch.input_offsets.tolist()):
-                    told.append((str(of[number].batch.source.topic), int(batch.source.partition), offset))
-                self.begin[batch.source] = batch.end
+                    told.append((str(of[number].batch.partition.topic), int(batch.partition.partition), offset))
+                self.begin[batch.partition] = batch.end
             self.ends |= polled.ends
 
     def look_for(self, seconds: float) -> None:

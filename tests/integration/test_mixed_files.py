@@ -82,7 +82,7 @@ def test_a_damaged_mixed_file_holds_its_own_kafka_partition(lake: Lake, spark: S
     staging.flush(2, 0, 10)
     staging.store(staging.stage_url).write(damaged.tables[0].files[0].path, b"no Parquet")
     report = load(staging, spark)
-    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "not_written"}
+    assert {str(partition): held.reason for partition, held in report.held.items()} == {"orders/0": "not_written"}
     loaded = {row["_kafka_partition"] for row in rows_of(staging.table)}
     assert loaded == {1, 2}
 

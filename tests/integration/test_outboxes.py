@@ -48,12 +48,12 @@ class Died(BaseException):
 class Sender:
     """A stage with outboxes, and processes that deliver them."""
 
-    def __init__(self, kafka: KafkaCluster, folder: Path, source: TopicPartition, to: str) -> None:
+    def __init__(self, kafka: KafkaCluster, folder: Path, partition: TopicPartition, to: str) -> None:
         self.kafka = {"bootstrap.servers": kafka.bootstrap_servers}
         self.store = FsspecStore(str(folder))
-        self.source = source
+        self.partition = partition
         self.to = to
-        self.place = DeliveryPlace(self.kafka, f"writers-{to}", "shop", source)
+        self.place = DeliveryPlace(self.kafka, f"writers-{to}", "shop", partition)
         self.paths: list[str] = []
 
     def box(self, start: int, end: Position, made: Sequence[Made], generation: int = 0) -> str:
@@ -68,8 +68,8 @@ class Sender:
             pa.array(inputs, pa.int16()),
             pa.array(offsets, pa.int64()),
         ]
-        outgoing = Outgoing(self.source, generation, ends_at(self.source, end), pa.table(columns, schema=SCHEMA))
-        name = OutboxName(self.source, Position(start), generation, f"{len(self.paths):08x}")
+        outgoing = Outgoing(self.partition, generation, ends_at(self.partition, end), pa.table(columns, schema=SCHEMA))
+        name = OutboxName(self.partition, Position(start), generation, f"{len(self.paths):08x}")
         self.store.upload(name.path, outgoing_to_pieces(outgoing))
         self.paths.append(name.path)
         return name.path
@@ -173,12 +173,12 @@ def test_a_rewound_chain_delivers_nothing_twice_and_a_new_generation_everything(
 def test_a_chain_of_several_topics_is_delivered_by_each_of_them(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    source = TopicPartition(Topic("+".join(sorted([new_topic(1), new_topic(1)]))), Partition(0))
+    partition = TopicPartition(Topic("+".join(sorted([new_topic(1), new_topic(1)]))), Partition(0))
 
     def end(one: int, other: int) -> Position:
-        return merged_position(map(InputEnd, inputs_of(source), [Position(one), Position(other)]))
+        return merged_position(map(InputEnd, inputs_of(partition), [Position(one), Position(other)]))
 
-    sender = Sender(kafka, tmp_path, source, new_topic(1))
+    sender = Sender(kafka, tmp_path, partition, new_topic(1))
     sender.process().deliver(sender.box(0, end(2, 1), [("a", 0, 0), ("b", 1, 0), ("c", 0, 1)]))
     again = sender.box(0, end(2, 3), [("a", 0, 0), ("b", 1, 0), ("c", 0, 1), ("d", 1, 2)])
     assert sender.process().deliver(again) == 1
@@ -215,8 +215,8 @@ def alive() -> int:
 def test_what_a_topic_does_not_take_is_told_with_the_setting_that_mends_it(  # noqa: PLR0917 - fixtures
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, setting: str, too_little: str, enough: str
 ) -> None:
-    source, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
-    sender = Sender(kafka, tmp_path, source, to)
+    partition, to = TopicPartition(Topic(new_topic(1)), Partition(0)), new_topic(1, {setting: too_little})
+    sender = Sender(kafka, tmp_path, partition, to)
     path = sender.box(0, Position(1), [("x" * 1_000, 0, 0)])
 
     def told() -> str:
@@ -244,7 +244,7 @@ def test_a_delivery_that_fails_keeps_no_producer_alive(sender: Sender) -> None:
 
 
 def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
-    stream = {"app_id": "shop", "topics": [str(sender.source.topic)], "table": "file:///t", "columns": "id INT"}
+    stream = {"app_id": "shop", "topics": [str(sender.partition.topic)], "table": "file:///t", "columns": "id INT"}
     settings = Settings.model_validate(
         {"kafka": sender.kafka, "stage": {"url": "file:///s"}, "streams": [{**stream, "topology": "no:where"}]}
     )
@@ -253,7 +253,7 @@ def test_outlets_deliver_what_markers_name_and_clear_up(sender: Sender) -> None:
     outlets = KafkaOutlets(
         sender.kafka, sender.place.group_id, sender.store, ["shop"], log=get_logger(), metrics=Metrics()
     )
-    outlet = outlets.open(sender.source, settings.streams[0], (first,), Position(2))
+    outlet = outlets.open(sender.partition, settings.streams[0], (first,), Position(2))
     assert outlet is not None
     second = sender.box(3, Position(4), [("b", 0, 3)])
     outlet.sealed((first, second))

@@ -41,16 +41,16 @@ def _stage(settings: Settings, topic: str, *records: Mapping[str, object]) -> No
     (stream,) = (stream for stream in settings.streams if topic in stream.topics)
     store = FsspecStore(settings.stage.url, options)
     stage = ObjectStage(store, stores_of(options), SystemClock(), lambda: str(uuid.uuid4()), "test")
-    source = TopicPartition(Topic(topic), Partition(0))
-    tail, converter = stage.tail(source), StreamConverter(stream)
+    partition = TopicPartition(Topic(topic), Partition(0))
+    tail, converter = stage.tail(partition), StreamConverter(stream)
     start = Position(0) if tail is None else tail.end
     offsets = np.arange(start, start + len(records))
     values = pa.array([json.dumps(record).encode() for record in records], pa.binary())
-    batch = MessageBatch(source, offsets, _MADE_MS + offsets, values, pa.nulls(len(records), pa.binary()), None)
+    batch = MessageBatch(partition, offsets, _MADE_MS + offsets, values, pa.nulls(len(records), pa.binary()), None)
     buffer = Buffer.begin(start, converter.formats)
     (staged,) = converter.convert([batch])
     buffer.add(staged, 0.0)
-    assert isinstance(stage.flush_job(source, stream, buffer, tail).run(), Sealed)
+    assert isinstance(stage.flush_job(partition, stream, buffer, tail).run(), Sealed)
 
 
 @pytest.fixture(params=OLDER_PAIRS, ids=[pair.name for pair in OLDER_PAIRS])

@@ -75,13 +75,13 @@ class Beginner:
     def __init__(self, position: int) -> None:
         self.position = Position(position)
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        return dict.fromkeys(sources, self.position)
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return dict.fromkeys(partitions, self.position)
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
 
@@ -110,14 +110,14 @@ class Later:
     def __init__(self) -> None:
         self.waiting: list[TopicPartition] = []
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        self.waiting += sources
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.waiting += partitions
         return {}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
         source.subscribe(config.streams, listener)
         while sum(map(len, found.values())) < partitions * records and time.monotonic() < end_s:
             for batch in source.poll(0.02).batches:
-                found.setdefault(batch.source, []).extend(batch.offsets.tolist())
+                found.setdefault(batch.partition, []).extend(batch.offsets.tolist())
             # A few in each round: some while librdkafka may still be finding out where they end.
             for one in listener.waiting[:4]:
                 source.seek(one, Position(0))
@@ -219,7 +219,7 @@ def test_messages_that_c_takes_are_those_that_consume_gives(
                 ends |= polled.ends
                 for batch in polled.batches:
                     columns = (batch.offsets.tolist(), batch.timestamps_ms.tolist())
-                    rows.setdefault(batch.source.partition, []).extend(
+                    rows.setdefault(batch.partition.partition, []).extend(
                         zip(*columns, batch.values.to_pylist(), batch.keys.to_pylist(), strict=True)
                     )
                 assert time.monotonic() < end_s
@@ -235,22 +235,22 @@ class Shared:
         self.read_to = read_to
         self.mine: set[TopicPartition] = set()
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        self.mine |= set(sources)
-        return {source: self.read_to[source] for source in sources}
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.mine |= set(partitions)
+        return {partition: self.read_to[partition] for partition in partitions}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
-        self.mine -= set(sources)
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.mine -= set(partitions)
 
     lost = revoked
 
     def take(self, source: KafkaSource) -> None:
         """What is read goes on from where the partition was read to, without a gap and with nothing twice."""
         for batch in source.poll(0.1).batches:
-            if batch.source in self.mine:
-                first, end = self.read_to[batch.source], batch.end
+            if batch.partition in self.mine:
+                first, end = self.read_to[batch.partition], batch.end
                 assert batch.offsets.tolist() == list(range(first, end))
-                self.read_to[batch.source] = end
+                self.read_to[batch.partition] = end
 
 
 @IN_C_AND_NOT

@@ -7,7 +7,7 @@ from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartitio
 from common.stage.data_files import NULL_FOLDER, DataFileName, delta_path, shortened
 
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,100}", fullmatch=True)
-sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
+partitions = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
 uniques = st.uuids().map(str)
 # What Delta cannot tell from null is null here as well; no reader could tell them apart.
 texts = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: text != NULL_FOLDER)
@@ -19,7 +19,7 @@ columns = st.text(st.characters(codec="utf-8"), min_size=1).filter(lambda text: 
 long_texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=400)
 names = st.builds(
     DataFileName,
-    sources,
+    partitions,
     st.integers(0, MAX_POSITION - 1).map(Position),
     uniques,
     st.lists(st.tuples(columns, values), max_size=3).map(tuple),

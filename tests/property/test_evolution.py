@@ -124,7 +124,7 @@ def converter_at(gained: str) -> StreamConverter:
 class Writer:
     """One writer's Kafka partition: a buffer with the columns that it knew when it began."""
 
-    source: TopicPartition
+    partition: TopicPartition
     converter: StreamConverter = CONVERTER
     newest: StreamConverter = CONVERTER
     waiting: list[tuple[list[Record], StagedRows]] = field(default_factory=list)
@@ -136,7 +136,7 @@ class Writer:
         values = [json.dumps(record).encode() for record in records]
         size = len(values)
         offsets = np.arange(self.position, self.position + size)
-        batch = MessageBatch(self.source, offsets, offsets, pa.array(values), pa.nulls(size, pa.binary()), None)
+        batch = MessageBatch(self.partition, offsets, offsets, pa.array(values), pa.nulls(size, pa.binary()), None)
         (staged,) = self.converter.convert([batch])
         assert not staged.dead_letters
         return staged
@@ -195,7 +195,7 @@ class World:
             text = schema_to_json(offered) if offered.fields else None
             span = Span(Position(writer.position - len(rows)), Position(writer.position))
             manifest = Manifest(span, None, "orders", Origin.FLUSH, "writer", 0, offered=text)
-            marker = Marker(MarkerName(writer.source, span.start), manifest)
+            marker = Marker(MarkerName(writer.partition, span.start), manifest)
             self.staged.append((marker, TableShape(own.schema, own.partition_by), rows))
             writer.waiting = []
         writer.converter = writer.newest

@@ -35,7 +35,7 @@ def test_each_message_is_in_its_own_partition_s_batch_in_the_order_that_it_came(
 
     batches = batches_of(messages, with_headers=False)
 
-    found = {(str(one.source.topic), int(one.source.partition)): one.offsets.tolist() for one in batches}
+    found = {(str(one.partition.topic), int(one.partition.partition)): one.offsets.tolist() for one in batches}
     assert found == expected
     assert len(batches) == len(expected)
     for (topic, partition), one in zip(found, batches, strict=True):

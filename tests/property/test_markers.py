@@ -24,8 +24,8 @@ texts = st.text(st.characters(codec="utf-8"), max_size=30)
 counts = st.integers(0, 2**62)
 times = st.none() | st.integers(-(2**62), 2**62)
 topics = st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(lambda name: name not in {".", ".."})
-sources = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
-names = st.builds(MarkerName, sources, st.integers(0, MAX_POSITION - 1).map(Position))
+partitions = st.builds(TopicPartition, topics.map(Topic), st.integers(0, 2**31 - 1).map(Partition))
+names = st.builds(MarkerName, partitions, st.integers(0, MAX_POSITION - 1).map(Position))
 urls = texts.filter(lambda url: url and url.rstrip("/").rpartition("/")[2] not in {".", ".."})  # as settings refuse
 uniques = st.from_regex(r"[0-9a-f-]{1,36}", fullmatch=True)
 
@@ -77,10 +77,10 @@ def merged_tables_of(draw: st.DrawFn, name: MarkerName) -> StagedTable:
     return StagedTable(url, TableKind.ROWS, draw(texts), (), files, draw(merges))
 
 
-def state_names(source: TopicPartition, kind: StateKind) -> st.SearchStrategy[StateFileName]:
+def state_names(partition: TopicPartition, kind: StateKind) -> st.SearchStrategy[StateFileName]:
     positions = st.integers(0, MAX_POSITION - 1).map(Position)
     uniques = st.from_regex(r"[0-9A-Za-z-]{1,64}", fullmatch=True)
-    return st.builds(StateFileName, st.just(source), positions, st.integers(0, 10**9), uniques, st.just(kind))
+    return st.builds(StateFileName, st.just(partition), positions, st.integers(0, 10**9), uniques, st.just(kind))
 
 
 def _runs(cuts: list[int]) -> tuple[Span, ...]:
@@ -89,7 +89,7 @@ def _runs(cuts: list[int]) -> tuple[Span, ...]:
 
 topic_changes = st.builds(
     TopicChanges,
-    sources,
+    partitions,
     st.none() | texts,
     st.lists(st.integers(0, MAX_POSITION), min_size=2, max_size=6, unique=True).map(sorted).map(_runs),
     counts,
@@ -99,9 +99,9 @@ topic_changes = st.builds(
 
 
 @st.composite
-def states(draw: st.DrawFn, source: TopicPartition) -> MarkedState:
-    changes = state_names(source, StateKind.CHANGES).map(lambda name: name.path)
-    snapshots = state_names(source, StateKind.SNAPSHOT).map(lambda name: name.path)
+def states(draw: st.DrawFn, partition: TopicPartition) -> MarkedState:
+    changes = state_names(partition, StateKind.CHANGES).map(lambda name: name.path)
+    snapshots = state_names(partition, StateKind.SNAPSHOT).map(lambda name: name.path)
     either = changes | topic_changes
     made = st.builds(StateFiles, st.none() | snapshots, st.lists(either, max_size=3).map(tuple))
     before = draw(made)
@@ -114,7 +114,7 @@ undeclared_fields = st.builds(UndeclaredFields, counts, st.dictionaries(texts, c
 
 @st.composite
 def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
-    source, start = name.topic_partition, name.start
+    partition, start = name.topic_partition, name.start
     return Manifest(
         span=Span(start, Position(draw(st.integers(start + 1, MAX_POSITION)))),
         previous=draw(st.none() | st.integers(0, MAX_POSITION).map(Position)),
@@ -134,7 +134,7 @@ def manifests(draw: st.DrawFn, name: MarkerName) -> Manifest:
         lowest_timestamp_ms=draw(times),
         highest_timestamp_ms=draw(times),
         tables=tuple(draw(st.lists(tables_of(name) | merged_tables_of(name), max_size=3))),
-        state=draw(st.none() | states(source)),
+        state=draw(st.none() | states(partition)),
     )
 
 
@@ -145,8 +145,8 @@ def test_a_name_is_read_as_it_was_written(name: MarkerName) -> None:
 
 @given(names)
 def test_a_name_needs_no_padding(name: MarkerName) -> None:
-    source = name.topic_partition
-    assert MarkerName.parse(f"done/{source.topic}/{source.partition}/{name.start}.done") == name
+    partition = name.topic_partition
+    assert MarkerName.parse(f"done/{partition.topic}/{partition.partition}/{name.start}.done") == name
 
 
 @given(names, names)
@@ -155,11 +155,11 @@ def test_paths_of_one_partition_sort_as_their_positions_do(one: MarkerName, othe
     assert (one.path < other.path) == (one.start < other.start)
 
 
-@given(st.data(), sources, st.sampled_from(StateKind))
+@given(st.data(), partitions, st.sampled_from(StateKind))
 def test_a_state_file_s_name_is_read_as_it_was_written(
-    data: st.DataObject, source: TopicPartition, kind: StateKind
+    data: st.DataObject, partition: TopicPartition, kind: StateKind
 ) -> None:
-    name = data.draw(state_names(source, kind))
+    name = data.draw(state_names(partition, kind))
     assert StateFileName.parse(name.path) == name
 
 

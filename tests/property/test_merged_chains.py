@@ -44,10 +44,10 @@ Told = tuple[str, int]
 def logs(draw: st.DrawFn) -> Logs:
     """Logs with holes, and with times in any order."""
     made: Logs = {}
-    for source in INPUTS:
+    for partition in INPUTS:
         steps = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(-1, 12)), max_size=12))
         offsets = np.cumsum([step for step, _ in steps], dtype=np.int64).tolist()
-        made[source] = tuple(Record(offset, time_ms) for offset, (_, time_ms) in zip(offsets, steps, strict=True))
+        made[partition] = tuple(Record(offset, time_ms) for offset, (_, time_ms) in zip(offsets, steps, strict=True))
     return made
 
 
@@ -58,11 +58,11 @@ def end_of(log: Sequence[Record]) -> int:
 
 def oracle(found: Logs) -> list[Told]:
     """Record by record: of the next ones the one with the lowest time, and of the first topic."""
-    left = {source: list(log) for source, log in found.items()}
+    left = {partition: list(log) for partition, log in found.items()}
     order: list[Told] = []
     while any(left.values()):
-        source = min((one for one in left if left[one]), key=lambda one: (left[one][0].time_ms, one))
-        order.append((str(source.topic), left[source].pop(0).offset))
+        partition = min((one for one in left if left[one]), key=lambda one: (left[one][0].time_ms, one))
+        order.append((str(partition.topic), left[partition].pop(0).offset))
     return order
 
 
@@ -82,57 +82,59 @@ class Brokers:
         del streams
         self.listener = listener
 
-    def assign(self, sources: Collection[TopicPartition]) -> None:
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
         assert self.listener is not None
-        found = self.listener.assigned(sources)
-        self.paused = (self.paused - set(sources)) | {source for source in sources if source not in found}
-        self.at |= {source: int(found.get(source, 10**6)) for source in sources}
+        found = self.listener.assigned(partitions)
+        self.paused = (self.paused - set(partitions)) | {
+            partition for partition in partitions if partition not in found
+        }
+        self.at |= {partition: int(found.get(partition, 10**6)) for partition in partitions}
 
     def poll(self, timeout_s: float) -> Polled:
         del timeout_s
         batches, ends = [], {}
-        for source, position in list(self.at.items()):
-            if source in self.paused:
+        for partition, position in list(self.at.items()):
+            if partition in self.paused:
                 continue
-            new = [one for one in self.logs[source] if one.offset >= position][: self.plan.get(source, 0)]
+            new = [one for one in self.logs[partition] if one.offset >= position][: self.plan.get(partition, 0)]
             if new:
-                batches.append(batch_of(source, new))
-                self.at[source] = new[-1].offset + 1
-            if not [one for one in self.logs[source] if one.offset >= self.at[source]]:
-                ends[source] = Position(end_of(self.logs[source]))
+                batches.append(batch_of(partition, new))
+                self.at[partition] = new[-1].offset + 1
+            if not [one for one in self.logs[partition] if one.offset >= self.at[partition]]:
+                ends[partition] = Position(end_of(self.logs[partition]))
         faults, self.faults = tuple(self.faults), []
         return Polled(tuple(batches), ends, faults)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         del last
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        self.at[source] = int(position)
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        self.at[partition] = int(position)
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
-        self.paused |= set(sources)
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused |= set(partitions)
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
-        self.paused -= set(sources)
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self.paused -= set(partitions)
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
-        return Position(0 if start is StartAt.EARLIEST else end_of(self.logs[source]))
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
+        return Position(0 if start is StartAt.EARLIEST else end_of(self.logs[partition]))
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         del streams
-        return {source: Position(end_of(log)) for source, log in self.logs.items()}
+        return {partition: Position(end_of(log)) for partition, log in self.logs.items()}
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        return {source: Position(end_of(self.logs[source])) for source in sources}
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return {partition: Position(end_of(self.logs[partition])) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return {topic: f"id-{topic}" for topic in topics}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
-        return {source for source in sources if source.topic == "b"}
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        return {partition for partition in partitions if partition.topic == "b"}
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
-        assert all(source in self.logs for source in positions)
+        assert all(partition in self.logs for partition in positions)
 
     def close(self) -> None:
         """Nothing to leave."""
@@ -147,23 +149,23 @@ class Reader:
     ends: list[Position] = field(default_factory=list)
     had: list[TopicPartition] = field(default_factory=list)
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        self.had += sources
-        return {one: merged_position(InputEnd(i, Position(0)) for i in inputs_of(one)) for one in sources} | {
-            one: self.begin for one in sources if one == CHAIN
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        self.had += partitions
+        return {one: merged_position(InputEnd(i, Position(0)) for i in inputs_of(one)) for one in partitions} | {
+            one: self.begin for one in partitions if one == CHAIN
         }
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
-        self.had = [source for source in self.had if source not in sources]
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.had = [partition for partition in self.had if partition not in partitions]
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
-        self.revoked(sources)
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.revoked(partitions)
 
     def take(self, polled: Polled) -> None:
         assert not polled.faults
         for batch in polled.batches:
             assert isinstance(batch, MergedBatch)
-            assert batch.source == CHAIN
+            assert batch.partition == CHAIN
             self.batches.append(batch)
         self.ends += polled.ends.values()
 
@@ -172,12 +174,12 @@ class Reader:
         return [one for batch in self.batches for one in messages_of(batch)]
 
 
-def batch_of(source: TopicPartition, records: Sequence[Record]) -> MessageBatch:
+def batch_of(partition: TopicPartition, records: Sequence[Record]) -> MessageBatch:
     return MessageBatch(
-        source,
+        partition,
         np.array([one.offset for one in records], np.int64),
         np.array([one.time_ms for one in records], np.int64),
-        pa.array([f"{source.topic}{one.offset}".encode() for one in records], pa.binary()),
+        pa.array([f"{partition.topic}{one.offset}".encode() for one in records], pa.binary()),
         pa.array([b"key"] * len(records), pa.binary()),
         headers_column([[("offset", b"%d" % one.offset)] for one in records]),
     )
@@ -187,7 +189,7 @@ def messages_of(batch: MergedBatch) -> list[Told]:
     """What it holds, read through its inputs' batches; all that is said of a message has to agree."""
     found: dict[int, Told] = {}
     for part in batch.by_input():
-        topic = str(part.batch.source.topic)
+        topic = str(part.batch.partition.topic)
         for index, offset, value in zip(
             part.index.tolist(), part.batch.offsets.tolist(), part.batch.values.to_pylist(), strict=True
         ):
@@ -200,7 +202,7 @@ def messages_of(batch: MergedBatch) -> list[Told]:
 
 
 def start_at(position: int = 0) -> Position:
-    return merged_position(InputEnd(source, Position(position)) for source in INPUTS)
+    return merged_position(InputEnd(partition, Position(position)) for partition in INPUTS)
 
 
 def reading(found: Logs, begin: Position, clock: HandClock, ahead_bytes: int) -> tuple[Brokers, MergingSource, Reader]:
@@ -298,7 +300,7 @@ def test_an_input_that_stays_alone_is_told_of_and_a_fault_is_its_chains() -> Non
     brokers, source, reader = reading(dict.fromkeys(INPUTS, ()), start_at(), clock, 10_000)
     brokers.faults = [PartitionFault(INPUTS[1], "out of range", "bootstrap skip …", "out_of_range")]
     (fault,) = source.poll(0.0).faults
-    assert (fault.source, fault.problem) == (CHAIN, "out of range")
+    assert (fault.partition, fault.problem) == (CHAIN, "out of range")
     assert "skip …" not in fault.remedy
     brokers.logs[alone] = ()
     brokers.assign([alone])

@@ -217,9 +217,9 @@ def test_what_was_taken_is_parted_by_partition_in_its_order(runs: list[tuple[str
     found: dict[TopicPartition, list[tuple[object, ...]]] = {}
     for batch in batches_of_taken(reader.give()):
         rows = zip(batch.offsets.tolist(), batch.timestamps_ms.tolist(), batch.values.to_pylist(), strict=True)
-        found.setdefault(batch.source, []).extend((batch.leader_epoch, *row) for row in rows)
+        found.setdefault(batch.partition, []).extend((batch.leader_epoch, *row) for row in rows)
     expected: dict[TopicPartition, list[tuple[object, ...]]] = {}
     for offset, one in enumerate(sent):
-        source = TopicPartition(Topic(str(one.topic)), Partition(one.partition))
-        expected.setdefault(source, []).append((one.epoch, offset, one.stamp, one.value))
+        topic_partition = TopicPartition(Topic(str(one.topic)), Partition(one.partition))
+        expected.setdefault(topic_partition, []).append((one.epoch, offset, one.stamp, one.value))
     assert found == expected

@@ -75,15 +75,15 @@ def test_a_run_is_the_longest(position: int, found: list[Found]) -> None:
 
 @given(chains(), st.data())
 def test_loading_a_chain_brings_each_position_once_and_ends_idle(chain: list[Marker], data: st.DataObject) -> None:
-    source = chain[0].name.topic_partition
+    partition = chain[0].name.topic_partition
     limits = Limits(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 60)))
     position: Position | None = None
     loaded: list[Marker] = []
     while isinstance(run := next_run(position, chain), Run):
-        load = required(plan_load({source: run}, limits))
-        assert load.runs[source].start == run.start
+        load = required(plan_load({partition: run}, limits))
+        assert load.runs[partition].start == run.start
         loaded += load.markers
-        position = load.runs[source].end
+        position = load.runs[partition].end
     assert run == UpToDate()
     assert loaded == chain
 
@@ -121,8 +121,8 @@ def many_runs(draw: st.DrawFn) -> dict[TopicPartition, Run]:
 def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], max_files: int, max_bytes: int) -> None:
     load = required(plan_load(runs, Limits(max_files, max_bytes)))
     assert load.markers
-    for source, run in load.runs.items():
-        assert run.markers == runs[source].markers[: len(run.markers)]
+    for partition, run in load.runs.items():
+        assert run.markers == runs[partition].markers[: len(run.markers)]
     files = [file for one in load.markers for table in one.tables for file in table.files]
     with_files = [one for one in load.markers if any(table.files for table in one.tables)]
     within = len(files) <= max_files and sum(file.size_bytes for file in files) <= max_bytes
@@ -133,24 +133,24 @@ def test_a_load_respects_its_limits_and_moves(runs: dict[TopicPartition, Run], m
 @given(many_runs(), st.integers(1, 12))
 def test_loads_come_to_an_end_and_leave_nothing(runs: dict[TopicPartition, Run], max_files: int) -> None:
     left = dict(runs)
-    loaded: dict[TopicPartition, list[Marker]] = {source: [] for source in runs}
+    loaded: dict[TopicPartition, list[Marker]] = {partition: [] for partition in runs}
     while left:
         load = required(plan_load(left, Limits(max_files, 10_000)))
-        for source, run in load.runs.items():
-            loaded[source] += run.markers
-            rest = left.pop(source).markers[len(run.markers) :]
+        for partition, run in load.runs.items():
+            loaded[partition] += run.markers
+            rest = left.pop(partition).markers[len(run.markers) :]
             if rest:
-                left[source] = Run(rest)
-    assert {source: tuple(markers) for source, markers in loaded.items()} == {
-        source: run.markers for source, run in runs.items()
+                left[partition] = Run(rest)
+    assert {partition: tuple(markers) for partition, markers in loaded.items()} == {
+        partition: run.markers for partition, run in runs.items()
     }
 
 
 @given(many_runs(), st.integers(0, 7))
 def test_a_cut_load_has_only_prefixes(runs: dict[TopicPartition, Run], stop: int) -> None:
     load = Load(runs).until(lambda one: one.span.start == stop)
-    for source, run in runs.items():
-        kept = () if load is None or source not in load.runs else load.runs[source].markers
+    for partition, run in runs.items():
+        kept = () if load is None or partition not in load.runs else load.runs[partition].markers
         assert kept == run.markers[: min(stop, len(run.markers))]
 
 
@@ -187,7 +187,7 @@ def test_commit_metadata_goes_round(
 ) -> None:
     records, rows, tombstones, dead_letters, filtered, exploded = numbers
     counts = Counts(records, rows, tombstones, dead_letters, tuple(spans.values()), filtered, exploded)
-    replaced = {source: Replaced(span, app_id, counts) for source, span in spans.items()}
+    replaced = {partition: Replaced(span, app_id, counts) for partition, span in spans.items()}
     for metadata in (
         CommitMetadata("c-1", app_id, spans, valid_through_ms),
         CommitMetadata("c-1", app_id, spans, valid_through_ms, dict.fromkeys(spans, counts), replaced),
@@ -200,6 +200,6 @@ def test_commit_metadata_goes_round(
 @given(st.text("ab-", min_size=1, max_size=4), st.integers(0, 99), st.integers(1, 2**62), st.booleans())
 def test_a_txn_actions_version_goes_round(app_id: str, partition: int, end: int, several_topics: bool) -> None:  # noqa: FBT001
     ids = TxnIds(app_id, several_topics)
-    source = TopicPartition(Topic("t"), Partition(partition))
+    topic_partition = TopicPartition(Topic("t"), Partition(partition))
     last = int(Span(Position(0), Position(end)).last_offset)
-    assert ids.position({ids.of(source): last}, source) == end
+    assert ids.position({ids.of(topic_partition): last}, topic_partition) == end

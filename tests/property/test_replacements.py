@@ -49,8 +49,8 @@ def name_of() -> ReplacementName:
 
 
 @given(SOURCES, st.integers(0, 2**62), REQUESTS)
-def test_a_name_goes_round(source: TopicPartition, start: int, request: str) -> None:
-    name = ReplacementName(source, Position(start), request)
+def test_a_name_goes_round(partition: TopicPartition, start: int, request: str) -> None:
+    name = ReplacementName(partition, Position(start), request)
     assert ReplacementName.parse(name.path) == name
 
 

@@ -177,8 +177,8 @@ def test_runs_come_before_what_straddles_and_that_comes_alone() -> None:
     run = Run((by_hand(3),))
     others = [TopicPartition(Topic("orders"), Partition(number)) for number in (1, 2)]
     straddles = {
-        source: Overlap(Position(7), marker(5, 15, partition=source.partition, created_ms=source.partition))
-        for source in others
+        partition: Overlap(Position(7), marker(5, 15, partition=partition.partition, created_ms=partition.partition))
+        for partition in others
     }
     load = plan_load({**straddles, SOURCE: run}, Limits(10, 10))
     assert load == Load({SOURCE: run})

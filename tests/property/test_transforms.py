@@ -177,7 +177,7 @@ def test_each_message_ends_as_it_would_alone(
     batches = [batch_of(first), batch_of(second, partition=4)]
     sliced = [each for found in converter.slices(batches) for each in found]
     for one in batches:
-        mine = [staged.rows for part, staged in sliced if part.source == one.source]
+        mine = [staged.rows for part, staged in sliced if part.partition == one.partition]
         at_once = StreamConverter(stream).convert([one])[0].rows
         assert [pa.concat_tables(tables) for tables in zip(*mine, strict=True)] == list(at_once)
     for staged, batch in zip(converter.convert(batches), (first, second), strict=True):

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 class Attentive(Operator):
     """Looks at all that can hold a stream."""
 
-    def repair(self, source: TopicPartition) -> None:
+    def repair(self, partition: TopicPartition) -> None:
         """In war: what is due, or what need not be."""
         if self._world.rng.random() < 0.5:
-            self.mend(source, give_up=False)
+            self.mend(partition, give_up=False)
         else:
-            super().repair(source)
+            super().repair(partition)
 
-    def mend(self, source: TopicPartition, *, give_up: bool) -> None:
+    def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
         """One remedy after the other, until one is taken."""
         del give_up
         try:
@@ -47,7 +47,7 @@ class Attentive(Operator):
             )
             for step in steps:
                 try:
-                    step(self._look(source))
+                    step(self._look(partition))
                 except KafkaDeltaExpressError as error:
                     self._world.tell(f"an operator is told: {error.problem}")
                 else:
@@ -67,23 +67,23 @@ class Attentive(Operator):
         above = [found.name.start for found in state.staged if (state.in_all_tables or 0) < found.name.start < low]
         plan = plan_skip(state, min(above, default=low), self._author())
         self._skipped(state, plan.marker.span.start, plan.marker.span.end)
-        with self._turns.taken(state.source, "skip") as store:
+        with self._turns.taken(state.partition, "skip") as store:
             staging.make(store, plan.marker)
-            self._done(state.source)
+            self._done(state.partition)
 
     def _rewind_beyond(self, state: PartitionState) -> None:
         """The same, of staged records whose files are gone too."""
         to = state.in_all_tables or Position(0)
         plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
         self._skipped(state, to, plan.position)
-        with self._turns.taken(state.source, "rewind") as store:
+        with self._turns.taken(state.partition, "rewind") as store:
             staging.rewind(store, plan)
-            self._done(state.source)
+            self._done(state.partition)
 
     def _skipped(self, state: PartitionState, start: int, end: int) -> None:
-        self._given_up.give(state.source, start, end)
+        self._given_up.give(state.partition, start, end)
         self._world.faults[Fault.SKIP] += 1
-        self._world.tell(f"an operator gives up [{start}, {end}) of {state.source}, which Kafka has no more")
+        self._world.tell(f"an operator gives up [{start}, {end}) of {state.partition}, which Kafka has no more")
 
     # Rollbacks.
 
@@ -105,17 +105,17 @@ class Attentive(Operator):
             accepting.carry_out(self._store, self._turns, plans)
             world.faults[Fault.ACCEPTED] += 1
             world.tell(f"an operator accepts {[plan.event.back.kind.value for plan in plans]} with {decision.value}")
-            for source, offset in lost:
-                self._given_up.give(source, offset, offset + 1)
+            for partition, offset in lost:
+                self._given_up.give(partition, offset, offset + 1)
             return True
         return False
 
-    def _state_of(self, source: TopicPartition, table: TableState) -> PartitionState:
-        self._turns.read_last(source)
+    def _state_of(self, partition: TopicPartition, table: TableState) -> PartitionState:
+        self._turns.read_last(partition)
         self._looked_ms = self._world.now_ms
-        ends = Ends(self._broker.begin(source), self._broker.end(source))
-        topic_id = self._broker.id_of(source.topic)
-        return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
+        ends = Ends(self._broker.begin(partition), self._broker.end(partition))
+        topic_id = self._broker.id_of(partition.topic)
+        return partition_state(self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id)
 
     def _lost(self) -> set[tuple[TopicPartition, int]]:
         log = cast("VacuumedLog", self._tables.log)

@@ -31,20 +31,20 @@ class OriginInvariants(StageInvariants):
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         """An object is about to be written."""
         super(OriginInvariants, self).put(objects, path, data)
-        for source in self.around.broker.logs:
-            if path == f"{STAGE}/{origin_path(source)}" and path not in objects:
-                self.around.given_up.give(source, 0, int(origin_from_bytes(path, data).position))
+        for partition in self.around.broker.logs:
+            if path == f"{STAGE}/{origin_path(partition)}" and path not in objects:
+                self.around.given_up.give(partition, 0, int(origin_from_bytes(path, data).position))
 
 
 class Early(Operator):
     """One who also rewinds chains that have no marker yet, and those of which nothing is loaded, to before them."""
 
-    def repair(self, source: TopicPartition) -> None:
+    def repair(self, partition: TopicPartition) -> None:
         """To 0 every other time."""
         if self._world.rng.random() < 0.5:
-            self.mend(source, give_up=False)
+            self.mend(partition, give_up=False)
         else:
-            super().repair(source)
+            super().repair(partition)
 
 
 class Backfilled(Kind):
@@ -67,9 +67,9 @@ class Backfilled(Kind):
         if self._is_begun:
             return
         self._is_begun, broker = True, self.around.broker
-        for source in sorted(broker.logs):
+        for partition in sorted(broker.logs):
             for _ in range(self.around.world.rng.randrange(_BEFORE)):
-                broker.append(source, *self.record(source))
+                broker.append(partition, *self.record(partition))
 
     def ends_war(self) -> None:
         """Each log ends with a record that is wanted."""

@@ -111,11 +111,11 @@ class Changes(Kind):
         del process
         return EventsConverter(self.stream, self.registry)
 
-    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+    def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """An upsert, a delete, a tombstone, or nothing that can be read."""
         rng = self.around.world.rng
         kind = rng.choice("uuuuddtb")
-        key = int(source.partition) * _ROWS_OF_A_PARTITION + rng.choice(_IDS)
+        key = int(partition.partition) * _ROWS_OF_A_PARTITION + rng.choice(_IDS)
         event = {"id": key, "op": kind, "v": rng.choice("xyz"), "at": rng.randrange(6)}
         value = BAD if kind == "b" else None if kind == "t" else json.dumps(event).encode()
         return value, json.dumps({"id": key}).encode()
@@ -162,30 +162,30 @@ class Changes(Kind):
             if len(rows) > 1 or (rows[0] if rows else None) not in wanted:
                 # Operators look at the Kafka partition that a problem begins with.
                 assert isinstance(key, int)
-                source = TopicPartition(Topic(self.topics[0]), Partition(key // _ROWS_OF_A_PARTITION))
-                yield f"{source} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
+                partition = TopicPartition(Topic(self.topics[0]), Partition(key // _ROWS_OF_A_PARTITION))
+                yield f"{partition} key {key} has {rows}, and may have {sorted(wanted, key=str)}"
 
     def _possible(self) -> tuple[dict[object, set[tuple[object, ...] | None]], list[str]]:
         """Each key's rows, as one or the other set of events gives them; and what is wrong with what was refused."""
         found: dict[object, set[tuple[object, ...] | None]] = {}
         letters, doubts = self._letters(), list[str]()
-        for source, log, deleted in self.around.logs():
+        for partition, log, deleted in self.around.logs():
             for record in log:
-                event = _event(source, record)
+                event = _event(partition, record)
                 if event is None:
                     continue
                 (key,) = event.key
                 before = found.get(key, {None})
                 forbidden = {self._forbids(row, event) for row in before}
-                place = Place(int(source.partition), record.offset, record.timestamp_ms)
+                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 if place in letters:
                     if True not in forbidden or letters[place] != record.value:
-                        doubts.append(f"{source} offset {record.offset} is a dead letter: {letters[place]!r}")
+                        doubts.append(f"{partition} offset {record.offset} is a dead letter: {letters[place]!r}")
                     continue
                 after = {self._after(row, event) for row in before}
-                is_certain = not self.around.may_lack(source, record.offset, deleted=deleted)
+                is_certain = not self.around.may_lack(partition, record.offset, deleted=deleted)
                 if is_certain and self._always and forbidden == {True}:
-                    doubts.append(f"{source} offset {record.offset} is forbidden, and no dead letter")
+                    doubts.append(f"{partition} offset {record.offset} is forbidden, and no dead letter")
                 found[key] = after if is_certain else before | after
         return found, doubts
 
@@ -193,7 +193,9 @@ class Changes(Kind):
         """What was refused."""
         table = self.log.tables.get(DEAD_LETTERS)
         letters = (letter for commit in (table.commits if table else ()) for letter in commit.letters)
-        return {Place(int(one.source.partition), int(one.offset), one.timestamp_ms or 0): one.value for one in letters}
+        return {
+            Place(int(one.partition.partition), int(one.offset), one.timestamp_ms or 0): one.value for one in letters
+        }
 
     def _forbids(self, row: tuple[object, ...] | None, event: Event) -> bool:
         """By the rule of the replay, with the row before it."""
@@ -210,11 +212,11 @@ class Changes(Kind):
         return None if made is None else astuple(made)
 
 
-def _event(source: TopicPartition, record: Sent) -> Event | None:
+def _event(partition: TopicPartition, record: Sent) -> Event | None:
     if record.value == BAD:
         return None
     assert record.key is not None
-    place = (str(source.topic), int(source.partition), record.offset)
+    place = (str(partition.topic), int(partition.partition), record.offset)
     if record.value is None:
         return Event(*place, (json.loads(record.key)["id"],), None, deletes=True)
     event = json.loads(record.value)

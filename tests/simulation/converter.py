@@ -94,7 +94,7 @@ class PlainConverter:
         """The world's streams gain nothing."""
         return self
 
-    def restores(self, source: TopicPartition, state: StateFiles, store: StateStore) -> None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> None:
         """There is no state."""
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
@@ -131,8 +131,8 @@ class PlainConverter:
     def row(self, batch: MessageBatch, index: int, value: bytes | None) -> dict[str, object]:
         """A record as a row of the table that it goes to."""
         return {
-            "_kafka_topic": str(batch.source.topic),
-            "_kafka_partition": int(batch.source.partition),
+            "_kafka_topic": str(batch.partition.topic),
+            "_kafka_partition": int(batch.partition.partition),
             "_kafka_offset": int(batch.offsets[index]),
             "_kafka_timestamp": int(batch.timestamps_ms[index]) * 1000,
             **(self.fields(value) if value is not None and self.is_row(value) else {}),

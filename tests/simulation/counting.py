@@ -150,7 +150,7 @@ def counts_of(
 def _wanted(
     log: Mapping[TopicPartition, list[Sent]], may_lack: Callable[[TopicPartition, int], bool]
 ) -> Iterator[tuple[Place, tuple[str, set[int], set[int]]]]:
-    for source, records in log.items():
+    for partition, records in log.items():
         possible: dict[str, set[int]] = {}
         clocks = {(0, 0)}  # when the next tick is due, and how many there were
         for record in records:
@@ -162,10 +162,10 @@ def _wanted(
                 after = before
             else:
                 after = {count + 1 for count in before}
-                place = (int(source.partition), record.offset, record.timestamp_ms)
+                place = (int(partition.partition), record.offset, record.timestamp_ms)
                 yield place, (key, after, {ticks for _, ticks in clocks})
             later = clocks if record.value == BAD else {_ticked(clock, record.timestamp_ms) for clock in clocks}
-            is_certain = not may_lack(source, record.offset)
+            is_certain = not may_lack(partition, record.offset)
             possible[key] = after if is_certain else before | after
             clocks = later if is_certain else clocks | later
 

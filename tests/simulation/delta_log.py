@@ -144,8 +144,10 @@ class DeltaLog(MemoryDeltaTables):
                 assert kind is not None
                 rows = rows.append_column(name, pa.array([value] * len(rows)).cast(pa.int64()))
             keep = pc.greater_equal(rows[_OFFSET], int(write.start or 0))
-            for topic in {source.topic for source, _ in write.without}:
-                offsets = pa.array([int(one) for source, one in write.without if source.topic == topic], pa.int64())
+            for topic in {partition.topic for partition, _ in write.without}:
+                offsets = pa.array(
+                    [int(one) for partition, one in write.without if partition.topic == topic], pa.int64()
+                )
                 is_of = pc.and_(pc.equal(rows[KAFKA_COLUMNS[0]], topic), pc.is_in(rows[_OFFSET], offsets))
                 keep = pc.and_(keep, pc.invert(is_of))
             found.append(rows.filter(keep))
@@ -172,14 +174,16 @@ class DeltaLog(MemoryDeltaTables):
             found += [_record(*place) for place in dict.fromkeys(places)]
         return found[:most]
 
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         """The records from ``start`` on that a dead-letter table has because they were refused."""
         letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
-        begins = dict.fromkeys(inputs_of(source), 0) | {one.source: one.position for one in ends_at(source, start)}
+        begins = dict.fromkeys(inputs_of(partition), 0) | {
+            one.partition: one.position for one in ends_at(partition, start)
+        }
         return [
-            RefusedRecord(one.source, one.offset, one.error, None)
+            RefusedRecord(one.partition, one.offset, one.error, None)
             for one in letters
-            if one.offset >= begins.get(one.source, one.offset + 1) and one.error_class == REFUSED_BY_TABLE
+            if one.offset >= begins.get(one.partition, one.offset + 1) and one.error_class == REFUSED_BY_TABLE
         ]
 
     # Merging.
@@ -244,7 +248,7 @@ class DeltaLog(MemoryDeltaTables):
         for file in commit.files:
             yield from self.places_in(f"{url}/{file.path}")
         for letter in commit.letters:
-            yield Place(int(letter.source.partition), int(letter.offset), letter.timestamp_ms or 0)
+            yield Place(int(letter.partition.partition), int(letter.offset), letter.timestamp_ms or 0)
         for write in commit.written:
             yield from places_of(self.rows_of(write))
 
@@ -333,9 +337,9 @@ class SimulatedTables:
         """What the table refuses."""
         return self._world.effect(f"screen for {target.url}", lambda: self._log.refused(target, writes, most))
 
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         """What was refused before."""
-        return self._world.effect(f"read {url}", lambda: self._log.dead(url, source, start))
+        return self._world.effect(f"read {url}", lambda: self._log.dead(url, partition, start))
 
     def _commit(self, commit: TableCommit) -> CommitOutcome:
         if not self._world.healed and self._world.rng.random() < self._world.chances.foreign:

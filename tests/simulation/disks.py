@@ -95,7 +95,7 @@ class KeptOnDisk(Keeping):
         self._machine = machine
         self._process = process
 
-    def backend(self, source: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
+    def backend(self, partition: TopicPartition, builders: Iterable[StoreBuilder]) -> Backend:
         """The real one, on the machine's disk."""
 
         def opened(place: Path, lock: int) -> Kept:
@@ -105,7 +105,7 @@ class KeptOnDisk(Keeping):
 
         name = f"{self._machine.folder.name} {self._machine.starts}"
         with patch.object(disk, "_machine", lambda: name), patch.object(disk, "DiskBackend", opened):
-            return super().backend(source, builders)
+            return super().backend(partition, builders)
 
 
 class OnDisk(Counting):

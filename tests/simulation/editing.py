@@ -208,9 +208,9 @@ class Watch:
         """Of each of them."""
         return [problem for stage in self.stages for problem in stage.problems]
 
-    def first_ms(self, stage: str, source: TopicPartition) -> int:
+    def first_ms(self, stage: str, partition: TopicPartition) -> int:
         """When a Kafka partition's first marker was made in a stage."""
-        return next(one for one in self.stages if one.stage == stage).first_ms[source]
+        return next(one for one in self.stages if one.stage == stage).first_ms[partition]
 
     def stage_of(self, path: str) -> str | None:
         """Where a data file was staged."""
@@ -271,7 +271,7 @@ class EditedHistory:
         if rng.random() < 0.4:
             self._pipelines.append(Operated("two", [self._second(rng)]))
         self._edits = self.world.chances.edits or rng.sample(FIELDS, rng.choice([1, 1, 2, 3]))
-        self._idle = {source for logs in self._clusters for source in logs if rng.random() < 0.3}
+        self._idle = {partition for logs in self._clusters for partition in logs if rng.random() < 0.3}
         self.invariants = Watch([self._invariants(stage) for stage in STAGES])
         self.bucket.invariants = self.log.invariants = self.invariants
         self.log.stage_of, self.log.first_ms = self.invariants.stage_of, self.invariants.first_ms
@@ -334,10 +334,10 @@ class EditedHistory:
             topics = [topic for one in self._pipelines for topic in one.config.topics] * 2 + list(TOPICS)
             topic = rng.choice(topics)
             logs = self._clusters[cluster]
-            sources = [source for source in logs if source.topic == topic]
-            awake = [source for source in sources if source not in self._idle]
-            source = rng.choice(awake or sources)
-            self._group(self._pipelines[0], cluster).append(source, rng.choice(Pipeline.values))
+            partitions = [partition for partition in logs if partition.topic == topic]
+            awake = [partition for partition in partitions if partition not in self._idle]
+            partition = rng.choice(awake or partitions)
+            self._group(self._pipelines[0], cluster).append(partition, rng.choice(Pipeline.values))
         if not world.healed:
             self._happens()
         for group in [group for pipeline in self._pipelines for group in pipeline.groups.values()]:
@@ -466,24 +466,26 @@ class EditedHistory:
         watched = {pipeline.config.app_id for pipeline in self._pipelines}
         for entry in lost:
             if entry.commit is not None and entry.commit.app_id not in watched:
-                partitions = {int(source.partition) for source in self._begun.intersection(entry.commit.metadata.spans)}
+                partitions = {
+                    int(partition.partition) for partition in self._begun.intersection(entry.commit.metadata.spans)
+                }
                 self._unwatched |= {place for place in entry.loaded if place.partition in partitions}
 
     def _restart(self, pipeline: Operated) -> None:
         """The remedy of a chain that is another stream's or topic's: `bootstrap restart`, as the command plans it."""
         held = [
-            source
-            for source, reason in self._held(pipeline).items()
-            if reason in ("other_stream", "other_topic") and self._is_alone(pipeline.config, source)
-            if source in self._clusters[pipeline.config.cluster]  # whose topic may have fewer partitions
+            partition
+            for partition, reason in self._held(pipeline).items()
+            if reason in ("other_stream", "other_topic") and self._is_alone(pipeline.config, partition)
+            if partition in self._clusters[pipeline.config.cluster]  # whose topic may have fewer partitions
         ]
         if not held:
             return
-        process, source = Process(f"operator#{next(self._names)}"), self.world.rng.choice(held)
+        process, partition = Process(f"operator#{next(self._names)}"), self.world.rng.choice(held)
 
         def run() -> None:
             try:
-                self._begin_again(pipeline, source)
+                self._begin_again(pipeline, partition)
             except KafkaDeltaExpressError as error:
                 self.world.tell(f"an operator is told: {error.problem}")
             except Crash:
@@ -492,7 +494,7 @@ class EditedHistory:
 
         self.world.spawn(process, run)
 
-    def _is_alone(self, config: Config, source: TopicPartition) -> bool:
+    def _is_alone(self, config: Config, partition: TopicPartition) -> bool:
         """Whether nobody works on a chain under another app_id, and nothing of one who did is still on its way.
 
         What is loaded so after the look would be loaded twice: an operator stops it first, and waits.
@@ -501,12 +503,12 @@ class EditedHistory:
             process.alive
             and other.app_id != config.app_id
             and other.stage == config.stage
-            and source.topic in other.topics
+            and partition.topic in other.topics
             for one in self._pipelines
             for process, other in one.running.values()
         )
 
-    def _begin_again(self, pipeline: Operated, source: TopicPartition) -> None:
+    def _begin_again(self, pipeline: Operated, partition: TopicPartition) -> None:
         config, world = pipeline.config, self.world
         stream, store = _settings(config).streams[0], self._services.store(config.stage)
         group = self._group(pipeline, config.cluster)
@@ -521,19 +523,21 @@ class EditedHistory:
         turns = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
-        turns.read_last(source)
-        ends, topic_id = Ends(Position(0), group.end(source)), group.id_of(source.topic)
-        state = partition_state(store, stream, source, ends=ends, table=table, topic_id=topic_id, identity_of=known_of)
+        turns.read_last(partition)
+        ends, topic_id = Ends(Position(0), group.end(partition)), group.id_of(partition.topic)
+        state = partition_state(
+            store, stream, partition, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
+        )
         urls = [url for url in stream.tables if url in self.log.tables]
         require_whole(stream, urls, self._history, [one for one in state.staged_for if one != stream.app_id])
         others = {url: other for url in urls if url != stream.table and (other := self.log.state(url)) is not None}
         require_even(state, stream, table, others, known_of)
         plan = plan_restart(state, give_up=False)
         if isinstance(plan, Restart):
-            self._begun.add(source)
+            self._begun.add(partition)
             world.faults[Fault.RESTARTED] += 1
-            world.tell(f"an operator begins a new chain of {source}: {plan.beginning} {plan.notes}")
-            with turns.taken(source, "restart") as guarded:
+            world.tell(f"an operator begins a new chain of {partition}: {plan.beginning} {plan.notes}")
+            with turns.taken(partition, "restart") as guarded:
                 staging.restart(guarded, plan)
 
     def _history(self, stream: Stream, url: str) -> StreamHistory:
@@ -550,7 +554,7 @@ class EditedHistory:
             if role.startswith("writer"):
                 service = self._services.writers.get(process.name)
                 held = {} if service is None else service.snapshot().held
-                found |= {source: f"writer: {one.reason}" for source, one in held.items()}
+                found |= {partition: f"writer: {one.reason}" for partition, one in held.items()}
                 continue
             found |= self._held_by(process, config)
         return found
@@ -558,7 +562,7 @@ class EditedHistory:
     def _held_by(self, loader: Process, config: Config) -> dict[TopicPartition, str]:
         found: dict[TopicPartition, str] = {}
         for report in self._services.reports.get(loader.name, ()):
-            found |= {source: one.reason for source, one in report.held.items()}
+            found |= {partition: one.reason for partition, one in report.held.items()}
             if report.failure is not None:
                 failed = type(report.failure).__name__
                 found |= {one: failed for one in self._clusters[config.cluster] if one.topic in config.topics}
@@ -574,15 +578,17 @@ class EditedHistory:
                     held = self._held(other) | held
             tables = {url for one in pipeline.configs for url in (one.table, f"{one.table}_dead_letters")}
             places = self._unwatched | {place for url in tables for place in self.log.places(url)}
-            for source, log in self._clusters[config.cluster].items():
-                if source.topic not in config.topics:
+            for partition, log in self._clusters[config.cluster].items():
+                if partition.topic not in config.topics:
                     continue
-                reason = held.get(source)
-                lacking = [one for one in log if one.value is not None and _place(source, one) not in places]
-                if reason is None and lacking and (config.table, config.app_id, source) not in self.log.forgotten:
-                    problems.append(f"{pipeline.name}: {source} lacks {lacking[0].offset} and {len(lacking) - 1} more")
+                reason = held.get(partition)
+                lacking = [one for one in log if one.value is not None and _place(partition, one) not in places]
+                if reason is None and lacking and (config.table, config.app_id, partition) not in self.log.forgotten:
+                    problems.append(
+                        f"{pipeline.name}: {partition} lacks {lacking[0].offset} and {len(lacking) - 1} more"
+                    )
         return tuple(problems)
 
 
-def _place(source: TopicPartition, record: Record) -> Place:
-    return Place(int(source.partition), record.offset, record.timestamp_ms)
+def _place(partition: TopicPartition, record: Record) -> Place:
+    return Place(int(partition.partition), record.offset, record.timestamp_ms)

@@ -145,8 +145,8 @@ class History:
             world.step()
             return
         if rng.random() < produce:
-            source = rng.choice(sorted(self.broker.logs))
-            self.broker.append(source, *self.kind.record(source))
+            partition = rng.choice(sorted(self.broker.logs))
+            self.broker.append(partition, *self.kind.record(partition))
         if rng.random() < chances.recreated:
             self._recreate()
         self._break_a_table()
@@ -155,8 +155,8 @@ class History:
             world.faults[Fault.REBALANCE] += 1
             self.broker.rebalance(sticky=False)
         if rng.random() < chances.operator:
-            source = rng.choice(self.kind.chains())
-            self._operate(source, lambda operator: operator.repair(source))
+            partition = rng.choice(self.kind.chains())
+            self._operate(partition, lambda operator: operator.repair(partition))
         world.step()
 
     def _recreate(self) -> None:
@@ -164,12 +164,12 @@ class History:
         rng, broker = self.world.rng, self.broker
         self.world.faults[Fault.RECREATED] += 1
         self.world.tell("the topic is deleted and created again")
-        ends = {source: broker.end(source) + rng.randrange(1, 20) for source in broker.logs}
+        ends = {partition: broker.end(partition) + rng.randrange(1, 20) for partition in broker.logs}
         broker.recreate()
         if rng.random() < 0.5:
-            for source, end in ends.items():
-                while broker.end(source) < end:
-                    broker.append(source, *self.kind.record(source))
+            for partition, end in ends.items():
+                while broker.end(partition) < end:
+                    broker.append(partition, *self.kind.record(partition))
 
     def _break_a_table(self) -> None:
         """One of the stream's tables, but its own, does not work for a while."""
@@ -184,9 +184,9 @@ class History:
     def _stream(self) -> Stream:
         return self.kind.stream
 
-    def _operate(self, source: TopicPartition, work: Callable[[Operator], None]) -> None:
+    def _operate(self, partition: TopicPartition, work: Callable[[Operator], None]) -> None:
         """Someone repairs a Kafka partition, maybe while others do."""
-        others = self._repairing.setdefault(source, [])
+        others = self._repairing.setdefault(partition, [])
         others[:] = [process for process in others if process.alive]
         process = Process(f"operator#{next(self._names)}")
         tables = SimulatedTables(self.world, self.kind.log)
@@ -212,15 +212,15 @@ class History:
     def _mend(self) -> None:
         """What the documents ask of operators: look where a partition is held, and do what the loader says."""
         problems = self.problems()
-        for source in self.kind.chains():
-            loaded = self._position(source)
-            stands = source in self._loaded and self._loaded[source] == loaded
-            inputs = tuple(f"{one} " for one in (source, *inputs_of(source)))
+        for partition in self.kind.chains():
+            loaded = self._position(partition)
+            stands = partition in self._loaded and self._loaded[partition] == loaded
+            inputs = tuple(f"{one} " for one in (partition, *inputs_of(partition)))
             if stands and any(problem.startswith(inputs) for problem in problems):
-                again = source in self._mended
-                self._mended.add(source)
-                self._operate(source, methodcaller("mend", source=source, give_up=again))
-            self._loaded[source] = loaded
+                again = partition in self._mended
+                self._mended.add(partition)
+                self._operate(partition, methodcaller("mend", partition=partition, give_up=again))
+            self._loaded[partition] = loaded
 
     def _find_rival(self, process: Process) -> bool:
         """The group gives up a writer that is about to claim, so that another one claims the same position."""
@@ -262,34 +262,34 @@ class History:
         found = {url: Counter(self.kind.log.places(url)) for url in self.kind.urls()}
         problems: list[str] = []
         known: set[Place] = set()
-        for source, log, deleted in self.kind.around.logs():
+        for partition, log, deleted in self.kind.around.logs():
             for record in log:
-                place = Place(int(source.partition), record.offset, record.timestamp_ms)
+                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 known.add(place)
                 have = {url: offsets[place] for url, offsets in found.items() if offsets[place]}
                 wanted = self.kind.wanted(record.value)
-                may_lack = self.kind.around.may_lack(source, record.offset, deleted=deleted)
+                may_lack = self.kind.around.may_lack(partition, record.offset, deleted=deleted)
                 # A given-up record may be in some of its tables: one that was left out gets it if staged again.
                 is_partly = may_lack and any(have.items() <= whole.items() for whole in wanted)
                 if have not in wanted and not is_partly:
-                    problems.append(f"{source} offset {record.offset}: {have} instead of {wanted}")
+                    problems.append(f"{partition} offset {record.offset}: {have} instead of {wanted}")
         everything = set[Place]().union(*found.values())
         problems += [f"rows for {place}, which Kafka never had" for place in everything if place not in known]
         return problems
 
     def _positions(self) -> list[str]:
-        positions = {source: self._position(source) for source in self.kind.chains()}
+        positions = {partition: self._position(partition) for partition in self.kind.chains()}
         return [
-            f"{source} is loaded to {position}, its log ends at {self.broker.end(source)}"
-            for source, position in positions.items()
+            f"{partition} is loaded to {position}, its log ends at {self.broker.end(partition)}"
+            for partition, position in positions.items()
             # Without a position, all records had expired before a writer read one.
-            if (self.broker.begin(source) if position is None else position) != self.broker.end(source)
+            if (self.broker.begin(partition) if position is None else position) != self.broker.end(partition)
         ]
 
-    def _position(self, source: TopicPartition) -> Position | None:
+    def _position(self, partition: TopicPartition) -> Position | None:
         """The table's position for the newest chain."""
         table = self.kind.log.tables.get(TABLE)
-        path, stored = origin_path(source), self.bucket.objects.get(f"{STAGE}/{origin_path(source)}")
+        path, stored = origin_path(partition), self.bucket.objects.get(f"{STAGE}/{origin_path(partition)}")
         generation = 0 if stored is None else origin_from_bytes(path, stored[0]).generation
-        ids = TxnIds(self.kind.stream.app_id, self.kind.stream.several_topics, {source: generation})
-        return None if table is None else ids.position(table.transactions, source)
+        ids = TxnIds(self.kind.stream.app_id, self.kind.stream.several_topics, {partition: generation})
+        return None if table is None else ids.position(table.transactions, partition)

@@ -72,9 +72,9 @@ class HostileInvariants(RowInvariants):
                 self._since_ms[path] = self.log.world.now_ms
             for url in self.log.tables:
                 _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
-        for source in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
-            if path == f"{STAGE}/{origin_path(source)}" and path not in objects:
-                self.pinned(source, int(origin_from_bytes(path, data).position))
+        for partition in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
+            if path == f"{STAGE}/{origin_path(partition)}" and path not in objects:
+                self.pinned(partition, int(origin_from_bytes(path, data).position))
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted."""
@@ -91,9 +91,9 @@ class HostileInvariants(RowInvariants):
                 self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
         super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
 
-    def _is_given_up(self, source: TopicPartition, offset: int) -> bool:
+    def _is_given_up(self, partition: TopicPartition, offset: int) -> bool:
         """By an operator, or as what Kafka lost before a chain began."""
-        return self.given_up.has(source, offset)
+        return self.given_up.has(partition, offset)
 
     def _goes(self, path: str, process: str) -> None:
         if any(path == f"{url}/{found}" for url in self.log.tables for found in self.log.files(url)):
@@ -285,26 +285,26 @@ class Hostile(Kind):
     def _retention(self) -> None:
         """Kafka takes the oldest records, staged or not."""
         world, broker = self.around.world, self.around.broker
-        source = world.rng.choice(sorted(broker.logs))
-        low, end = broker.begin(source), broker.stable_end(source)
+        partition = world.rng.choice(sorted(broker.logs))
+        low, end = broker.begin(partition), broker.stable_end(partition)
         if low == end:
             return
         world.faults[Fault.RETENTION] += 1
-        broker.low[source] = world.rng.randint(low + 1, end)
-        world.tell(f"Kafka's records of {source} begin at {broker.low[source]}")
-        if not self.around.has_chain(source):
-            self.around.given_up.give(source, 0, broker.low[source])  # it begins with the earliest that there is
+        broker.low[partition] = world.rng.randint(low + 1, end)
+        world.tell(f"Kafka's records of {partition} begin at {broker.low[partition]}")
+        if not self.around.has_chain(partition):
+            self.around.given_up.give(partition, 0, broker.low[partition])  # it begins with the earliest that there is
 
     def _add_partition(self) -> None:
         world, broker = self.around.world, self.around.broker
         if len(broker.logs) == 6 or not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
             return
-        source = TopicPartition(Topic("orders"), Partition(len(broker.logs)))
+        partition = TopicPartition(Topic("orders"), Partition(len(broker.logs)))
         world.faults[Fault.PARTITION_ADDED] += 1
-        world.tell(f"{source} is added")
-        broker.logs[source] = []
+        world.tell(f"{partition} is added")
+        broker.logs[partition] = []
         for _ in range(world.rng.randrange(4)):
-            broker.append(source, *self.record(source))
+            broker.append(partition, *self.record(partition))
         broker.rebalance()
 
     def _go_away(self) -> None:
@@ -361,23 +361,23 @@ class Hostile(Kind):
     def _transact(self) -> None:
         """A transaction begins, or ends: with its records, or without them."""
         world, broker = self.around.world, self.around.broker
-        source = world.rng.choice(sorted(broker.logs))
-        if source not in broker.unstable:
-            broker.unstable[source] = broker.end(source)
+        partition = world.rng.choice(sorted(broker.logs))
+        if partition not in broker.unstable:
+            broker.unstable[partition] = broker.end(partition)
             return
-        begin, log = broker.unstable.pop(source), broker.logs[source]
+        begin, log = broker.unstable.pop(partition), broker.logs[partition]
         world.faults[Fault.TRANSACTION] += 1
-        broker.hidden[source] = broker.end(source) + 1
+        broker.hidden[partition] = broker.end(partition) + 1
         if world.rng.random() < 0.6:
-            world.tell(f"a transaction in {source} from {begin} on is aborted")
+            world.tell(f"a transaction in {partition} from {begin} on is aborted")
             log[:] = [one for one in log if one.offset < begin or world.rng.random() < 0.3]
 
     # Inside.
 
-    def _pinned(self, source: TopicPartition, position: int) -> None:
+    def _pinned(self, partition: TopicPartition, position: int) -> None:
         """A stream that starts at ``latest`` does not want what was there before, but of added partitions (rule 4)."""
         if self._starts_late and not self.around.has_chain(TopicPartition(Topic("orders"), Partition(0))):
-            self.around.given_up.give(source, 0, position)
+            self.around.given_up.give(partition, 0, position)
 
     def _open(self, url: str) -> SimulatedStore:
         return SimulatedStore(self.around.world, self.around.bucket, url)

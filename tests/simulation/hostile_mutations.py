@@ -72,8 +72,8 @@ def _reading_goes_on_where_kafka_begins() -> AbstractContextManager[object]:
     """As ``auto.offset.reset: earliest`` does."""
 
     def reset(self: assignment.AssignedPartitions, fault: PartitionFault) -> None:
-        if fault.source in self.owned:
-            self._source.seek(fault.source, self._source.resolve(fault.source, StartAt.EARLIEST))
+        if fault.partition in self.owned:
+            self._source.seek(fault.partition, self._source.resolve(fault.partition, StartAt.EARLIEST))
 
     return patch.object(assignment.AssignedPartitions, "fault", reset)
 

@@ -119,8 +119,8 @@ class StageInvariants:
     # Markers.
 
     def _claimed(self, objects: Objects, marker: Marker, data: bytes) -> None:
-        source, manifest = marker.name.topic_partition, marker.manifest
-        claims = self._claims.setdefault(source, {})
+        partition, manifest = marker.name.topic_partition, marker.manifest
+        claims = self._claims.setdefault(partition, {})
         if manifest is not None:
             if data not in self._seen:
                 self._require_files(objects, marker)
@@ -167,35 +167,35 @@ class StageInvariants:
 
     def _settled(self, objects: Objects, name: MarkerName, data: bytes) -> None:
         marker = marker_from_bytes(name, data)
-        source = name.topic_partition
-        claims = self._claims.get(source, {})
+        partition = name.topic_partition
+        claims = self._claims.get(partition, {})
         lower = [
             start
             for start, other in claims.items()
             if start < name.start and _same(other.marker, marker) and not other.above  # no claim that came late
         ]
         if lower:
-            self.problems.append(f"{name.path} is settled before {MarkerName(source, min(lower)).path} (rule 5)")
-        if not any(start > name.start for start in claims) and f"{self.stage}/{origin_path(source)}" not in objects:
+            self.problems.append(f"{name.path} is settled before {MarkerName(partition, min(lower)).path} (rule 5)")
+        if not any(start > name.start for start in claims) and f"{self.stage}/{origin_path(partition)}" not in objects:
             self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
         for url in self._lacking(marker):
             self.problems.append(f"{name.path} is settled, and {url} does not have it (rule 5)")
 
     def _lacking(self, marker: Marker) -> list[str]:
         """Its own table, and those that it has files for, which lack its span in its generation or a later one."""
-        source = marker.name.topic_partition
+        partition = marker.name.topic_partition
         ids = TxnIds(self.stream.app_id, self.stream.several_topics)
-        newest = ids.generation(self._transactions(self.stream.table), source)
+        newest = ids.generation(self._transactions(self.stream.table), partition)
         generation = _generation(marker)
         if marker.manifest is not None and newest > generation:
             return []  # of a topic that is gone
-        at = TxnIds(self.stream.app_id, self.stream.several_topics, {source: max(newest, generation)})
+        at = TxnIds(self.stream.app_id, self.stream.several_topics, {partition: max(newest, generation)})
         urls = dict.fromkeys([self.stream.table, *(self._url(table) for table in marker.tables if table.files)])
-        places = {url: at.position(self._transactions(url), source) for url in urls}
+        places = {url: at.position(self._transactions(url), partition) for url in urls}
         return [
             url
             for url, place in places.items()
-            if place is None or not (is_merged(source.topic) or place >= self._end_in(url, marker))
+            if place is None or not (is_merged(partition.topic) or place >= self._end_in(url, marker))
         ]
 
     def _end_in(self, url: str, marker: Marker) -> int:

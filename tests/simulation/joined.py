@@ -148,13 +148,13 @@ class Joined(Keyed):
     def problems(self) -> Iterator[str]:
         """Records that are told of more than once, or not at all, and counts that cannot be."""
         told = Counter(self.coordinator.committed)
-        for source, log, deleted in self.around.logs():
+        for partition, log, deleted in self.around.logs():
             for record in log:
-                place = Told(str(source.topic), int(source.partition), record.offset, record.timestamp_ms)
+                place = Told(str(partition.topic), int(partition.partition), record.offset, record.timestamp_ms)
                 wanted = ROWS.get(record.value or b"", 0)
-                may_lack = self.around.may_lack(source, record.offset, deleted=deleted)
+                may_lack = self.around.may_lack(partition, record.offset, deleted=deleted)
                 if told[place] != wanted and not (may_lack and told[place] == 0):
-                    yield f"{source} offset {record.offset} is told of {told[place]} times, and not {wanted}"
+                    yield f"{partition} offset {record.offset} is told of {told[place]} times, and not {wanted}"
         yield from self._told_out_of_order()
         if not self.around.broker.past and not self.around.given_up.spans:
             yield from self._miscounted()
@@ -169,9 +169,9 @@ class Joined(Keyed):
             last[source] = place
 
     def _generation(self, told: Told) -> int:
-        source = TopicPartition(Topic(told.topic), Partition(told.partition))
+        partition = TopicPartition(Topic(told.topic), Partition(told.partition))
         for generation, logs in enumerate((*self.around.broker.past, self.around.broker.logs)):
-            if any((one.offset, one.timestamp_ms) == (told.offset, told.time_ms) for one in logs[source]):
+            if any((one.offset, one.timestamp_ms) == (told.offset, told.time_ms) for one in logs[partition]):
                 return generation
         return -1
 
@@ -183,7 +183,7 @@ class Joined(Keyed):
             of_key = seen.setdefault((place.partition, row["key"]), {})
             of_key[str(row["_kafka_topic"]), place.offset] = row["seen"]
         for (partition, key), found in seen.items():
-            logs = (log for source, log, _ in self.around.logs() if source.partition == partition)
+            logs = (log for topic_partition, log, _ in self.around.logs() if topic_partition.partition == partition)
             most = sum(_records_of(log, key) for log in logs)
             counts = list(found.values())
             if len(set(counts)) < len(counts) or not all(1 <= int(str(count)) <= most for count in counts):

@@ -73,25 +73,25 @@ class Broker:
     unstable: dict[TopicPartition, int] = field(default_factory=dict)
     """Where a transaction began that is still open: nothing from there on is read."""
 
-    def append(self, source: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
+    def append(self, partition: TopicPartition, value: bytes | None, key: bytes | None = None) -> None:
         """Add a record; now and then Kafka leaves a hole before it."""
-        log = self.logs[source]
-        after = self._end(source)
+        log = self.logs[partition]
+        after = self._end(partition)
         offset = after + self.world.rng.choice([0, 0, 0, 0, 0, 1, 3])
         time_ms = self.world.now_ms
         if self.together:
             time_ms -= self.world.rng.choice([0, 0, 0, 0, 50, 2_000])  # a clock that is behind
         if self.places is not None:
-            while (source.partition, offset, time_ms) in self.places:
+            while (partition.partition, offset, time_ms) in self.places:
                 time_ms += 1  # of two topics too, a place and a time name one record
-            self.places.add((source.partition, offset, time_ms))
+            self.places.add((partition.partition, offset, time_ms))
         log.append(Record(offset, time_ms, value, key))
 
     def recreate(self) -> None:
         """Delete the topic and create it again. Clients read on from where they were, as librdkafka does."""
         self.world.now_ms += 1  # so that no record of the new topic has the place and time of an old one
         self.past.append(self.logs)
-        self.logs = {source: [] for source in self.logs}
+        self.logs = {partition: [] for partition in self.logs}
         self.topic_id += 1
 
     def id_of(self, topic: Topic) -> str | None:
@@ -102,23 +102,23 @@ class Broker:
         del topic
         return str(self.topic_id)
 
-    def end(self, source: TopicPartition) -> Position:
+    def end(self, partition: TopicPartition) -> Position:
         """The next position of a Kafka partition, or of a chain of several."""
-        if is_merged(source.topic):
-            return merged_position(InputEnd(one, self.end(one)) for one in inputs_of(source))
-        return Position(self._end(source))
+        if is_merged(partition.topic):
+            return merged_position(InputEnd(one, self.end(one)) for one in inputs_of(partition))
+        return Position(self._end(partition))
 
-    def _end(self, source: TopicPartition) -> int:
-        log = self.logs[source]
-        return max(log[-1].offset + 1 if log else 0, self.hidden.get(source, 0))
+    def _end(self, partition: TopicPartition) -> int:
+        log = self.logs[partition]
+        return max(log[-1].offset + 1 if log else 0, self.hidden.get(partition, 0))
 
-    def begin(self, source: TopicPartition) -> Position:
+    def begin(self, partition: TopicPartition) -> Position:
         """The first position of a Kafka partition that can be read."""
-        return Position(self.low.get(source, 0))
+        return Position(self.low.get(partition, 0))
 
-    def stable_end(self, source: TopicPartition) -> Position:
+    def stable_end(self, partition: TopicPartition) -> Position:
         """Up to where a consumer of committed records reads."""
-        return Position(self.unstable.get(source, self._end(source)))
+        return Position(self.unstable.get(partition, self._end(partition)))
 
     def join(self, member: GroupMember) -> None:
         """A new member; everyone is assigned anew."""
@@ -129,8 +129,8 @@ class Broker:
         """A member goes; its partitions are free."""
         if member in self.members:
             self.members.remove(member)
-        for source in [source for source, owner in self.owners.items() if owner is member]:
-            del self.owners[source]
+        for partition in [partition for partition, owner in self.owners.items() if owner is member]:
+            del self.owners[partition]
         self.rebalance()
 
     def expel_silent(self) -> None:
@@ -161,21 +161,21 @@ class Broker:
         share = -(-len(free) // max(1, len(self.members)))
         wanted: dict[int, set[TopicPartition]] = {}
         for index, found in enumerate(self.members):
-            kept = sorted(source for source in found.owned if source in free and self.sticky)[:share]
+            kept = sorted(partition for partition in found.owned if partition in free and self.sticky)[:share]
             wanted[index] = set(kept)
-            free = [source for source in free if source not in wanted[index]]
+            free = [partition for partition in free if partition not in wanted[index]]
         for index, found in enumerate(self.members):
-            for source in [one for one in free if found.takes(one)][: share - len(wanted[index])]:
-                wanted[index].add(source)
-                free.remove(source)
+            for partition in [one for one in free if found.takes(one)][: share - len(wanted[index])]:
+                wanted[index].add(partition)
+                free.remove(partition)
         return wanted[self.members.index(member)]
 
     def _by_range(self, member: GroupMember) -> set[TopicPartition]:
-        partitions = sorted({source.partition for source in self.logs})
+        partitions = sorted({partition.partition for partition in self.logs})
         share = -(-len(partitions) // len(self.members))
         first = share * self.members.index(member)
         mine = partitions[first : first + share]
-        return {source for source in self.logs if source.partition in mine}
+        return {partition for partition in self.logs if partition.partition in mine}
 
 
 class GroupMember:
@@ -198,9 +198,9 @@ class GroupMember:
         self._listener: GroupListener | None = None
         self._is_member = False
 
-    def takes(self, source: TopicPartition) -> bool:
+    def takes(self, partition: TopicPartition) -> bool:
         """Whether it has subscribed to a topic."""
-        return any(stream.takes(source.topic) for stream in self._streams)
+        return any(stream.takes(partition.topic) for stream in self._streams)
 
     def is_running(self) -> bool:
         """Whether it can send heartbeats."""
@@ -218,13 +218,13 @@ class GroupMember:
         self._serve_group()
         batches: list[MessageBatch] = []
         faults: list[PartitionFault] = []
-        for source in sorted(self.owned):
-            if source not in self._paused:
-                self._fetch(source, batches, faults)
+        for partition in sorted(self.owned):
+            if partition not in self._paused:
+                self._fetch(partition, batches, faults)
         ends = {
-            source: Position(position)
-            for source, position in self.owned.items()
-            if source not in self._paused and position == self._broker.stable_end(source)
+            partition: Position(position)
+            for partition, position in self.owned.items()
+            if partition not in self._paused and position == self._broker.stable_end(partition)
         }
         if not self._world.healed:
             self._world.sleep_s(0)  # a process can be stopped between what it was given and what it does with it
@@ -234,38 +234,38 @@ class GroupMember:
         """Its records stay."""
         del last
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
+    def seek(self, partition: TopicPartition, position: Position) -> None:
         """Fetch from there."""
-        self.owned[source] = position
+        self.owned[partition] = position
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these no more."""
-        self._paused |= set(sources)
+        self._paused |= set(partitions)
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Fetch these again."""
-        self._paused -= set(sources)
+        self._paused -= set(partitions)
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
         """An end of the log."""
-        return self._broker.begin(source) if start is StartAt.EARLIEST else Position(self._broker.end(source))
+        return self._broker.begin(partition) if start is StartAt.EARLIEST else Position(self._broker.end(partition))
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The ends of all logs."""
         del streams
-        return {source: Position(self._broker.end(source)) for source in self._broker.logs}
+        return {partition: Position(self._broker.end(partition)) for partition in self._broker.logs}
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """As far as the logs go."""
-        return {source: Position(self._broker.end(source)) for source in sources}
+        return {partition: Position(self._broker.end(partition)) for partition in partitions}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The broker's; a topic that was made anew has another one."""
         return {topic: self._broker.id_of(topic) for topic in topics}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """Those without an owner."""
-        return [source for source in sources if source not in self._broker.owners]
+        return [partition for partition in partitions if partition not in self._broker.owners]
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Nobody looks."""
@@ -305,50 +305,52 @@ class GroupMember:
             return
         if len(self._broker.owners) == len(self._broker.logs):
             return
-        free = {source for source in self._broker.target(self) - self.assigned if source not in self._broker.owners}
+        free = {
+            partition for partition in self._broker.target(self) - self.assigned if partition not in self._broker.owners
+        }
         if free:
-            for source in free:
-                self._broker.owners[source] = self
+            for partition in free:
+                self._broker.owners[partition] = self
             self.assigned |= free
             positions = listener.assigned(sorted(free))
             if not self.expelled:
-                self.owned |= {source: int(positions[source]) for source in free if source in positions}
+                self.owned |= {partition: int(positions[partition]) for partition in free if partition in positions}
 
-    def _revoke(self, sources: set[TopicPartition]) -> None:
-        if not sources:
+    def _revoke(self, partitions: set[TopicPartition]) -> None:
+        if not partitions:
             return
         assert self._listener is not None
-        self._listener.revoked(sorted(sources))
-        for source in sources:
-            self.owned.pop(source, None)
-            self.assigned.discard(source)
-            self._paused.discard(source)
-            if self._broker.owners.get(source) is self:
-                del self._broker.owners[source]
+        self._listener.revoked(sorted(partitions))
+        for partition in partitions:
+            self.owned.pop(partition, None)
+            self.assigned.discard(partition)
+            self._paused.discard(partition)
+            if self._broker.owners.get(partition) is self:
+                del self._broker.owners[partition]
 
-    def _fetch(self, source: TopicPartition, batches: list[MessageBatch], faults: list[PartitionFault]) -> None:
-        position, rng = self.owned[source], self._world.rng
-        if position > self._broker.end(source):
-            faults.append(PartitionFault(source, f"no position {position}", ""))
+    def _fetch(self, partition: TopicPartition, batches: list[MessageBatch], faults: list[PartitionFault]) -> None:
+        position, rng = self.owned[partition], self._world.rng
+        if position > self._broker.end(partition):
+            faults.append(PartitionFault(partition, f"no position {position}", ""))
             return
-        low = self._broker.begin(source)
+        low = self._broker.begin(partition)
         if position < low:
-            faults.append(PartitionFault(source, f"Kafka's records begin at {low}", "", OUT_OF_RANGE))
+            faults.append(PartitionFault(partition, f"Kafka's records begin at {low}", "", OUT_OF_RANGE))
             return
         if not self._world.healed and rng.random() < 0.02:
             self._world.faults[Fault.REDELIVERY] += 1
             position = max(low, position - rng.randrange(1, 5))
-        log = self._broker.logs[source]
+        log = self._broker.logs[partition]
         first = bisect_left(log, position, key=_offset)
-        end = self._broker.stable_end(source)
+        end = self._broker.stable_end(partition)
         records = [record for record in log[first : first + rng.randrange(1, 12)] if record.offset < end]
         if not records:
-            self.owned[source] = max(self.owned[source], end)  # past control records
+            self.owned[partition] = max(self.owned[partition], end)  # past control records
             return
-        self.owned[source] = records[-1].offset + 1
+        self.owned[partition] = records[-1].offset + 1
         batches.append(
             MessageBatch(
-                source,
+                partition,
                 np.array([record.offset for record in records], np.int64),
                 np.array([record.timestamp_ms for record in records], np.int64),
                 pa.array([record.value for record in records], pa.binary()),

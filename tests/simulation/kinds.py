@@ -79,19 +79,19 @@ class Around:
     def logs(self) -> Iterator[tuple[TopicPartition, list[Sent], bool]]:
         """Each Kafka partition's records, and whether its topic was deleted."""
         for logs in (*self.broker.past, self.broker.logs):
-            for source, log in logs.items():
-                yield source, log, logs is not self.broker.logs
+            for partition, log in logs.items():
+                yield partition, log, logs is not self.broker.logs
 
-    def may_lack(self, source: TopicPartition, offset: int, *, deleted: bool) -> bool:
+    def may_lack(self, partition: TopicPartition, offset: int, *, deleted: bool) -> bool:
         """Whether nobody misses a record: an operator gave it up, or nobody had staged it of a deleted topic."""
-        return deleted or self.given_up.has(source, offset)
+        return deleted or self.given_up.has(partition, offset)
 
-    def has_chain(self, source: TopicPartition) -> bool:
+    def has_chain(self, partition: TopicPartition) -> bool:
         """Whether something says where a partition's chain begins."""
         starts = (
-            f"{STAGE}/{folder_of(source)}",
-            f"{STAGE}/stray/{folder_of(source)}",
-            f"{STAGE}/{origin_path(source)}",
+            f"{STAGE}/{folder_of(partition)}",
+            f"{STAGE}/stray/{folder_of(partition)}",
+            f"{STAGE}/{origin_path(partition)}",
         )
         return any(path.startswith(starts) for path in self.bucket.objects)
 
@@ -181,12 +181,12 @@ class Kind:
 
     def chains(self) -> list[TopicPartition]:
         """The world's chains."""
-        partitions = {source.partition for source in self.around.broker.logs}
+        partitions = {topic_partition.partition for topic_partition in self.around.broker.logs}
         return [TopicPartition(chain_topic(self.topics), partition) for partition in sorted(partitions)]
 
-    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+    def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """The value and the key of a record that is sent."""
-        del source
+        del partition
         return self.around.world.rng.choice(self.values), None
 
     def wanted(self, value: bytes | None) -> Wanted:
@@ -212,8 +212,8 @@ class Kind:
         broker = self.around.broker
         while not all(map(self.around.has_chain, broker.logs)):
             self.around.world.sleep_s(1)
-        for source in sorted(broker.logs):
-            broker.append(source, *self.record(source))
+        for partition in sorted(broker.logs):
+            broker.append(partition, *self.record(partition))
 
     def refusing(self, tables: SimulatedTables) -> Refusing | None:
         """What a loader needs where a table refuses records."""
@@ -259,8 +259,8 @@ class Evolving(Kind):
     def problems(self) -> Iterable[str]:
         """Values that are not as they were sent."""
         sent = {
-            Place(int(source.partition), record.offset, record.timestamp_ms): record.value
-            for source, log, _ in self.around.logs()
+            Place(int(partition.partition), record.offset, record.timestamp_ms): record.value
+            for partition, log, _ in self.around.logs()
             for record in log
             if record.value is not None and record.value != BAD
         }
@@ -271,9 +271,9 @@ class Evolving(Kind):
 class Keyed(Kind):
     """Tasks: records have keys, and as many rows as their values say (counting.py)."""
 
-    def record(self, source: TopicPartition) -> tuple[bytes | None, bytes | None]:
+    def record(self, partition: TopicPartition) -> tuple[bytes | None, bytes | None]:
         """With a key."""
-        value, _ = super().record(source)
+        value, _ = super().record(partition)
         return value, self.around.world.rng.choice(KEYS)
 
     def wanted(self, value: bytes | None) -> Wanted:

@@ -220,8 +220,8 @@ def _gaps_are_stepped_over() -> AbstractContextManager[object]:
         found = real(position, chain)
         return real(found.next_start, chain) if isinstance(found, plan.Gap) else found
 
-    def claims_the_last_only(self: staging.ObjectStage, source: TopicPartition) -> Tail | None:
-        tail = real_tail(self, source)
+    def claims_the_last_only(self: staging.ObjectStage, partition: TopicPartition) -> Tail | None:
+        tail = real_tail(self, partition)
         return None if tail is None else replace(tail, end=Position(tail.end + 1))
 
     real_tail = staging.ObjectStage.tail
@@ -379,10 +379,10 @@ def _files_are_named_alike() -> AbstractContextManager[object]:
     new_file = staging.ObjectStage.new_file
 
     def named(
-        self: staging.ObjectStage, source: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile
+        self: staging.ObjectStage, partition: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile
     ) -> staging.NewFile:
         with patch.object(self, "_unique", lambda: "00000000-0000-4000-8000-000000000000"):
-            return new_file(self, source, buffer, table, file)
+            return new_file(self, partition, buffer, table, file)
 
     return patch.object(staging.ObjectStage, "new_file", named)
 
@@ -489,8 +489,8 @@ def _columns_are_published_and_not_added() -> AbstractContextManager[object]:
 def _a_task_begins_with_nothing() -> AbstractContextManager[object]:
     real = TopologyConverter.restored
 
-    def restored(self: TopologyConverter, source: TopicPartition, _: StateFiles, store: StateStore) -> KeptTask:
-        return real(self, source, EMPTY_STATE, store)
+    def restored(self: TopologyConverter, partition: TopicPartition, _: StateFiles, store: StateStore) -> KeptTask:
+        return real(self, partition, EMPTY_STATE, store)
 
     return patch.object(TopologyConverter, "restored", restored)
 
@@ -508,11 +508,11 @@ def _a_topic_is_read_to_its_end() -> AbstractContextManager[object]:
     """As Kafka Streams restores: all that a task's processes have written after what the marker names."""
     real = StageState.changes
 
-    def to_the_end(self: StageState, source: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
-        yield from real(self, source, state)
+    def to_the_end(self: StageState, partition: TopicPartition, state: StateFiles) -> Iterator[tuple[str, bytes]]:
+        yield from real(self, partition, state)
         if state.in_topics and isinstance(self._changelog, TopicChangelog):
             last = state.in_topics[-1]
-            yield from written_after(self._changelog, last.place, last.spans[-1].end, source)
+            yield from written_after(self._changelog, last.place, last.spans[-1].end, partition)
 
     return patch.object(StageState, "changes", to_the_end)
 

@@ -44,17 +44,17 @@ class GivenUp:
 
     spans: dict[TopicPartition, list[tuple[int, int]]] = field(default_factory=dict)
 
-    def has(self, source: TopicPartition, offset: int) -> bool:
+    def has(self, partition: TopicPartition, offset: int) -> bool:
         """Whether nobody misses it."""
-        return any(start <= offset < end for start, end in self.spans.get(source, ()))
+        return any(start <= offset < end for start, end in self.spans.get(partition, ()))
 
-    def give(self, source: TopicPartition, start: int, end: int) -> None:
+    def give(self, partition: TopicPartition, start: int, end: int) -> None:
         """An operator gives them up."""
-        self.spans.setdefault(source, []).append((start, end))
+        self.spans.setdefault(partition, []).append((start, end))
 
-    def want(self, source: TopicPartition, start: int) -> None:
+    def want(self, partition: TopicPartition, start: int) -> None:
         """An operator asks for all from there on."""
-        self.spans[source] = [(first, min(end, start)) for first, end in self.spans.get(source, ())]
+        self.spans[partition] = [(first, min(end, start)) for first, end in self.spans.get(partition, ())]
 
 
 @dataclass(slots=True)
@@ -66,11 +66,11 @@ class Repairs:
     def problems(self) -> list[str]:
         """Repairs that knew nothing of one another, and so may have undone each other's work."""
         found: list[str] = []
-        for source, times in self.done.items():
+        for partition, times in self.done.items():
             ordered = sorted(times)
             for (_, end_ms), (begin_ms, _) in pairwise(ordered):
                 if begin_ms < end_ms:
-                    found.append(f"a repair of {source} was planned at {begin_ms} while another went on to {end_ms}")
+                    found.append(f"a repair of {partition} was planned at {begin_ms} while another went on to {end_ms}")
         return found
 
 
@@ -99,12 +99,12 @@ class Operator:
         self._looked_ms = 0
         self._alone = alone
 
-    def repair(self, source: TopicPartition) -> None:
+    def repair(self, partition: TopicPartition) -> None:
         """A rewind or a skip somewhere, whether it is a good idea or not."""
         rng = self._world.rng
         try:
-            state = self._look(source)
-            if is_merged(source.topic):
+            state = self._look(partition)
+            if is_merged(partition.topic):
                 places = [state.table or Position(0), *(state.end_of(found) for found in state.staged)]
                 self._rewind(state, rng.choice(places), below_table=False)
                 return
@@ -120,13 +120,13 @@ class Operator:
         except Crash:
             return
 
-    def mend(self, source: TopicPartition, *, give_up: bool) -> None:
+    def mend(self, partition: TopicPartition, *, give_up: bool) -> None:
         """What the loader and the writers name where a partition is held: stage again what the tables do not have.
 
         A topic that was made anew gets a new chain; with ``give_up`` also where something of the old one is not loaded.
         """
         try:
-            state = self._look(source)
+            state = self._look(partition)
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are not staged any more names a place below the own table's.
                 to = state.in_all_tables
@@ -140,19 +140,19 @@ class Operator:
         except Crash:
             return
 
-    def _look(self, source: TopicPartition) -> PartitionState:
-        self._turns = self._new_turns(source)
-        self._turns.read_last(source)
+    def _look(self, partition: TopicPartition) -> PartitionState:
+        self._turns = self._new_turns(partition)
+        self._turns.read_last(partition)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
-        low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(source))
-        ends = Ends(low if is_merged(source.topic) else self._broker.begin(source), self._broker.end(source))
-        topic_id = self._broker.id_of(source.topic)
-        return partition_state(self._store, self._stream, source, ends=ends, table=table, topic_id=topic_id)
+        low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(partition))
+        ends = Ends(low if is_merged(partition.topic) else self._broker.begin(partition), self._broker.end(partition))
+        topic_id = self._broker.id_of(partition.topic)
+        return partition_state(self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id)
 
-    def _new_turns(self, source: TopicPartition) -> RepairLocks:
+    def _new_turns(self, partition: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""
-        last = last_repair(found.path for found in self._store.list(repairs_folder(source)))
+        last = last_repair(found.path for found in self._store.list(repairs_folder(partition)))
         unique = f"{self._world.rng.getrandbits(128):032x}"
         return RepairLocks(self._store, self._author(), unique, take_over=last.number if self._alone() else None)
 
@@ -161,43 +161,43 @@ class Operator:
         begin = max([position for position in known if position is not None], default=Position(0))
         plan = plan_skip(state, Position(begin + self._world.rng.randrange(1, 6)), self._author())
         span = plan.marker.span
-        self._given_up.give(state.source, int(span.start), int(span.end))
+        self._given_up.give(state.partition, int(span.start), int(span.end))
         self._world.faults[Fault.SKIP] += 1
-        self._world.tell(f"an operator gives up {span} of {state.source}")
-        with self._turns.taken(state.source, "skip") as store:
+        self._world.tell(f"an operator gives up {span} of {state.partition}")
+        with self._turns.taken(state.partition, "skip") as store:
             staging.make(store, plan.marker)
-            self._done(state.source)
+            self._done(state.partition)
 
     def _rewind(self, state: PartitionState, to: Position, *, below_table: bool) -> None:
         plan = plan_rewind(state, to, self._author(), below_table=below_table)
         if state.table is None and plan.marker is not None and len(plan.put_aside) == len(state.staged):
             # Nothing is left below: it says where the chain begins, and what comes before that is not asked for.
-            self._given_up.give(state.source, 0, int(plan.position))
+            self._given_up.give(state.partition, 0, int(plan.position))
         self._world.faults[Fault.REWIND] += 1
-        self._world.tell(f"an operator rewinds {state.source} to {plan.position}")
-        with self._turns.taken(state.source, "rewind") as store:
+        self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
+        with self._turns.taken(state.partition, "rewind") as store:
             table = partial(self._tables.state, self._stream.table)
 
             def position() -> Position | None:
-                return table_position(store, self._stream, state.source, table())
+                return table_position(store, self._stream, state.partition, table())
 
             require_not_loading(store, plan, position)
             staging.rewind(store, plan)
             require_not_loaded(plan, position)
-            self._done(state.source)
+            self._done(state.partition)
         if plan.before_chain:
-            self._given_up.want(state.source, int(plan.position))
+            self._given_up.want(state.partition, int(plan.position))
 
     def _restart(self, state: PartitionState, *, give_up: bool) -> None:
         plan = plan_restart(state, give_up=give_up)
         if isinstance(plan, Restart):
-            self._world.tell(f"an operator begins a new chain of {state.source}")
-            with self._turns.taken(state.source, "restart") as store:
+            self._world.tell(f"an operator begins a new chain of {state.partition}")
+            with self._turns.taken(state.partition, "restart") as store:
                 staging.restart(store, plan)
-                self._done(state.source)
+                self._done(state.partition)
 
-    def _done(self, source: TopicPartition) -> None:
-        self._repairs.done.setdefault(source, []).append((self._looked_ms, self._world.now_ms))
+    def _done(self, partition: TopicPartition) -> None:
+        self._repairs.done.setdefault(partition, []).append((self._looked_ms, self._world.now_ms))
 
     def _author(self) -> Author:
         return Author("operator", self._world.now_ms)

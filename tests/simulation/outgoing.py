@@ -77,7 +77,7 @@ class Coordinator:
         return self.epochs[transactional_id]
 
     def _positions(self, group: str) -> dict[TopicPartition, Delivered]:
-        return {source: found for (one, source), found in self.positions.items() if one == group}
+        return {partition: found for (one, partition), found in self.positions.items() if one == group}
 
 
 @dataclass(slots=True)

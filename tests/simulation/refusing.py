@@ -60,15 +60,17 @@ def refusing_ports(around: Around, tables: SimulatedTables) -> RefusingPorts:
     world, broker = around.world, around.broker
 
     def originals(
-        source: TopicPartition, offsets: Collection[Offset], topic_id: str | None
+        partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
     ) -> Mapping[Offset, Original]:
         if topic_id != str(broker.topic_id):
             return {}
-        sent = {one.offset: one for one in broker.logs[source]}
+        sent = {one.offset: one for one in broker.logs[partition]}
         return {one: Original(sent[one].timestamp_ms, sent[one].key, sent[one].value) for one in offsets}
 
-    def asked(source: TopicPartition, offsets: Collection[Offset], topic_id: str | None) -> Mapping[Offset, Original]:
-        return world.effect(f"records of {source}", lambda: originals(source, offsets, topic_id))
+    def asked(
+        partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None
+    ) -> Mapping[Offset, Original]:
+        return world.effect(f"records of {partition}", lambda: originals(partition, offsets, topic_id))
 
     return RefusingPorts(tables, asked)
 
@@ -135,4 +137,4 @@ class Refusing(Kind):
         table = self.log.tables.get(DEAD_LETTERS)
         for letter in (letter for commit in (table.commits if table else ()) for letter in commit.letters):
             if letter.value != FORBIDDEN:
-                yield f"the dead letter at {letter.offset} of {letter.source} has {letter.value!r}"
+                yield f"the dead letter at {letter.offset} of {letter.partition} has {letter.value!r}"

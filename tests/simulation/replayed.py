@@ -240,17 +240,17 @@ class LogRecords:
     world: World
     broker: Broker
 
-    def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+    def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, a few at a time."""
-        inside = [one for one in self.broker.logs[source] if span.start <= one.offset < span.end]
+        inside = [one for one in self.broker.logs[partition] if span.start <= one.offset < span.end]
         for first in range(0, len(inside), _AT_A_TIME):
             part = inside[first : first + _AT_A_TIME]
-            yield self.world.effect("fetch", lambda part=part: _batch(source, part))  # type: ignore[misc]
+            yield self.world.effect("fetch", lambda part=part: _batch(partition, part))  # type: ignore[misc]
 
 
-def _batch(source: TopicPartition, records: list[Sent]) -> MessageBatch:
+def _batch(partition: TopicPartition, records: list[Sent]) -> MessageBatch:
     return MessageBatch(
-        source,
+        partition,
         np.array([one.offset for one in records], np.int64),
         np.array([one.timestamp_ms for one in records], np.int64),
         pa.array([one.value for one in records], pa.binary()),
@@ -311,13 +311,13 @@ class Replayed(Routed):
     def _replay_range(self) -> None:
         """`stage-writer replay --from --to`."""
         world, broker = self.around.world, self.around.broker
-        source = world.rng.choice(sorted(broker.logs))
-        if broker.end(source) < 1:
+        partition = world.rng.choice(sorted(broker.logs))
+        if broker.end(partition) < 1:
             return
         if self._last is None or world.rng.random() >= _AGAIN:
-            start = world.rng.randrange(broker.end(source))
-            end = min(broker.end(source), start + world.rng.choice([1, 3, 10, 50]))
-            self._last = Range(source, Span(Position(start), Position(end)))
+            start = world.rng.randrange(broker.end(partition))
+            end = min(broker.end(partition), start + world.rng.choice([1, 3, 10, 50]))
+            self._last = Range(partition, Span(Position(start), Position(end)))
         self._tell(self._work(LogRecords(world, broker)).stage(self._last))
 
     def _replay_letters(self) -> None:
@@ -325,17 +325,17 @@ class Replayed(Routed):
         world = self.around.world
         places = set(world.effect("export", lambda: list(self.log.places(DEAD_LETTERS))))
         sent = [
-            (source, record)
-            for source, log, _ in self.around.logs()
+            (partition, record)
+            for partition, log, _ in self.around.logs()
             for record in log
-            if Place(int(source.partition), record.offset, record.timestamp_ms) in places
+            if Place(int(partition.partition), record.offset, record.timestamp_ms) in places
         ]
         if not sent:
             return
         table = pa.table(
             {
-                "_kafka_topic": pa.array([str(source.topic) for source, _ in sent]),
-                "_kafka_partition": pa.array([int(source.partition) for source, _ in sent], pa.int32()),
+                "_kafka_topic": pa.array([str(partition.topic) for partition, _ in sent]),
+                "_kafka_partition": pa.array([int(partition.partition) for partition, _ in sent], pa.int32()),
                 "_kafka_offset": pa.array([record.offset for _, record in sent], pa.int64()),
                 "_kafka_timestamp": pa.array([record.timestamp_ms for _, record in sent], pa.timestamp("ms", "UTC")),
                 "key": pa.array([record.key for _, record in sent], pa.binary()),
@@ -371,11 +371,11 @@ class Replayed(Routed):
         for url in self.urls():
             for place in self.log.places(url):
                 have.setdefault(place, []).append(url)
-        for source, log, _ in self.around.logs():
+        for partition, log, _ in self.around.logs():
             for record in log:
-                place = Place(int(source.partition), record.offset, record.timestamp_ms)
+                place = Place(int(partition.partition), record.offset, record.timestamp_ms)
                 swap = next((one for one in reversed(self.log.replaced) if one.swap.covers(place)), None)
                 wanted = [] if swap is None else swap.urls.get(place, [])
                 if swap is not None and have.get(place, []) != wanted:
                     path = swap.swap.request.name.path
-                    yield f"{source} offset {record.offset} is in {have.get(place)}, and {path} has it in {wanted}"
+                    yield f"{partition} offset {record.offset} is in {have.get(place)}, and {path} has it in {wanted}"

@@ -34,9 +34,10 @@ class RowInvariants(StageInvariants):
 
     def _lacking(self, marker: Marker) -> list[str]:
         """The tables that have not had all rows of the marker's files, and have not forgotten all of the stream."""
-        source = marker.name.topic_partition
+        partition = marker.name.topic_partition
         if marker.manifest is not None and any(
-            self.log.forgot(table.url, marker.manifest.app_id, source, self.first_ms[source]) for table in marker.tables
+            self.log.forgot(table.url, marker.manifest.app_id, partition, self.first_ms[partition])
+            for table in marker.tables
         ):
             return []
         return [
@@ -44,10 +45,10 @@ class RowInvariants(StageInvariants):
             for table in marker.tables
             for file in table.files
             for place in self.log.places_in(f"{table.url}/{file.path}")
-            if place not in self.log.ever.get(table.url, ()) and not self._is_given_up(source, place.offset)
+            if place not in self.log.ever.get(table.url, ()) and not self._is_given_up(partition, place.offset)
         ]
 
-    def _is_given_up(self, source: TopicPartition, offset: int) -> bool:
+    def _is_given_up(self, partition: TopicPartition, offset: int) -> bool:
         """Whether nobody misses a record."""
-        del source, offset
+        del partition, offset
         return False

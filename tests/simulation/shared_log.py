@@ -127,8 +127,8 @@ class SharedLog(DeltaLog):
             one for one in live if one.commit and (one.commit.app_id == commit.app_id or one.stage == stage is not None)
         )
         own = {place for one in of_one for place in one.loaded}
-        sources = [source for source in commit.metadata.spans if stage is not None]
-        if any(self.forgot(url, commit.app_id, one, self.first_ms(str(stage), one)) for one in sources):
+        partitions = [partition for partition in commit.metadata.spans if stage is not None]
+        if any(self.forgot(url, commit.app_id, one, self.first_ms(str(stage), one)) for one in partitions):
             return
         again = sorted(own.intersection(loaded)) or [place for place, count in Counter(loaded).items() if count > 1]
         if again:
@@ -142,14 +142,14 @@ class SharedLog(DeltaLog):
         paths = (f"{commit.target.url}/{file.path}" for file in commit.files)
         return next((stage for path in paths if (stage := self.stage_of(path)) is not None), None)
 
-    def forgot(self, url: str, app_id: str, source: TopicPartition, staged_ms: int) -> bool:
+    def forgot(self, url: str, app_id: str, partition: TopicPartition, staged_ms: int) -> bool:
         """Whether a stage that began after all that a table's log still has was judged by a position alone, or by none.
 
         With no commit of the stream left, nobody can tell it from that of a new stream, or of the one that another
         program has loaded (docs/internals/guarantees.md, G5). ``staged_ms`` is when the stage's first marker was made.
         """
         url = url.removesuffix("_dead_letters")
-        key, log = (url, app_id, source), self._logs.get(url)
+        key, log = (url, app_id, partition), self._logs.get(url)
         if log is not None and log.oldest and key not in self.forgotten:
             entries = log.entries[log.oldest :]
             is_known = any(one.commit is not None and one.commit.app_id == app_id for one in entries)

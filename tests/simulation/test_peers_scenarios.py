@@ -174,7 +174,7 @@ class Pipeline:
         return found
 
     def all_once(self) -> dict[int, Counter[int]]:
-        return {source.partition: Counter(range(end)) for source, end in self.kafka.items() if end}
+        return {partition.partition: Counter(range(end)) for partition, end in self.kafka.items() if end}
 
     def positions(self) -> dict[str, int]:
         return self.tables.tables[self.staging.table].transactions

@@ -60,12 +60,12 @@ FIRST, SECOND = (TopicPartition(Topic("orders"), Partition(number)) for number i
 class Group(LonelyMember):
     """Its records are what the test says."""
 
-    def __init__(self, clock: HandClock, source: TopicPartition) -> None:
-        super().__init__(clock, {source: 0})
+    def __init__(self, clock: HandClock, partition: TopicPartition) -> None:
+        super().__init__(clock, {partition: 0})
         self.values: list[object] = []
 
-    def _batch(self, source: TopicPartition) -> MessageBatch:
-        batch = super()._batch(source)
+    def _batch(self, partition: TopicPartition) -> MessageBatch:
+        batch = super()._batch(partition)
         found = [self.values[offset] for offset in batch.offsets.tolist()]
         values = [one if isinstance(one, bytes) else json.dumps(one).encode() for one in found]
         return replace(batch, values=pa.array(values, pa.binary()))
@@ -97,12 +97,12 @@ class Writer:
 
     service: StageWriter
     group: Group
-    source: TopicPartition
+    partition: TopicPartition
     sample: Sample
 
     def produce(self, *values: object) -> None:
         self.group.values += values
-        self.group.ends[self.source] = len(self.group.values)
+        self.group.ends[self.partition] = len(self.group.values)
         self.step()
 
     def step(self) -> None:
@@ -139,14 +139,14 @@ class World:
     def finder(self, sample: Callable[[Stream], JsonShape]) -> ColumnFinder:
         return ColumnFinder(self.settings.streams[0], self.stage, FsspecStore, sample, self.clock)
 
-    def writer(self, source: TopicPartition = FIRST, *sampled: object) -> Writer:
+    def writer(self, partition: TopicPartition = FIRST, *sampled: object) -> Writer:
         """One that starts now, as `stage-writer run` wires it; threads run in turn."""
         sample = Sample(list(sampled))
         finder = self.finder(sample)
-        return self.started(finder, made, finder.known(), source, sample)
+        return self.started(finder, made, finder.known(), partition, sample)
 
     def started(
-        self, finder: FindsColumns, make: MakeConverter, known: Stream | None, source: TopicPartition, sample: Sample
+        self, finder: FindsColumns, make: MakeConverter, known: Stream | None, partition: TopicPartition, sample: Sample
     ) -> Writer:
         """A writer with these columns."""
         log = structlog.get_logger()
@@ -154,17 +154,17 @@ class World:
         followed = FollowedColumns(finder, make, self.clock, log, known, start=lambda work: work())
         if isinstance(converter, PendingConverter):
             converter.columns = followed
-        group = Group(self.clock, source)
+        group = Group(self.clock, partition)
         self.made += 1
         names = iter(range(1_000))
-        unique = f"{self.made}{source.partition}"
+        unique = f"{self.made}{partition.partition}"
         stage = ObjectStage(self.stage, FsspecStore, self.clock, lambda: f"{unique}{next(names):030x}", "w")
         attachments = Attachments(columns=StreamColumns([followed]))
         service = new_writer(
             converter, source=group, stage=stage, runtime=runtime_of(self.clock), attachments=attachments
         )
         group.subscribe([converter.stream], service)
-        return Writer(service, group, source, sample)
+        return Writer(service, group, partition, sample)
 
     def load(self) -> None:
         report = self.report()
@@ -195,9 +195,9 @@ class World:
         actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": metadata}]
         self.table.write(f"_delta_log/{version:020d}.json", "\n".join(map(json.dumps, actions)).encode())
 
-    def staged(self, source: TopicPartition = FIRST) -> list[str]:
+    def staged(self, partition: TopicPartition = FIRST) -> list[str]:
         """By marker, the columns of its files."""
-        found = manifests(self.stage, f"done/orders/{source.partition}")
+        found = manifests(self.stage, f"done/orders/{partition.partition}")
         return [to_ddl(schema_from_json(one.tables[0].schema)) for one in found]
 
     def counted(self) -> tuple[int, int]:
@@ -333,7 +333,7 @@ def test_two_writers_that_infer_differently_end_in_one_schema_and_lose_nothing(t
     restarted = world.writer(TopicPartition(Topic("orders"), Partition(2)), {"other": 1})
     restarted.produce({"id": 3})
     assert restarted.sample.taken == 0
-    assert len(world.staged(restarted.source)) == 1
+    assert len(world.staged(restarted.partition)) == 1
     assert world.agreed == "id BIGINT, a STRING"
 
 

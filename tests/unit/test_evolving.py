@@ -45,9 +45,9 @@ SOURCES = [TopicPartition(Topic("orders"), Partition(number)) for number in rang
 class Member(LonelyMember):
     """Its records are what the test says."""
 
-    def _batch(self, source: TopicPartition) -> MessageBatch:
-        batch = super()._batch(source)
-        values = [json.dumps(VALUES[source][offset]).encode() for offset in batch.offsets.tolist()]
+    def _batch(self, partition: TopicPartition) -> MessageBatch:
+        batch = super()._batch(partition)
+        values = [json.dumps(VALUES[partition][offset]).encode() for offset in batch.offsets.tolist()]
         return replace(batch, values=pa.array(values, pa.binary()))
 
 
@@ -132,16 +132,20 @@ class World:
         self.settings = settings_of(f"{folder}", **stream)
         self.stream = self.settings.streams[0]
 
-    def writer(self, source: TopicPartition, stage: FsspecStore | None = None) -> tuple[StageWriter, Member]:
+    def writer(self, partition: TopicPartition, stage: FsspecStore | None = None) -> tuple[StageWriter, Member]:
         """A writer of one Kafka partition; ``stage`` is how it sees the stage."""
-        group = Member(self.clock, {source: 0}, ids={source.topic: "first"})
+        group = Member(self.clock, {partition: 0}, ids={partition.topic: "first"})
         names = iter(range(1_000))
         objects = ObjectStage(
-            stage or self.store, lambda _: self.table, self.clock, lambda: f"{source.partition}{next(names):031x}", "w"
+            stage or self.store,
+            lambda _: self.table,
+            self.clock,
+            lambda: f"{partition.partition}{next(names):031x}",
+            "w",
         )
         writer = new_writer(StreamConverter(self.stream), source=group, stage=objects, runtime=runtime_of(self.clock))
         group.subscribe([self.stream], writer)
-        VALUES[source] = []
+        VALUES[partition] = []
         return writer, group
 
     def load(self, stage: Stage | None = None, failure: str | None = None) -> None:
@@ -159,19 +163,19 @@ class World:
         (report,) = LoaderService(self.settings.streams, self.settings.loader, ports).run_pass()
         assert (report.failure and report.failure.problem, report.held) == (failure, {})
 
-    def staged(self, source: TopicPartition) -> list[tuple[str, str | None]]:
+    def staged(self, partition: TopicPartition) -> list[tuple[str, str | None]]:
         """By marker, the columns of its files, and what it offers."""
         found = []
-        for manifest in manifests(self.store, f"done/orders/{source.partition}"):
+        for manifest in manifests(self.store, f"done/orders/{partition.partition}"):
             offered = None if manifest.offered is None else to_ddl(schema_from_json(manifest.offered))
             found.append((to_ddl(schema_from_json(manifest.tables[0].schema)), offered))
         return found
 
-    def rows(self, source: TopicPartition) -> list[dict[str, object]]:
+    def rows(self, partition: TopicPartition) -> list[dict[str, object]]:
         """What is staged of a partition, without the columns that are null."""
         paths = [
             file.path
-            for one in manifests(self.store, f"done/orders/{source.partition}")
+            for one in manifests(self.store, f"done/orders/{partition.partition}")
             for file in one.tables[0].files
         ]
         found = [row for path in paths for row in pq.read_table(BytesIO(required(self.table.read(path)))).to_pylist()]
@@ -197,9 +201,9 @@ def settings_of(folder: str, **stream: object) -> Settings:
     )
 
 
-def produce(writer: StageWriter, group: Member, source: TopicPartition, *values: object) -> None:
-    VALUES[source] += values
-    group.ends[source] = len(VALUES[source])
+def produce(writer: StageWriter, group: Member, partition: TopicPartition, *values: object) -> None:
+    VALUES[partition] += values
+    group.ends[partition] = len(VALUES[partition])
     for _ in range(8):
         writer.step(0.5)
 
@@ -331,7 +335,7 @@ def test_records_in_front_of_one_that_holds_are_read_again_before_it_does(tmp_pa
 
 def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
     world = World(tmp_path)
-    one, two = (world.writer(source, Refuses(f"{tmp_path}/stage")) for source in SOURCES)
+    one, two = (world.writer(partition, Refuses(f"{tmp_path}/stage")) for partition in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, "x": 1}, {"id": 2, "x": None})
     produce(*two, SOURCES[1], {"id": 3, "x": 1.5, "y": {"z": True}})
     assert world.staged(SOURCES[0]) == [("id BIGINT, _rescued STRING", "x BIGINT")]
@@ -341,10 +345,10 @@ def test_writers_take_up_what_the_loader_publishes(tmp_path: Path) -> None:
     assert len(world.tables.tables[world.stream.table].paths) == 2
 
     world.clock.now_s += LOOK_AT_SCHEMAS_S
-    for writer, source in ((one, SOURCES[0]), (two, SOURCES[1])):
-        produce(*writer, source, {"id": 4, "x": 2})
-        produce(*writer, source, {"id": 5, "x": "text"})
-        assert world.staged(source)[-1] == ("id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING", None)
+    for writer, partition in ((one, SOURCES[0]), (two, SOURCES[1])):
+        produce(*writer, partition, {"id": 4, "x": 2})
+        produce(*writer, partition, {"id": 5, "x": "text"})
+        assert world.staged(partition)[-1] == ("id BIGINT, x DOUBLE, y STRUCT<z: BOOLEAN>, _rescued STRING", None)
     world.load()
     assert world.columns == "id BIGINT, _rescued STRING, x DOUBLE, y STRUCT<z: BOOLEAN>"
     assert (world.published.version, to_ddl(world.published.columns)) == (1, "x DOUBLE, y STRUCT<z: BOOLEAN>")
@@ -400,12 +404,12 @@ def test_a_column_that_the_table_does_not_take_keeps_no_row_out(tmp_path: Path) 
 
 def test_there_is_a_limit(tmp_path: Path) -> None:
     world = World(tmp_path, evolve_limit=3)
-    one, two = (world.writer(source) for source in SOURCES)
+    one, two = (world.writer(partition) for partition in SOURCES)
     produce(*one, SOURCES[0], {"id": 1, **{f"user-{number}": number for number in range(100)}})
     produce(*two, SOURCES[1], {"id": 1, "a": {"b": 1, "c": 1, "d": 1}})
     world.load()
     assert world.columns == "id BIGINT, `user-0` BIGINT, `user-1` BIGINT, `user-10` BIGINT, _rescued STRING"
-    assert [offered for source in SOURCES for _, offered in world.staged(source)] == [None, None]
+    assert [offered for partition in SOURCES for _, offered in world.staged(partition)] == [None, None]
 
 
 def test_the_columns_of_a_table_that_somebody_has_altered_are_used_as_they_are() -> None:

@@ -120,7 +120,7 @@ def state(
     *markers: Marker, table: int | None = None, now: str | None = "new", ends: tuple[int, int] = (0, 50)
 ) -> PartitionState:
     return PartitionState(
-        source=ORDERS,
+        partition=ORDERS,
         app_id="orders",
         start=StartAt.EARLIEST,
         ends=Ends(Position(ends[0]), Position(ends[1])),
@@ -309,13 +309,13 @@ def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_an
         )
         return to_text([status]), str(to_json([status]))
 
-    source = staging.source(0)
-    text, found = told({source: Position(3)})
+    partition = staging.source(0)
+    text, found = told({partition: Position(3)})
     assert "writers hold it (topic_recreated): the topic orders was deleted and created again" in text
     assert "'writers_hold': {'reason': 'topic_recreated'" in found
     assert "topic_recreated" not in "".join(told({}))  # Kafka does not answer
     begin_again(staging, 1)
-    assert "topic_recreated" not in "".join(told({source: Position(3)}))
+    assert "topic_recreated" not in "".join(told({partition: Position(3)}))
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_status_tells_a_topic_that_lost_what_was_staged(ends: tuple[int, int | N
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     staging.flush(0, 0, 10)
     (stream,) = settings_for(staging).streams
-    source, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
-    answers = iter([{source: Position(end)} if end is not None else None for end in ends])
+    partition, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
+    answers = iter([{partition: Position(end)} if end is not None else None for end in ends])
     text = to_text([stream_status(stream, stage, staging.store, lambda _: next(answers))])
     assert ("writers hold it (topic_truncated): orders/0 ends at 7 in Kafka, and is staged up to 10" in text) is told
     assert ("`bootstrap restart ⟨config⟩ --topic orders --partition 0 --at 7 --yes`" in text) is told
@@ -338,12 +338,12 @@ def test_status_tells_what_retention_took_before_it_was_staged(first: int, *, to
     staging = Staging(f"memory://{uuid.uuid4().hex}")
     staging.flush(0, 0, 10)
     (stream,) = settings_for(staging).streams
-    source, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
+    partition, stage = staging.source(0), Stage(staging.store(staging.stage_url), in_turn)
     status = stream_status(
         stream,
         stage,
         staging.store,
-        lambda _: {source: Position(40)},
+        lambda _: {partition: Position(40)},
         firsts=lambda sources: dict.fromkeys(sources, Position(first)),
     )
     text = to_text([status])

@@ -73,7 +73,7 @@ class RegistryWorld(World):
         stream = self.settings.streams[0]
         return RegistryFinder(stream, self.stage, FsspecStore, self.open_registry, compile_protobuf, self.clock)
 
-    def follower(self, source: TopicPartition = FIRST) -> Writer:
+    def follower(self, partition: TopicPartition = FIRST) -> Writer:
         schemas = self.open_registry()
 
         def make(stream: Stream, covers: CoveredSchemas | None) -> Converter:
@@ -82,7 +82,7 @@ class RegistryWorld(World):
                 raise ConfigError(msg, "")
             return converter_of(stream, schemas, inputs=RecordInputs(compile_protobuf=compile_protobuf, covers=covers))
 
-        return self.started(self.registry_finder(), make, None, source, Sample([]))
+        return self.started(self.registry_finder(), make, None, partition, Sample([]))
 
     def registered(self, schema: str, kind: str = "AVRO", subject: str = "") -> int:
         return self.registry.register(schema, kind, subject)
@@ -442,8 +442,8 @@ def test_all_partitions_share_the_columns(tmp_path: Path, registry: Registry) ->
     world = world_of(tmp_path, registry)
     one = world.registered(avro(("id", "int")))
     third = TopicPartition(Topic("orders"), Partition(2))
-    for number, source in enumerate((FIRST, SECOND, third), 1):
-        writer = world.follower(source)
+    for number, partition in enumerate((FIRST, SECOND, third), 1):
+        writer = world.follower(partition)
         writer.produce(world.order(one, id=1))
         arrive(world, number, writer)
     assert world.counted() == (3, 0)

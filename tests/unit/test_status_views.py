@@ -102,7 +102,7 @@ class WriterPage:
 
     def look(self) -> Status:
         """Kafka's ends are looked at, and the page."""
-        self.history.saw({source: Position(end) for source, end in self.world.group.ends.items()}, self.now_s)
+        self.history.saw({partition: Position(end) for partition, end in self.world.group.ends.items()}, self.now_s)
         snapshot = self.world.writer.snapshot()
         self.view.refresh(snapshot)
         return as_json(self.view.status(snapshot))
@@ -410,11 +410,11 @@ def test_what_kafka_loses_after_the_stage_was_looked_at_proves_nothing(tmp_path:
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
-    source = page.staging.source(0)
-    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
+    partition = page.staging.source(0)
+    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
     page.load()
     clock.now_s += 60
-    page.kafka.firsts.saw({source: Position(25)}, clock.now_s)
+    page.kafka.firsts.saw({partition: Position(25)}, clock.now_s)
     assert page.look().problems == ()
     assert page.load().problems != ()
 
@@ -424,7 +424,7 @@ def test_a_loader_tells_of_a_topic_that_was_made_anew(tmp_path: Path) -> None:
     page.staging.flush(0, 0, 10)
     page.load()
     entry = page.service.book.entries["orders"]
-    seen = {source: replace(one, topic_id="old") for source, one in entry.seen.items()}
+    seen = {partition: replace(one, topic_id="old") for partition, one in entry.seen.items()}
     page.service.book.entries = {"orders": replace(entry, seen=seen)}
     page.kafka.topic_ids = {Topic("orders"): "old"}
     assert page.look().problems == ()
@@ -465,19 +465,19 @@ def test_the_end_of_a_transaction_is_no_record_that_waits(tmp_path: Path) -> Non
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
     page.staging.flush(0, 0, 10)
-    source = page.staging.source(0)
-    page.history.saw({source: Position(11)}, clock.now_s)
+    partition = page.staging.source(0)
+    page.history.saw({partition: Position(11)}, clock.now_s)
     page.load()
     clock.now_s += 5000
     page.kafka.idle = (
-        IdleWriter(source, Position(10), clock.now_s - 60),
-        IdleWriter(source, Position(11), clock.now_s),
+        IdleWriter(partition, Position(10), clock.now_s - 60),
+        IdleWriter(partition, Position(11), clock.now_s),
     )
     assert page.load().problems == ()
     clock.now_s += 700
     [problem] = page.load().problems
     assert problem.problem.startswith("1 record of orders/0 waited in Kafka for 12 minutes")
-    page.kafka.idle = (IdleWriter(source, Position(11), clock.now_s),)
+    page.kafka.idle = (IdleWriter(partition, Position(11), clock.now_s),)
     assert len(page.load().problems) == 1, "of a position further on it says nothing"
 
 
@@ -485,14 +485,14 @@ def test_of_a_partition_without_a_chain_its_writer_knows_where_it_begins(tmp_pat
     """What Kafka has of it may be aborted, or lie before the place where its writer began."""
     clock = HandClock()
     page = LoaderPage(tmp_path, clock=clock)
-    source = page.staging.source(0)
-    page.kafka.partitions = (source,)
-    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
-    page.history.saw({source: Position(7)}, clock.now_s)
+    partition = page.staging.source(0)
+    page.kafka.partitions = (partition,)
+    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
+    page.history.saw({partition: Position(7)}, clock.now_s)
     clock.now_s += 5000
     assert [problem.title for problem in page.load().problems] == ["orders/0 waits to be staged"]
     for began in (0, 7):
-        page.kafka.idle = (IdleWriter(source, Position(began), clock.now_s),)
+        page.kafka.idle = (IdleWriter(partition, Position(began), clock.now_s),)
         assert page.load().problems == ()
     clock.now_s += 800
     assert page.load().problems != (), "from when the writer says so no more, nobody knows"
@@ -506,13 +506,13 @@ def test_a_stream_that_begins_at_the_end_waits_for_what_comes_since(tmp_path: Pa
     )
     writers = WritersView(page.settings.streams, page.history, page.kafka, flush_after_s=60.0)
     page.view._writers = writers
-    source = page.staging.source(0)
-    page.kafka.partitions = (source,)
-    page.kafka.firsts.saw({source: Position(0)}, clock.now_s)
-    page.history.saw({source: Position(500)}, clock.now_s)
+    partition = page.staging.source(0)
+    page.kafka.partitions = (partition,)
+    page.kafka.firsts.saw({partition: Position(0)}, clock.now_s)
+    page.history.saw({partition: Position(500)}, clock.now_s)
     clock.now_s += 1_000
     assert page.load().problems == ()
-    page.history.saw({source: Position(510)}, clock.now_s)
+    page.history.saw({partition: Position(510)}, clock.now_s)
     clock.now_s += 1_000
     [problem] = page.load().problems
     assert problem.problem.startswith("10 records of orders/0")

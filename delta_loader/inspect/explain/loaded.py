@@ -32,7 +32,7 @@ class RecordQuery:
     """The requested offset."""
 
     app_id: str
-    source: TopicPartition
+    partition: TopicPartition
     offset: Offset
     generation: int = 0
 
@@ -76,10 +76,10 @@ def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> 
             continue
         if on_line and replaced is None and _replaced(metadata, asked):
             replaced = commit
-        span = metadata.spans.get(asked.source)
+        span = metadata.spans.get(asked.partition)
         if span is None:
             continue
-        if metadata.generation(asked.source) != asked.generation:
+        if metadata.generation(asked.partition) != asked.generation:
             older = older or (commit if on_line and _has(metadata, asked) else None)
             continue
         begins_at = span.start
@@ -92,12 +92,12 @@ def find_loading_commit(history: Iterable[LoggedCommit], asked: RecordQuery) -> 
 
 
 def _has(metadata: CommitMetadata, asked: RecordQuery) -> bool:
-    span = metadata.spans.get(asked.source)
+    span = metadata.spans.get(asked.partition)
     return span is not None and span.start <= asked.offset < span.end
 
 
 def _replaced(metadata: CommitMetadata, asked: RecordQuery) -> bool:
-    replaced = metadata.replaced.get(asked.source)
-    if replaced is None or metadata.generation(asked.source) != asked.generation:
+    replaced = metadata.replaced.get(asked.partition)
+    if replaced is None or metadata.generation(asked.partition) != asked.generation:
         return False
     return replaced.span.start <= asked.offset < replaced.span.end

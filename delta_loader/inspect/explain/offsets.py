@@ -105,7 +105,7 @@ class OffsetStory:
         if loaded.commit is None:
             return self._unknown()
         metadata = loaded.commit.metadata
-        counts = None if metadata is None else metadata.counts.get(self.asked.source)
+        counts = None if metadata is None else metadata.counts.get(self.asked.partition)
         if counts is not None and any(span.start <= self.asked.offset < span.end for span in counts.given_up):
             return OffsetPlace.GIVEN_UP
         unread = any(holder.rows is None for holder in self.holders)

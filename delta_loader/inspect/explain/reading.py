@@ -83,23 +83,23 @@ class Explainer:
         there = self.parallel(lambda name: self.stage.store.stat(name.path) is not None, names)
         return VersionStory(url, number, newest, oldest, version, dict(zip(names, there, strict=True)), gone, live)
 
-    def offset(self, stream: Stream, source: TopicPartition, offset: Offset) -> OffsetStory:
+    def offset(self, stream: Stream, topic_partition: TopicPartition, offset: Offset) -> OffsetStory:
         """One offset of a stream. Raises TableError, StoreError, MarkerError."""
         store = self.open_store(stream.table)
         state = read_table_state(store)
         transactions = {} if state is None else state.transactions
         identity = read_identity(stream, state, store)
         ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=identity.plain_topic)
-        ids = ids.at(self.stage.generations(stream), transactions, [source])
-        asked = RecordQuery(stream.app_id, source, offset, ids.generations.get(source, 0))
+        ids = ids.at(self.stage.generations(stream), transactions, [topic_partition])
+        asked = RecordQuery(stream.app_id, topic_partition, offset, ids.generations.get(topic_partition, 0))
         history = () if state is None else read_history(state.version, fetched_lines(store, self.parallel))
         loaded = find_loading_commit(history, asked)
-        position = ids.position(transactions, source)
+        position = ids.position(transactions, topic_partition)
         listing = self.stage.listing(stream)
         seen = stream_status(stream, self.stage, self.open_store, self.kafka_ends)
-        partition = next((status for status in seen.partitions if status.source == source), None)
+        partition = next((status for status in seen.partitions if status.partition == topic_partition), None)
         is_done = position is not None and offset < position
-        covering = None if is_done else self._covering(stream, listing.get(source), offset)
+        covering = None if is_done else self._covering(stream, listing.get(topic_partition), offset)
         return OffsetStory(
             asked=asked,
             table=stream.table,
@@ -114,7 +114,7 @@ class Explainer:
             owed_to=tuple(
                 missing.url
                 for missing in seen.deferred
-                if missing.source == source and missing.span.covers(Position(offset))
+                if missing.partition == topic_partition and missing.span.covers(Position(offset))
             ),
         )
 
@@ -155,7 +155,7 @@ class Explainer:
                 key: _renamed(cast("Mapping[str, object] | None", content.get(key)), logical)
                 for key in ("minValues", "maxValues")
             }
-            if reach_of(known, _renamed(file.partition_values, logical)).may_hold(asked.source, span):
+            if reach_of(known, _renamed(file.partition_values, logical)).may_hold(asked.partition, span):
                 yield file
 
 
@@ -216,7 +216,7 @@ def _holder(
 
 
 def _rows(parquet: pq.ParquetFile, asked: RecordQuery, names: Mapping[str, str]) -> pa.Table:
-    wanted = {"_kafka_topic": str(asked.source.topic), "_kafka_partition": int(asked.source.partition)}
+    wanted = {"_kafka_topic": str(asked.partition.topic), "_kafka_partition": int(asked.partition.partition)}
     physical, present = names.get("_kafka_offset", "_kafka_offset"), set(parquet.schema_arrow.names)
     columns = [name for name in names.values() if name in present]
     groups = [index for index in range(parquet.num_row_groups) if _may_hold(parquet, index, physical, asked.offset)]

@@ -63,8 +63,8 @@ def _marker(file: DataFile, topics: Mapping[str, Topic]) -> MarkerName | None:
         name = DataFileName.parse(file.path)
     except MarkerError:
         return None  # written by Spark
-    source = name.topic_partition
-    return MarkerName(TopicPartition(topics.get(source.topic, source.topic), source.partition), name.start)
+    partition = name.topic_partition
+    return MarkerName(TopicPartition(topics.get(partition.topic, partition.topic), partition.partition), name.start)
 
 
 def since(added: Iterable[DataFile], later: Iterable[TableVersion]) -> tuple[tuple[Gone, ...], int]:

@@ -73,14 +73,14 @@ def _others_words(version: TableVersion) -> str:
 
 def _load_lines(metadata: CommitMetadata) -> Iterator[str]:
     yield f"  load {metadata.commit_id} of stream {metadata.app_id}"
-    for source, span in sorted(metadata.spans.items()):
-        generation = metadata.generation(source)
+    for partition, span in sorted(metadata.spans.items()):
+        generation = metadata.generation(partition)
         topic = f", generation {generation} of the topic" if generation else ""
-        counts = metadata.counts.get(source)
-        yield f"  {source} {span}{topic}" + ("" if counts is None else f": {_counts_words(counts)}")
-    for source, replaced in sorted(metadata.replaced.items()):
+        counts = metadata.counts.get(partition)
+        yield f"  {partition} {span}{topic}" + ("" if counts is None else f": {_counts_words(counts)}")
+    for partition, replaced in sorted(metadata.replaced.items()):
         counted = _counts_words(replaced.counts)
-        yield f"  rewrote {source} {replaced.words} for the request {replaced.request}: {counted}"
+        yield f"  rewrote {partition} {replaced.words} for the request {replaced.request}: {counted}"
     if metadata.answers is not None:
         yield f"  carries out an answer to version {metadata.answers.version}: {metadata.answers.decision.value}"
     if metadata.valid_through_ms is not None:
@@ -140,24 +140,24 @@ def _load_json(metadata: CommitMetadata) -> Json:
         "valid_through_ms": metadata.valid_through_ms,
         "spans": [
             {
-                "topic": str(source.topic),
-                "partition": int(source.partition),
+                "topic": str(partition.topic),
+                "partition": int(partition.partition),
                 "start": int(span.start),
                 "end": int(span.end),
-                "generation": metadata.generation(source),
-                "counts": _counts_json(metadata.counts.get(source)),
+                "generation": metadata.generation(partition),
+                "counts": _counts_json(metadata.counts.get(partition)),
             }
-            for source, span in sorted(metadata.spans.items())
+            for partition, span in sorted(metadata.spans.items())
         ],
         "replaced": [
             {
-                "topic": str(source.topic),
-                "partition": int(source.partition),
+                "topic": str(partition.topic),
+                "partition": int(partition.partition),
                 "start": int(replaced.span.start),
                 "end": int(replaced.span.end),
                 "request": replaced.request,
             }
-            for source, replaced in sorted(metadata.replaced.items())
+            for partition, replaced in sorted(metadata.replaced.items())
         ],
     }
 
@@ -180,10 +180,10 @@ def _counts_json(counts: Counts | None) -> Json:
 def offset_to_text(story: OffsetStory) -> str:
     """An offset as text."""
     asked = story.asked
-    lines = [f"{asked.source} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
+    lines = [f"{asked.partition} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
     commit = story.loaded.commit
     if commit is not None and commit.metadata is not None:
-        lines.append(f"  {_commit_words(commit)} loaded {asked.source} {commit.metadata.spans[asked.source]}")
+        lines.append(f"  {_commit_words(commit)} loaded {asked.partition} {commit.metadata.spans[asked.partition]}")
         lines.append(f"  more: delta-loader explain {CONFIG} --version {commit.version} --table {quoted(story.table)}")
     if story.loaded.replaced is not None:
         lines.append(f"  {_commit_words(story.loaded.replaced)} rewrote its rows (stage-writer replay)")
@@ -239,7 +239,7 @@ def _taken_back(found: LoadedRange) -> str:
 def _why_no_row(story: OffsetStory) -> str:
     commit = story.loaded.commit
     metadata = None if commit is None else commit.metadata
-    counts = None if metadata is None else metadata.counts.get(story.asked.source)
+    counts = None if metadata is None else metadata.counts.get(story.asked.partition)
     if counts is None:
         return "it was a tombstone, filtered, no record at all (compacted, or a transaction's end), or deleted since"
     can = []
@@ -247,7 +247,7 @@ def _why_no_row(story: OffsetStory) -> str:
         can.append(f"a tombstone ({counts.tombstones:,} in that span)")
     if counts.filtered:
         can.append(f"filtered ({counts.filtered:,})")
-    holes = metadata is not None and metadata.spans[story.asked.source].positions > counts.records
+    holes = metadata is not None and metadata.spans[story.asked.partition].positions > counts.records
     if holes:
         can.append("no record at all (compacted, or a transaction's end)")
     return ", or ".join([*can, "a row that was deleted since"])
@@ -289,8 +289,8 @@ def offset_to_json(story: OffsetStory) -> Json:
     return {
         "app_id": asked.app_id,
         "table": story.table,
-        "topic": str(asked.source.topic),
-        "partition": int(asked.source.partition),
+        "topic": str(asked.partition.topic),
+        "partition": int(asked.partition.partition),
         "offset": int(asked.offset),
         "generation": asked.generation,
         "place": story.place.value,

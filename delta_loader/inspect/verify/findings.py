@@ -34,7 +34,7 @@ class Finding:
     """A short name, for machines."""
     text: str
     table: str
-    source: TopicPartition | None = None
+    partition: TopicPartition | None = None
     spans: tuple[Span, ...] = ()
     version: int | None = None
     files: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Finding:
 class PartitionReport:
     """One Kafka partition of a stream."""
 
-    source: TopicPartition
+    partition: TopicPartition
     begins: Position | None
     """The first position in the history."""
     position: Position | None
@@ -62,10 +62,10 @@ class PartitionReport:
     proved: bool
 
 
-def unlooked(source: TopicPartition, begins: Position | None, position: Position | None) -> PartitionReport:
+def unlooked(partition: TopicPartition, begins: Position | None, position: Position | None) -> PartitionReport:
     """A Kafka partition that is judged by the log alone."""
     return PartitionReport(
-        source=source,
+        partition=partition,
         begins=begins,
         position=position,
         rows=None,

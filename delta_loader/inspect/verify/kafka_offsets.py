@@ -43,12 +43,12 @@ class KafkaOffsets(KafkaReader):
         own = {**given, "group.id": "delta-loader-verify", "queued.max.messages.kbytes": 16384}
         super().__init__(own, _AT_A_TIME)
 
-    def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
+    def buckets(self, partition: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
         """Records with a value, with the timestamps of all, and tombstones, of ``[start, end)``, as buckets."""
         if start >= end:
             return
         taken = _Taken(start // BUCKET)
-        for message in self._records(source, Span(start, end)):
+        for message in self._records(partition, Span(start, end)):
             offset = int(message.offset() or 0)
             if offset // BUCKET != taken.number:
                 yield taken.buckets()
@@ -56,13 +56,13 @@ class KafkaOffsets(KafkaReader):
             taken.take(offset % BUCKET, message)
         yield taken.buckets()
 
-    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp of one record; None where Kafka has none."""
         span = Span(Position(offset), Position(offset + 1))
-        return next((_time_of(message) for message in self._records(source, span)), None)
+        return next((_time_of(message) for message in self._records(partition, span)), None)
 
-    def _records(self, source: TopicPartition, span: Span) -> Iterator[Message]:
-        for messages in self.messages(source, span):
+    def _records(self, partition: TopicPartition, span: Span) -> Iterator[Message]:
+        for messages in self.messages(partition, span):
             yield from messages
 
 

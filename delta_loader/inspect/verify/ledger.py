@@ -71,9 +71,9 @@ class Removal:
     """How many fewer rows the table has after it; None when its files have no counts."""
     files: tuple[DataFile, ...]
 
-    def touches(self, source: TopicPartition, span: Span) -> tuple[str, ...]:
+    def touches(self, partition: TopicPartition, span: Span) -> tuple[str, ...]:
         """The removed files that may have contained records of a span."""
-        return tuple(file.path for file in self.files if file.reach.may_hold(source, span))
+        return tuple(file.path for file in self.files if file.reach.may_hold(partition, span))
 
 
 class Ledger:
@@ -150,12 +150,12 @@ class Ledger:
         """The version that added a file, if it is in the history."""
         return self._added_by.get(path)
 
-    def files_of(self, version: int, source: TopicPartition, span: Span) -> tuple[str, ...]:
+    def files_of(self, version: int, partition: TopicPartition, span: Span) -> tuple[str, ...]:
         """The files that a version added, that still exist, and that may contain records of a span."""
         return tuple(
             path
             for path, file in self._live.items()
-            if self._added_by[path] == version and file.reach.may_hold(source, span)
+            if self._added_by[path] == version and file.reach.may_hold(partition, span)
         )
 
     def known_paths(self) -> Iterator[str]:
@@ -166,9 +166,9 @@ class Ledger:
         """The files of the newest version that are below the table, and the versions that added them."""
         return ((path, self._added_by[path]) for path in self._live if "://" not in path and not path.startswith("/"))
 
-    def touching(self, source: TopicPartition, span: Span, after: int) -> list[Removal]:
+    def touching(self, partition: TopicPartition, span: Span, after: int) -> list[Removal]:
         """The foreign commits after a version that may have removed records of a span."""
-        return [removal for removal in self.removals if removal.version > after and removal.touches(source, span)]
+        return [removal for removal in self.removals if removal.version > after and removal.touches(partition, span)]
 
     # One version's claims.
 
@@ -199,122 +199,120 @@ class Ledger:
             found = self._source_of(app_id)
             if found is None:
                 continue
-            source, generation = found
+            partition, generation = found
             position = position_after(Offset(last))
-            named = 0 if version.metadata is None else version.metadata.generation(source)
-            span = spans.pop(source, None) if named == generation else None
-            if not self._is_newest(version, source, generation):
+            named = 0 if version.metadata is None else version.metadata.generation(partition)
+            span = spans.pop(partition, None) if named == generation else None
+            if not self._is_newest(version, partition, generation):
                 continue
             if span is None:
-                self._move_foreign(version, source, position)
+                self._move_foreign(version, partition, position)
             else:
-                self._move(version, source, span, position)
-        for source, span in spans.items():
-            text = f"version {version.version} loaded {span} of {source} without moving its txn action"
-            self._fault("no_txn_action", text, version, source, (span,))
+                self._move(version, partition, span, position)
+        for partition, span in spans.items():
+            text = f"version {version.version} loaded {span} of {partition} without moving its txn action"
+            self._fault("no_txn_action", text, version, partition, (span,))
 
     def _take_answer(self, version: TableVersion, answers: Resolved) -> None:
         self.removals = [
             replace(removal, by_right=True) if removal.version == answers.version else removal
             for removal in self.removals
         ]
-        for source, position in answers.positions.items():
-            generation = 0 if version.metadata is None else version.metadata.generation(source)
-            if not self._is_newest(version, source, generation):
+        for partition, position in answers.positions.items():
+            generation = 0 if version.metadata is None else version.metadata.generation(partition)
+            if not self._is_newest(version, partition, generation):
                 continue
-            self.positions[source] = position
-            self.begins.setdefault(source, position)
-            loaded = [load for load in self.loaded.get(source, []) if load.span.start < position]
-            self.loaded[source] = [
+            self.positions[partition] = position
+            self.begins.setdefault(partition, position)
+            loaded = [load for load in self.loaded.get(partition, []) if load.span.start < position]
+            self.loaded[partition] = [
                 load if load.span.end <= position else LoadedSpan(load.version, Span(load.span.start, position), None)
                 for load in loaded
             ]
-            self.replacements[source] = [
+            self.replacements[partition] = [
                 replacement
-                for replacement in self.replacements.get(source, [])
+                for replacement in self.replacements.get(partition, [])
                 if replacement.replaced.span.end <= position
             ]
             text = (
                 f"version {version.version}: an operator resolved ({answers.decision.value}) the rollback at "
-                f"version {answers.version}: {source} continues from {position}"
+                f"version {answers.version}: {partition} continues from {position}"
             )
-            self._find(Verdict.NOTED, "answered", text, version, source)
+            self._find(Verdict.NOTED, "answered", text, version, partition)
 
-    def _is_newest(self, version: TableVersion, source: TopicPartition, generation: int) -> bool:
+    def _is_newest(self, version: TableVersion, partition: TopicPartition, generation: int) -> bool:
         """Whether a version's claim about a Kafka partition is for its newest topic; a new one starts here (rule 5)."""
-        newest = self.generations.get(source, 0)
+        newest = self.generations.get(partition, 0)
         if generation < newest:
-            text = f"version {version.version} is of a former topic {source} (generation {generation}, not {newest})"
-            self._find(Verdict.NOTED, "older_generation", text, version, source)
+            text = f"version {version.version} is of a former topic {partition} (generation {generation}, not {newest})"
+            self._find(Verdict.NOTED, "older_generation", text, version, partition)
             return False
         if generation > newest:
-            self.generations[source] = generation
+            self.generations[partition] = generation
             for known in (self.begins, self.positions, self.loaded, self.replacements):
-                known.pop(source, None)
-            self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != source}
+                known.pop(partition, None)
+            self.topic_ids = {other: one for other, one in self.topic_ids.items() if other != partition}
         return True
 
-    def _move(self, version: TableVersion, source: TopicPartition, span: Span, position: Position) -> None:
-        known = self.positions.get(source)
+    def _move(self, version: TableVersion, partition: TopicPartition, span: Span, position: Position) -> None:
+        known = self.positions.get(partition)
         if known is None:
-            self.begins[source] = span.start
+            self.begins[partition] = span.start
         elif span.start > known and not self._sparse:
             gap = Span(known, span.start)
-            text = f"version {version.version} continues at {span.start} of {source}, and {gap} was never loaded"
-            self._fault("gap", text, version, source, (gap,))
+            text = f"version {version.version} continues at {span.start} of {partition}, and {gap} was never loaded"
+            self._fault("gap", text, version, partition, (gap,))
         elif span.start < known:
             twice = Span(span.start, min(known, span.end))
-            text = f"version {version.version} loads {twice} of {source} a second time"
-            self._fault("overlap", text, version, source, (twice,))
+            text = f"version {version.version} loads {twice} of {partition} a second time"
+            self._fault("overlap", text, version, partition, (twice,))
         if position != span.end:
-            text = (
-                f"version {version.version} loaded {span} of {source}, and its txn action says that {position} is next"
-            )
-            self._fault("txn_action_differs", text, version, source, (span,))
+            text = f"version {version.version} loaded {span} of {partition}, and its txn action says that {position} is next"
+            self._fault("txn_action_differs", text, version, partition, (span,))
         metadata = version.metadata
-        counts = None if metadata is None else metadata.counts.get(source)
-        self.loaded.setdefault(source, []).append(LoadedSpan(version.version, span, counts))
-        self.positions[source] = position
+        counts = None if metadata is None else metadata.counts.get(partition)
+        self.loaded.setdefault(partition, []).append(LoadedSpan(version.version, span, counts))
+        self.positions[partition] = position
 
-    def _move_foreign(self, version: TableVersion, source: TopicPartition, position: Position) -> None:
+    def _move_foreign(self, version: TableVersion, partition: TopicPartition, position: Position) -> None:
         """Process one of this product's txn actions that came without its metadata."""
-        known = self.positions.get(source)
-        self.positions[source] = position
+        known = self.positions.get(partition)
+        self.positions[partition] = position
         if known is None:
-            self.begins[source] = position
+            self.begins[partition] = position
             if version.added:  # kafka-delta-ingest, or a copy of the table
-                text = f"version {version.version} ({version.words}) says that {source} is loaded up to {position}"
-                self._find(Verdict.NOTED, "begun_by_another_program", text, version, source)
+                text = f"version {version.version} ({version.words}) says that {partition} is loaded up to {position}"
+                self._find(Verdict.NOTED, "begun_by_another_program", text, version, partition)
         elif position < known:
-            text = f"version {version.version} ({version.words}) set the txn action of {source} back to {position}"
-            self._fault("txn_action_set_back", text, version, source, (Span(position, known),))
+            text = f"version {version.version} ({version.words}) set the txn action of {partition} back to {position}"
+            self._fault("txn_action_set_back", text, version, partition, (Span(position, known),))
         elif position > known and version.added:
-            text = f"version {version.version} ({version.words}) loaded {Span(known, position)} of {source}"
-            self._find(Verdict.NOTED, "brought_by_another_program", text, version, source)
-            self.loaded.setdefault(source, []).append(
+            text = f"version {version.version} ({version.words}) loaded {Span(known, position)} of {partition}"
+            self._find(Verdict.NOTED, "brought_by_another_program", text, version, partition)
+            self.loaded.setdefault(partition, []).append(
                 LoadedSpan(version.version, Span(known, position), None, is_foreign=True)
             )
         elif position > known:
             gap = Span(known, position)
             text = (
-                f"version {version.version} ({version.words}) moved the txn action of {source} from {known} to "
+                f"version {version.version} ({version.words}) moved the txn action of {partition} from {known} to "
                 f"{position} without rows: {gap} was never loaded"
             )
-            self._fault("txn_action_moved_ahead", text, version, source, (gap,))
+            self._fault("txn_action_moved_ahead", text, version, partition, (gap,))
 
     def _take_counts(self, version: TableVersion) -> None:
         """Compare what a commit counts with itself, and with what its files hold (rule 4)."""
         metadata, rows = version.metadata, version.added_rows
         if metadata is None or not metadata.spans or set(metadata.counts) != set(metadata.spans):
             return
-        for source, counts in metadata.counts.items():
+        for partition, counts in metadata.counts.items():
             if not counts.add_up:
                 text = (
-                    f"version {version.version} counts {counts.records:,} records of {source}, and "
+                    f"version {version.version} counts {counts.records:,} records of {partition}, and "
                     f"{counts.records_with_rows:,} with rows, {counts.dead_letters:,} dead letters, "
                     f"{counts.tombstones:,} tombstones, {counts.filtered:,} filtered"
                 )
-                self._fault("counts_do_not_add_up", text, version, source, (metadata.spans[source],))
+                self._fault("counts_do_not_add_up", text, version, partition, (metadata.spans[partition],))
         counted = sum(
             count.dead_letters if self._dead_letters else count.rows_here for count in metadata.counts.values()
         )
@@ -328,10 +326,10 @@ class Ledger:
             return
         before, after = total_rows(removed), version.added_rows
         net = None if before is None or after is None or len(metadata.replaced) != 1 else after - before
-        for source, replaced in metadata.replaced.items():
-            self.replacements.setdefault(source, []).append(ReplacedSpan(version.version, replaced, net))
-            text = f"version {version.version} replaced {replaced.words} of {source} (request {replaced.request})"
-            self._find(Verdict.NOTED, "replaced", text, version, source, replaced.span)
+        for partition, replaced in metadata.replaced.items():
+            self.replacements.setdefault(partition, []).append(ReplacedSpan(version.version, replaced, net))
+            text = f"version {version.version} replaced {replaced.words} of {partition} (request {replaced.request})"
+            self._find(Verdict.NOTED, "replaced", text, version, partition, replaced.span)
 
     def _source_of(self, app_id: str) -> tuple[TopicPartition, int] | None:
         """The chain and generation of a txn action; None for another program's."""
@@ -342,13 +340,13 @@ class Ledger:
         kind: str,
         text: str,
         version: TableVersion,
-        source: TopicPartition | None = None,
+        partition: TopicPartition | None = None,
         spans: tuple[Span, ...] = (),
         *,
         files: tuple[str, ...] = (),
     ) -> None:
         named = files or tuple(file.path for file in version.added)
-        self.findings.append(Finding(Verdict.FAULT, kind, text, self.url, source, spans, version.version, named))
+        self.findings.append(Finding(Verdict.FAULT, kind, text, self.url, partition, spans, version.version, named))
 
     def _find(
         self,
@@ -356,7 +354,7 @@ class Ledger:
         kind: str,
         text: str,
         version: TableVersion,
-        source: TopicPartition | None = None,
+        partition: TopicPartition | None = None,
         *spans: Span,
     ) -> None:
-        self.findings.append(Finding(verdict, kind, text, self.url, source, spans, version.version))
+        self.findings.append(Finding(verdict, kind, text, self.url, partition, spans, version.version))

@@ -119,13 +119,13 @@ class OffsetRange:
 
 
 def offset_ranges(
-    rows: Ledger, dead_letters: Ledger | None, source: TopicPartition, routed: Iterable[Ledger] = ()
+    rows: Ledger, dead_letters: Ledger | None, partition: TopicPartition, routed: Iterable[Ledger] = ()
 ) -> list[OffsetRange]:
     """The offset ranges of one Kafka partition, in order (rule 1); ``routed`` are the tables of the stream's routes."""
-    loaded = rows.loaded.get(source, [])
-    replaced = rows.replacements.get(source, [])
-    dead = [] if dead_letters is None else dead_letters.replacements.get(source, [])
-    others = [replacement for ledger in routed for replacement in ledger.replacements.get(source, [])]
+    loaded = rows.loaded.get(partition, [])
+    replaced = rows.replacements.get(partition, [])
+    dead = [] if dead_letters is None else dead_letters.replacements.get(partition, [])
+    others = [replacement for ledger in routed for replacement in ledger.replacements.get(partition, [])]
     spans = [
         *(load.span for load in loaded),
         *(replacement.replaced.span for replacement in (*replaced, *dead, *others)),

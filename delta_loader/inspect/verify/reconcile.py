@@ -120,14 +120,14 @@ def _count(seen: SeenBuckets, row: Bucket | None, dead: Bucket | None, position:
 
 
 def reconcile(
-    tables: Tables, source: TopicPartition, seen: SeenBuckets, explained: Explained, explained_dead: Explained
+    tables: Tables, partition: TopicPartition, seen: SeenBuckets, explained: Explained, explained_dead: Explained
 ) -> tuple[PartitionReport, list[Finding]]:
     """One Kafka partition's report and findings, except for duplicates, which need another read of the table."""
-    ledger, found = tables.rows, tables.offset_ranges(source)
+    ledger, found = tables.rows, tables.offset_ranges(partition)
     findings: list[Finding] = []
     unproved = 0
     for region in found:
-        findings += _replaced_as_counted(tables, source, region, seen)
+        findings += _replaced_as_counted(tables, partition, region, seen)
         for dead in (False, True):
             expected = region.expected(dead_letters=dead)
             if expected is None:
@@ -136,18 +136,18 @@ def reconcile(
             have = (seen.dead_letters if dead else seen.rows).within(region.span)
             if have != expected:
                 account = explained_dead if dead else explained
-                findings.append(_difference(tables, source, region, (expected, have), account, dead=dead))
+                findings.append(_difference(tables, partition, region, (expected, have), account, dead=dead))
     if unproved:
-        findings.append(_uncounted(tables, source, found, unproved))
-    findings += _strangers(tables, source, found, seen)
-    findings += _given_up(tables, source)
-    counts = [loaded.counts for loaded in ledger.loaded.get(source, [])]
+        findings.append(_uncounted(tables, partition, found, unproved))
+    findings += _strangers(tables, partition, found, seen)
+    findings += _given_up(tables, partition)
+    counts = [loaded.counts for loaded in ledger.loaded.get(partition, [])]
     counted = [count for count in counts if count is not None]
     all_counted = len(counted) == len(counts)
     report = PartitionReport(
-        source=source,
-        begins=ledger.begins.get(source),
-        position=ledger.positions.get(source),
+        partition=partition,
+        begins=ledger.begins.get(partition),
+        position=ledger.positions.get(partition),
         rows=seen.total,
         distinct=seen.distinct,
         lowest=seen.lowest,
@@ -163,7 +163,7 @@ def reconcile(
 
 def _difference(
     tables: Tables,
-    source: TopicPartition,
+    partition: TopicPartition,
     region: OffsetRange,
     numbers: tuple[int, int],
     explained: Explained,
@@ -173,22 +173,22 @@ def _difference(
     expected, have = numbers
     url = tables.dead_letters_url if dead else tables.url
     ledger = tables.dead_letters if dead else tables.rows
-    what, place = ("dead letters" if dead else "rows"), f"{region.span} of {source}"
+    what, place = ("dead letters" if dead else "rows"), f"{region.span} of {partition}"
     versions = ", ".join(str(load.version) for load in region.loaded)
     if have > expected:
         text = f"{place} has {have:,} {what}; version {versions} of {tables.url} staged {expected:,}"
-        files = () if ledger is None else ledger.files_of(region.version, source, region.span)
-        return Finding(Verdict.FAULT, "too_many_rows", text, url, source, (region.span,), region.version, files)
+        files = () if ledger is None else ledger.files_of(region.version, partition, region.span)
+        return Finding(Verdict.FAULT, "too_many_rows", text, url, partition, (region.span,), region.version, files)
     fewer = expected - have
     after = -1 if dead else min((load.version for load in region.loaded), default=-1)
-    waiting = tables.tables_lacking(source, region.span, dead=dead)
+    waiting = tables.tables_lacking(partition, region.span, dead=dead)
     if waiting:
         tables_waiting = ", ".join(waiting)
         text = f"{fewer:,} of {expected:,} {what} in {place} are staged, and may be deferred for {tables_waiting}"
-        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], source, (region.span,))
-    found = tables.touching(source, region.span, after) if not dead else []
+        return Finding(Verdict.UNPROVED, "table_waits", text, waiting[0], partition, (region.span,))
+    found = tables.touching(partition, region.span, after) if not dead else []
     if dead and ledger is not None:
-        found = [(ledger, removal) for removal in ledger.touching(source, region.span, after)]
+        found = [(ledger, removal) for removal in ledger.touching(partition, region.span, after)]
     removals = [removal for _, removal in found]
     wrong = [(by, removal) for by, removal in found if not removal.by_right]
     if wrong:
@@ -197,15 +197,15 @@ def _difference(
             f"{fewer:,} of {expected:,} {what} in {place} are gone: version {last.version} ({last.words}) removed "
             f"files that held them; version {versions} of {tables.url} had loaded them"
         )
-        files = last.touches(source, region.span)
-        return Finding(Verdict.FAULT, "rows_removed", text, by.url, source, (region.span,), last.version, files)
+        files = last.touches(partition, region.span)
+        return Finding(Verdict.FAULT, "rows_removed", text, by.url, partition, (region.span,), last.version, files)
     if removals:
         explained.rows += fewer
         explained.removals |= {(by.url, removal.version): removal for by, removal in found}
         names = "; ".join(f"version {removal.version} ({removal.words})" for removal in removals[-3:])
         text = f"{fewer:,} of {expected:,} {what} in {place} were deleted by {names}"
-        return Finding(Verdict.NOTED, "deleted", text, url, source, (region.span,), removals[-1].version)
-    files = () if ledger is None else ledger.files_of(region.version, source, region.span)
+        return Finding(Verdict.NOTED, "deleted", text, url, partition, (region.span,), removals[-1].version)
+    files = () if ledger is None else ledger.files_of(region.version, partition, region.span)
     text = (
         f"{fewer:,} of {expected:,} {what} in {place} are missing: version {versions} of {tables.url} counted them, "
         "and no later commit removed them"
@@ -213,11 +213,11 @@ def _difference(
     elsewhere = 0 if dead else region.rows_elsewhere
     if elsewhere:
         text += f"; {elsewhere:,} went to other tables, which are not read if the stream no longer names them"
-    return Finding(Verdict.FAULT, "rows_missing", text, url, source, (region.span,), region.version, files)
+    return Finding(Verdict.FAULT, "rows_missing", text, url, partition, (region.span,), region.version, files)
 
 
 def _replaced_as_counted(
-    tables: Tables, source: TopicPartition, region: OffsetRange, seen: SeenBuckets
+    tables: Tables, partition: TopicPartition, region: OffsetRange, seen: SeenBuckets
 ) -> Iterator[Finding]:
     """Whether a replaced range holds more rows than were staged for it, or fewer although nothing was deleted since."""
     last = region.last_replacement
@@ -229,71 +229,72 @@ def _replaced_as_counted(
         (seen.dead_letters, tables.dead_letters, "dead letters", tables.dead_letters_url, counts.dead_letters),
     ):
         have = tally.within(span)
-        touched = tables.touching(source, span) if ledger is tables.rows else []
-        deleted = touched or (ledger is not None and ledger.touching(source, span, -1))
+        touched = tables.touching(partition, span) if ledger is tables.rows else []
+        deleted = touched or (ledger is not None and ledger.touching(partition, span, -1))
         if have > expected or (have < expected and not deleted):
-            text = f"{span} of {source} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
-            yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, source, (span,), last.version)
+            text = f"{span} of {partition} has {have:,} {what}; version {last.version} replaced them by {expected:,}"
+            yield Finding(Verdict.FAULT, "replaced_otherwise", text, url, partition, (span,), last.version)
 
 
-def _uncounted(tables: Tables, source: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
+def _uncounted(tables: Tables, partition: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
     last = [region for region in found if region.expected(dead_letters=False) is None][-1]
     text = (
-        f"{unproved} of {len(found)} spans of {source}, the last one {last.span}, were loaded by commits that do not "
+        f"{unproved} of {len(found)} spans of {partition}, the last one {last.span}, were loaded by commits that do not "
         "count their records: a missing row would go unnoticed there"
     )
-    return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, source, (last.span,))
+    return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, partition, (last.span,))
 
 
 def _strangers(
-    tables: Tables, source: TopicPartition, found: list[OffsetRange], seen: SeenBuckets
+    tables: Tables, partition: TopicPartition, found: list[OffsetRange], seen: SeenBuckets
 ) -> Iterator[Finding]:
     """Rows in positions that no commit of the history loaded."""
     ledger = tables.rows
-    begins = found[0].span.start if found else ledger.positions.get(source)
+    begins = found[0].span.start if found else ledger.positions.get(partition)
     whole = all(one.first_version == 0 and not one.is_copy for one in tables.row_ledgers)
     for start, end, count in seen.rows.outside():
         if any(region.span.covers(Position(start)) for region in found):
             continue
-        position = ledger.positions.get(source)
+        position = ledger.positions.get(partition)
         if (
             position is not None
             and start >= position
-            and any(one.positions.get(source, position) > position for one in tables.routed)
+            and any(one.positions.get(partition, position) > position for one in tables.routed)
         ):
             continue  # rule 5
-        place = f"[{start}, {'…' if end is None else end}) of {source}"
+        place = f"[{start}, {'…' if end is None else end}) of {partition}"
         older = begins is None or start < begins
         if older and not whole:
             text = (
                 f"{count:,} rows in {place} are older than the history, which begins with version "
                 f"{ledger.first_version}: none is there twice; whether one is missing cannot be proved"
             )
-            yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, source)
+            yield Finding(Verdict.UNPROVED, "older_than_history", text, tables.url, partition)
         else:
             span = Span(Position(start), Position(max(start, seen.highest or start) + 1 if end is None else end))
             text = f"{count:,} rows in {place} are in the table, but no commit of the loader added them"
-            yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, source, (span,))
+            yield Finding(Verdict.FAULT, "unknown_rows", text, tables.url, partition, (span,))
 
 
-def _given_up(tables: Tables, source: TopicPartition) -> Iterator[Finding]:
-    for loaded in tables.rows.loaded.get(source, []):
+def _given_up(tables: Tables, partition: TopicPartition) -> Iterator[Finding]:
+    for loaded in tables.rows.loaded.get(partition, []):
         for span in () if loaded.counts is None else loaded.counts.given_up:
-            text = f"{span} of {source} was given up or declared done by an operator (version {loaded.version})"
-            yield Finding(Verdict.NOTED, "given_up", text, tables.url, source, (span,), loaded.version)
+            text = f"{span} of {partition} was given up or declared done by an operator (version {loaded.version})"
+            yield Finding(Verdict.NOTED, "given_up", text, tables.url, partition, (span,), loaded.version)
 
 
 def kafka_findings(
-    tables: Tables, source: TopicPartition, seen: SeenBuckets, findings: Iterable[Finding]
+    tables: Tables, partition: TopicPartition, seen: SeenBuckets, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
     """What Kafka has and the tables do not, distinguished by what the other findings explain."""
     excused = [
         span
         for finding in findings
-        if finding.source == source and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
+        if finding.partition == partition
+        and finding.kind in ("deleted", "given_up", "older_than_history", "table_waits")
         for span in finding.spans
     ]
-    begins, found = tables.rows.begins.get(source), tables.offset_ranges(source)
+    begins, found = tables.rows.begins.get(partition), tables.offset_ranges(partition)
     uncounted = [region.span for region in found if region.expected(dead_letters=False) is None]
     nameless = _nameless(found, seen)
     older, lost, deleted, unnamed = Ranges(MOST_RANGES), list[Span](), list[Span](), list[Span]()
@@ -307,37 +308,39 @@ def kafka_findings(
         if any(one.start <= rest.start and rest.end <= one.end for one in nameless):
             unnamed.append(rest)
             continue
-        removals = [removal for _, removal in tables.touching(source, rest)] if meets(rest, uncounted) else []
+        removals = [removal for _, removal in tables.touching(partition, rest)] if meets(rest, uncounted) else []
         (deleted if removals and all(removal.by_right for removal in removals) else lost).append(rest)
-    yield from _older_in_kafka(tables, source, older)
+    yield from _older_in_kafka(tables, partition, older)
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {source} were loaded by another program, whose rows do not say which records they "
+            f"{count:,} records of {partition} were loaded by another program, whose rows do not say which records they "
             "are: whether one is missing cannot be proved"
         )
-        yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, source, tuple(unnamed))
+        yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, partition, tuple(unnamed))
     if deleted:
         count = sum(span.positions for span in deleted)
-        text = f"{count:,} records of {source} are in Kafka and in neither table; their deletion may be intended"
-        yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, source, tuple(deleted))
+        text = f"{count:,} records of {partition} are in Kafka and in neither table; their deletion may be intended"
+        yield Finding(Verdict.UNPROVED, "may_be_deleted", text, tables.url, partition, tuple(deleted))
     if lost:
-        yield _lost(tables, source, lost)
+        yield _lost(tables, partition, lost)
     if not seen.missing.is_whole:
-        text = f"{seen.missing.count:,} records of {source} are in Kafka and in neither table; not all could be named"
-        yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, source)
-    yield from _kafka_differs(tables, source, seen)
-    filtered = list(filtered_findings(tables, source, seen.left_out, excused))
+        text = (
+            f"{seen.missing.count:,} records of {partition} are in Kafka and in neither table; not all could be named"
+        )
+        yield Finding(Verdict.FAULT, "too_many_missing", text, tables.url, partition)
+    yield from _kafka_differs(tables, partition, seen)
+    filtered = list(filtered_findings(tables, partition, seen.left_out, excused))
     yield from filtered
     if not lost and seen.missing.is_whole and not filtered and not seen.other_times.count:
         left_out = seen.left_out.tally.total
         others = f"{seen.kafka_tombstones:,} tombstones" + (f" or {left_out:,} filtered records" if left_out else "")
         text = (
-            f"each of the {seen.kafka_records - older.count:,} records of {source} that Kafka has from "
+            f"each of the {seen.kafka_records - older.count:,} records of {partition} that Kafka has from "
             f"{begins or 0} up to the table's position is a row, a dead letter or one of {others}, unless another "
             f"finding names it; {compared(seen)}"
         )
-        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, source)
+        yield Finding(Verdict.PROVED, "all_in_tables", text, tables.url, partition)
 
 
 def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
@@ -352,41 +355,41 @@ def _nameless(found: Iterable[OffsetRange], seen: SeenBuckets) -> list[Span]:
     return joined
 
 
-def _lost(tables: Tables, source: TopicPartition, lost: list[Span]) -> Finding:
+def _lost(tables: Tables, partition: TopicPartition, lost: list[Span]) -> Finding:
     count = sum(span.positions for span in lost)
     named = ", ".join(map(str, lost[:20])) + (" …" if len(lost) > 20 else "")  # noqa: PLR2004 - a screenful
-    at = _loading_version(tables.rows, source, lost[0])
-    text = f"Kafka has {count:,} records of {source} that are in neither table: {named}"
+    at = _loading_version(tables.rows, partition, lost[0])
+    text = f"Kafka has {count:,} records of {partition} that are in neither table: {named}"
     if at is not None:
         text += f"; version {at} says that it loaded the first of them"
-    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, source, tuple(lost), at)
+    return Finding(Verdict.FAULT, "missing_from_tables", text, tables.url, partition, tuple(lost), at)
 
 
-def _kafka_differs(tables: Tables, source: TopicPartition, seen: SeenBuckets) -> Iterator[Finding]:
+def _kafka_differs(tables: Tables, partition: TopicPartition, seen: SeenBuckets) -> Iterator[Finding]:
     """What the tables have and Kafka does not."""
-    position = tables.rows.positions.get(source)
+    position = tables.rows.positions.get(partition)
     if seen.kafka_end is not None and position is not None and seen.kafka_end < position:
-        text = f"Kafka ends at {seen.kafka_end} of {source}, before the table's {position}: the topic lost records"
-        yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, source, (Span(seen.kafka_end, position),))
+        text = f"Kafka ends at {seen.kafka_end} of {partition}, before the table's {position}: the topic lost records"
+        yield Finding(Verdict.FAULT, "kafka_went_back", text, tables.url, partition, (Span(seen.kafka_end, position),))
     if seen.vanished:
-        text = f"{seen.vanished:,} records of {source} are in a table and no longer in Kafka (compacted or deleted)"
-        yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, source)
+        text = f"{seen.vanished:,} records of {partition} are in a table and no longer in Kafka (compacted or deleted)"
+        yield Finding(Verdict.NOTED, "gone_from_kafka", text, tables.url, partition)
 
 
-def _older_in_kafka(tables: Tables, source: TopicPartition, older: Ranges) -> Iterator[Finding]:
+def _older_in_kafka(tables: Tables, partition: TopicPartition, older: Ranges) -> Iterator[Finding]:
     """Records that Kafka has from before the first span of the history."""
     ledger = tables.rows
     if older.count and ledger.first_version == 0 and not ledger.is_copy:
-        text = f"{older.count:,} records that Kafka has of {source} lie before the chain's beginning"
-        yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, source, tuple(older.spans))
+        text = f"{older.count:,} records that Kafka has of {partition} lie before the chain's beginning"
+        yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, partition, tuple(older.spans))
     elif older.count:
         text = (
-            f"{older.count:,} records that Kafka has of {source} are in neither table and are older than the history: "
+            f"{older.count:,} records that Kafka has of {partition} are in neither table and are older than the history: "
             "whether they were ever loaded cannot be proved"
         )
-        yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, source, tuple(older.spans))
+        yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, partition, tuple(older.spans))
 
 
-def _loading_version(ledger: Ledger, source: TopicPartition, span: Span) -> int | None:
-    found = [load.version for load in ledger.loaded.get(source, []) if load.span.covers(span.start)]
+def _loading_version(ledger: Ledger, partition: TopicPartition, span: Span) -> int | None:
+    found = [load.version for load in ledger.loaded.get(partition, []) if load.span.covers(span.start)]
     return found[0] if found else None

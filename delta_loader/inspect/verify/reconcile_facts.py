@@ -133,26 +133,26 @@ class Tables:
     deferred: tuple[DeferredRange, ...] = ()
     """The ranges that tables may still lack (rule 5)."""
 
-    def offset_ranges(self, source: TopicPartition) -> list[OffsetRange]:
+    def offset_ranges(self, partition: TopicPartition) -> list[OffsetRange]:
         """The offset ranges of one Kafka partition, in order."""
-        return offset_ranges(self.rows, self.dead_letters, source, self.routed)
+        return offset_ranges(self.rows, self.dead_letters, partition, self.routed)
 
     @property
     def row_ledgers(self) -> tuple[Ledger, ...]:
         """The ledgers of all tables for rows, the main table first."""
         return (self.rows, *self.routed)
 
-    def touching(self, source: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
+    def touching(self, partition: TopicPartition, span: Span, after: int = -1) -> list[tuple[Ledger, Removal]]:
         """Foreign commits that may have removed rows of a span; in the main table, those after a version."""
-        own = [(self.rows, removal) for removal in self.rows.touching(source, span, after)]
-        return own + [(ledger, removal) for ledger in self.routed for removal in ledger.touching(source, span, -1)]
+        own = [(self.rows, removal) for removal in self.rows.touching(partition, span, after)]
+        return own + [(ledger, removal) for ledger in self.routed for removal in ledger.touching(partition, span, -1)]
 
-    def tables_lacking(self, source: TopicPartition, span: Span, *, dead: bool) -> list[str]:
+    def tables_lacking(self, partition: TopicPartition, span: Span, *, dead: bool) -> list[str]:
         """The tables for rows, or for dead letters, that may lack records of a span."""
         return [
             missing.url
             for missing in self.deferred
-            if missing.source == source
+            if missing.partition == partition
             and meets(span, [missing.span])
             and (missing.url == self.dead_letters_url) == dead
         ]

@@ -42,35 +42,35 @@ def staged_spans(found: Iterable[OffsetRange]) -> list[Span]:
     return joined
 
 
-def other_topic(tables: Tables, source: TopicPartition, topic_id: str | None) -> Finding | None:
+def other_topic(tables: Tables, partition: TopicPartition, topic_id: str | None) -> Finding | None:
     """A fault if the table's position is of a topic other than the one that Kafka has, whose id is ``topic_id``."""
-    loaded = tables.rows.topic_ids.get(source)
+    loaded = tables.rows.topic_ids.get(partition)
     if loaded is None or topic_id is None or loaded == topic_id:
         return None
     text = (
-        f"the table has {source} up to {tables.rows.positions[source]} of a topic with the id {loaded}, and the topic "
-        f"{source.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
+        f"the table has {partition} up to {tables.rows.positions[partition]} of a topic with the id {loaded}, and the topic "
+        f"{partition.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at Kafka's first record: "
-        f"`{repair('restart', source, None, '--yes')}`"
+        f"`{repair('restart', partition, None, '--yes')}`"
     )
-    return Finding(Verdict.FAULT, "other_topic", text, tables.url, source)
+    return Finding(Verdict.FAULT, "other_topic", text, tables.url, partition)
 
 
 def other_records(
-    tables: Tables, source: TopicPartition, seen: SeenBuckets, loaded_ms: int | None, kafka_ms: int | None
+    tables: Tables, partition: TopicPartition, seen: SeenBuckets, loaded_ms: int | None, kafka_ms: int | None
 ) -> Finding:
     """The fault that records have other timestamps in Kafka; those of the first one are given, in milliseconds."""
     spans = tuple(seen.other_times.spans)
     at = spans[0].start
     text = (
-        f"{seen.other_times.count:,} records of {source} have another timestamp in Kafka than in the tables, the first "
+        f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the first "
         f"one at {at} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} in the tables): Kafka has lost records that "
         "were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy); a "
         f"record before {at} may be another one, too, if it has the same timestamp "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain there: "
-        f"`{repair('restart', source, None, f'--at {at} --yes')}`"
+        f"`{repair('restart', partition, None, f'--at {at} --yes')}`"
     )
-    return Finding(Verdict.FAULT, "other_records", text, tables.url, source, spans)
+    return Finding(Verdict.FAULT, "other_records", text, tables.url, partition, spans)
 
 
 def compared(seen: SeenBuckets) -> str:

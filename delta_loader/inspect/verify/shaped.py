@@ -23,59 +23,59 @@ if TYPE_CHECKING:
 
 
 def filtered_findings(
-    tables: Tables, source: TopicPartition, left_out: LeftOut, excused: Sequence[Span]
+    tables: Tables, partition: TopicPartition, left_out: LeftOut, excused: Sequence[Span]
 ) -> Iterator[Finding]:
     """Whether no more records are in Kafka and in no table than were filtered (rule 1).
 
     ``excused`` are spans for which other findings say why records are in no table.
     """
-    offset_ranges = tables.offset_ranges(source) if left_out.spans else []
+    offset_ranges = tables.offset_ranges(partition) if left_out.spans else []
     shape = tables.shape.of(offset_ranges)
     for region in offset_ranges:
         have, most = left_out.tally.within(region.span), region.filtered(may_be=shape.filters)
-        text = f"Kafka has {have:,} records of {region.span} of {source} that are in neither table"
+        text = f"Kafka has {have:,} records of {region.span} of {partition} that are in neither table"
         if have and most is None:
             text += "; the commits that loaded the others do not count those that `where` left out"
-            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, source, (region.span,))
+            yield Finding(Verdict.UNPROVED, "filtered_uncounted", text, tables.url, partition, (region.span,))
         elif most is not None and have > most:
             versions = ", ".join(str(load.version) for load in region.loaded)
             text += f"; version {versions} of {tables.url} counted {most:,} that `where` left out"
-            by_right = [removal.by_right for _, removal in tables.touching(source, region.span)]
+            by_right = [removal.by_right for _, removal in tables.touching(partition, region.span)]
             is_excused = any(span.start <= region.span.start and region.span.end <= span.end for span in excused)
             verdict, kind = Verdict.FAULT, "missing_from_tables"
             if is_excused or (by_right and all(by_right)):
                 verdict, kind = Verdict.UNPROVED, "may_be_deleted"
-            yield Finding(verdict, kind, text, tables.url, source, (region.span,), region.version)
+            yield Finding(verdict, kind, text, tables.url, partition, (region.span,), region.version)
 
 
-def exploded_findings(tables: Tables, source: TopicPartition, extra_rows: int) -> Iterator[Finding]:
+def exploded_findings(tables: Tables, partition: TopicPartition, extra_rows: int) -> Iterator[Finding]:
     """Whether a partition has as many rows beyond the first one of each record as were staged (rule 2)."""
-    offset_ranges = tables.offset_ranges(source)
+    offset_ranges = tables.offset_ranges(partition)
     shape = tables.shape.of(offset_ranges)
     if not shape.explodes:
         return
     counted = [region.exploded(may_be=True) for region in offset_ranges]
     staged = sum(one for one in counted if one is not None)
-    text = f"{source} has {extra_rows:,} more rows than records"
+    text = f"{partition} has {extra_rows:,} more rows than records"
     if None in counted:
         text += "; not every commit that loaded them counts the rows that it made of a record"
-        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, source)
+        yield Finding(Verdict.UNPROVED, "exploded_uncounted", text, tables.url, partition)
     elif extra_rows > staged:
         text += f", but the commits counted {staged:,}: some rows are there more than once"
-        yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, source)
+        yield Finding(Verdict.FAULT, "rows_twice", text, tables.url, partition)
     elif extra_rows < staged:
-        yield _fewer(tables, source, f"{text}, but the commits counted {staged:,}")
+        yield _fewer(tables, partition, f"{text}, but the commits counted {staged:,}")
 
 
-def _fewer(tables: Tables, source: TopicPartition, text: str) -> Finding:
+def _fewer(tables: Tables, partition: TopicPartition, text: str) -> Finding:
     """Rows beyond the first one of a record are missing."""
-    spans = [region.span for region in tables.offset_ranges(source)]
-    removals = [removal for span in spans for _, removal in tables.touching(source, span)]
-    if any(tables.tables_lacking(source, span, dead=False) for span in spans):
+    spans = [region.span for region in tables.offset_ranges(partition)]
+    removals = [removal for span in spans for _, removal in tables.touching(partition, span)]
+    if any(tables.tables_lacking(partition, span, dead=False) for span in spans):
         text += "; a table still waits for some"
-        return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, source)
+        return Finding(Verdict.UNPROVED, "table_waits", text, tables.url, partition)
     if removals and all(one.by_right for one in removals):
         text += "; another program has deleted rows since, so the rest cannot be counted"
-        return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, source)
+        return Finding(Verdict.UNPROVED, "exploded_deleted", text, tables.url, partition)
     version = max((one.version for one in removals), default=None)
-    return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, source, (), version)
+    return Finding(Verdict.FAULT, "rows_missing", f"{text}: some are missing", tables.url, partition, (), version)

@@ -86,28 +86,28 @@ class SparkOffsets:
             named = self._bitmaps.agg(functions.sum("amount")).collect()[0][0] or 0
             return int(self._frame.count()) - int(named)
 
-    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+    def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
         """One partition's offsets, in order."""
         with _errors("read", self._url):
             columns = ("bucket", "amount", "bits", *(("known", *_DIGITS) if self._stamped else ()))
-            frame = self._bitmaps.where(_is(source)).orderBy("bucket").select(*columns)
+            frame = self._bitmaps.where(_is(partition)).orderBy("bucket").select(*columns)
             for bucket, amount, *bitmaps in frame.toLocalIterator():
                 bits, *stamps = (int.from_bytes(bitmap, "little") for bitmap in bitmaps)
                 found = Stamps(stamps[0], tuple(stamps[1:])) if stamps else NO_STAMPS
                 yield Bucket(int(bucket) * BUCKET, int(amount), bits, found)
 
-    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp in the rows of a record; None where there is none."""
         with _errors("read", self._url):
             span = Span(Position(offset), Position(offset + 1))
-            found = self._within(source, [span]).agg(functions.min("time_ms")).collect()[0][0]
+            found = self._within(partition, [span]).agg(functions.min("time_ms")).collect()[0][0]
         return None if found is None else int(found)
 
-    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
         with _errors("read", self._url):
             rows = (
-                self._within(source, spans)
+                self._within(partition, spans)
                 .groupBy("offset")
                 .agg(functions.count("*").alias("amount"), functions.collect_set("file").alias("files"))
                 .where("amount > 1")
@@ -117,19 +117,19 @@ class SparkOffsets:
             )
         return [(int(row["offset"]), tuple(sorted(map(unquote, row["files"])))) for row in rows]
 
-    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+    def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]:
         """The files that contain records of some spans."""
         with _errors("read", self._url):
-            found = self._within(source, spans).select("file").distinct().limit(_MOST_ROWS).collect()
+            found = self._within(partition, spans).select("file").distinct().limit(_MOST_ROWS).collect()
         return sorted(unquote(row["file"]) for row in found)
 
     def close(self) -> None:
         """Release the bitmaps."""
         self._bitmaps.unpersist()
 
-    def _within(self, source: TopicPartition, spans: Sequence[Span]) -> DataFrame:
+    def _within(self, partition: TopicPartition, spans: Sequence[Span]) -> DataFrame:
         places = " OR ".join(f"(offset >= {span.start} AND offset < {span.end})" for span in spans) or "false"
-        return self._named.where(_is(source)).where(places)
+        return self._named.where(_is(partition)).where(places)
 
 
 class SparkContents(RepeatedKeys):
@@ -174,6 +174,6 @@ def _stamps() -> list[Column]:
     ]
 
 
-def _is(source: TopicPartition) -> str:
+def _is(partition: TopicPartition) -> str:
     # A topic's name has letters, digits, dots, dashes and underscores only.
-    return f"topic = '{source.topic}' AND partition = {source.partition}"
+    return f"topic = '{partition.topic}' AND partition = {partition.partition}"

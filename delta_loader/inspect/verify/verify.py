@@ -89,16 +89,16 @@ class Offsets(Protocol):
     def nameless(self) -> int:
         """How many rows do not name their record."""
 
-    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
+    def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
         """One partition's offsets, in order."""
 
-    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp in the rows of a record; None where there is none."""
 
-    def twice(self, source: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
+    def twice(self, partition: TopicPartition, spans: Sequence[Span]) -> list[tuple[int, tuple[str, ...]]]:
         """Offsets that occur more than once, and the files that contain them; the first ones only."""
 
-    def files(self, source: TopicPartition, spans: Sequence[Span]) -> list[str]:
+    def files(self, partition: TopicPartition, spans: Sequence[Span]) -> list[str]:
         """The files that contain records of some spans."""
 
     def close(self) -> None:
@@ -118,13 +118,13 @@ class Contents(KeyReader, Protocol):
 class KafkaRecords(Protocol):
     """The records in Kafka."""
 
-    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
+    def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         """The first position that Kafka still has, and the end."""
 
-    def buckets(self, source: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
+    def buckets(self, partition: TopicPartition, start: Position, end: Position) -> Iterator[tuple[Bucket, Bucket]]:
         """Records with a value, with the timestamps of all, and tombstones."""
 
-    def timestamp_ms(self, source: TopicPartition, offset: int) -> int | None:
+    def timestamp_ms(self, partition: TopicPartition, offset: int) -> int | None:
         """The timestamp of one record; None where Kafka has none."""
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
@@ -160,8 +160,8 @@ class Verifier:
         gone = [found for ledger in (rows, *routed, dead) if ledger.version is not None for found in self._gone(ledger)]
         if gone:
             unread = tuple(
-                unlooked(source, rows.begins.get(source), position)
-                for source, position in sorted(rows.positions.items())
+                unlooked(partition, rows.begins.get(partition), position)
+                for partition, position in sorted(rows.positions.items())
             )
             return VerifiedStream(stream.app_id, stream.table, rows.version, rows.first_version, unread, tuple(gone))
         made = stream.topology is not None  # a topology may do both
@@ -230,10 +230,12 @@ class Verifier:
         """The Kafka partitions whose topic is not the one that the table has rows of (rule 6)."""
         if self.kafka is None:
             return {}
-        sources = tables.rows.positions
-        ids = self.kafka.topic_ids({topic for source in sources for topic in topics_of(source.topic)})
-        findings = {source: other_topic(tables, source, ids_together(source.topic, ids)) for source in sources}
-        return {source: finding for source, finding in findings.items() if finding is not None}
+        partitions = tables.rows.positions
+        ids = self.kafka.topic_ids({topic for partition in partitions for topic in topics_of(partition.topic)})
+        findings = {
+            partition: other_topic(tables, partition, ids_together(partition.topic, ids)) for partition in partitions
+        }
+        return {partition: finding for partition, finding in findings.items() if finding is not None}
 
     def _merged(self, tables: Tables, merge: MergeSettings) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
@@ -308,30 +310,30 @@ class Verifier:
             merged = {
                 partition for chain in tables.rows.positions if is_merged(chain.topic) for partition in inputs_of(chain)
             }
-            for source in sorted({*tables.rows.positions, *rows.sources()} - merged):
-                if is_merged(source.topic):
-                    findings.append(_merged(tables, source))
-                    begins = tables.rows.begins.get(source)
-                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+            for topic_partition in sorted({*tables.rows.positions, *rows.sources()} - merged):
+                if is_merged(topic_partition.topic):
+                    findings.append(_merged(tables, topic_partition))
+                    begins = tables.rows.begins.get(topic_partition)
+                    partitions.append(unlooked(topic_partition, begins, tables.rows.positions.get(topic_partition)))
                     continue
-                if source not in tables.rows.positions and not stream.takes(source.topic):
-                    text = f"the rows of {source} are of a topic that this stream does not take"
-                    findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, source))
+                if topic_partition not in tables.rows.positions and not stream.takes(topic_partition.topic):
+                    text = f"the rows of {topic_partition} are of a topic that this stream does not take"
+                    findings.append(Finding(Verdict.NOTED, "rows_of_other_topics", text, tables.url, topic_partition))
                     continue
-                if source in tables.rows.generations:
-                    findings.append(_made_anew(tables, source))
-                    begins = tables.rows.begins.get(source)
-                    partitions.append(unlooked(source, begins, tables.rows.positions.get(source)))
+                if topic_partition in tables.rows.generations:
+                    findings.append(_made_anew(tables, topic_partition))
+                    begins = tables.rows.begins.get(topic_partition)
+                    partitions.append(unlooked(topic_partition, begins, tables.rows.positions.get(topic_partition)))
                     continue
-                kafka = None if source in other_topics else self.kafka
-                seen = _walk(tables, source, rows, dead, kafka)
+                kafka = None if topic_partition in other_topics else self.kafka
+                seen = _walk(tables, topic_partition, rows, dead, kafka)
                 self.advance(1)
-                report, found = reconcile(tables, source, seen, explained, explained_dead)
-                found += _duplicates(tables, source, seen, rows, dead)
+                report, found = reconcile(tables, topic_partition, seen, explained, explained_dead)
+                found += _duplicates(tables, topic_partition, seen, rows, dead)
                 if kafka is not None:
-                    found += kafka_findings(tables, source, seen, found)
-                    found += _other_records(tables, source, seen, (rows, dead), kafka)
-                wrong = source in other_topics or any(finding.verdict is Verdict.FAULT for finding in found)
+                    found += kafka_findings(tables, topic_partition, seen, found)
+                    found += _other_records(tables, topic_partition, seen, (rows, dead), kafka)
+                wrong = topic_partition in other_topics or any(finding.verdict is Verdict.FAULT for finding in found)
                 partitions.append(replace(report, proved=report.proved and not wrong))
                 findings += found
         finally:
@@ -344,17 +346,17 @@ class Verifier:
 
 
 def _walk(
-    tables: Tables, source: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
+    tables: Tables, partition: TopicPartition, rows: Offsets, dead: Offsets | None, kafka: KafkaRecords | None
 ) -> SeenBuckets:
-    offset_ranges = tables.offset_ranges(source)
-    position = tables.rows.positions.get(source, Position(0))
-    first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(source)
+    offset_ranges = tables.offset_ranges(partition)
+    position = tables.rows.positions.get(partition, Position(0))
+    first, kafka_end = (Position(0), None) if kafka is None else kafka.ends(partition)
     seen = walk(
         [span for region in offset_ranges for span in region.spans],
         position,
-        rows.buckets(source),
-        () if dead is None else dead.buckets(source),
-        kafka=None if kafka is None else kafka.buckets(source, first, position),
+        rows.buckets(partition),
+        () if dead is None else dead.buckets(partition),
+        kafka=None if kafka is None else kafka.buckets(partition, first, position),
         kafka_first=first,
         left_out=LeftOut.of(offset_ranges, tables.shape.of(offset_ranges)),
         staged=staged_spans(offset_ranges),
@@ -364,22 +366,22 @@ def _walk(
 
 
 def _other_records(
-    tables: Tables, source: TopicPartition, seen: SeenBuckets, offsets: Iterable[Offsets | None], kafka: KafkaRecords
+    tables: Tables, partition: TopicPartition, seen: SeenBuckets, offsets: Iterable[Offsets | None], kafka: KafkaRecords
 ) -> Iterator[Finding]:
     if seen.other_times.count:
         at = seen.other_times.spans[0].start
         loaded = (
-            None if offsets_of_table is None else offsets_of_table.timestamp_ms(source, at)
+            None if offsets_of_table is None else offsets_of_table.timestamp_ms(partition, at)
             for offsets_of_table in offsets
         )
         loaded_ms = next((one for one in loaded if one is not None), None)
-        yield other_records(tables, source, seen, loaded_ms, kafka.timestamp_ms(source, at))
+        yield other_records(tables, partition, seen, loaded_ms, kafka.timestamp_ms(partition, at))
 
 
 def _by_the_log(tables: Tables) -> tuple[PartitionReport, ...]:
     """Kafka partitions that are judged by the log alone."""
     positions = sorted(tables.rows.positions.items())
-    return tuple(unlooked(source, tables.rows.begins.get(source), position) for source, position in positions)
+    return tuple(unlooked(partition, tables.rows.begins.get(partition), position) for partition, position in positions)
 
 
 def _cleaned(tables: Tables) -> Iterator[Finding]:
@@ -391,9 +393,9 @@ def _cleaned(tables: Tables) -> Iterator[Finding]:
 
 def _owed(tables: Tables) -> Iterator[Finding]:
     for missing in tables.deferred:
-        loaded = f"{missing.span} of {missing.source} was loaded"
+        loaded = f"{missing.span} of {missing.partition} was loaded"
         text = f"{missing.url} was left out when {loaded}, and may still lack some of its rows"
-        yield Finding(Verdict.UNPROVED, "owed", text, missing.url, missing.source, (missing.span,))
+        yield Finding(Verdict.UNPROVED, "owed", text, missing.url, missing.partition, (missing.span,))
 
 
 def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
@@ -402,55 +404,55 @@ def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
     if metadata is None or metadata.app_id != app_id or not metadata.spans:
         return False
     return all(
-        metadata.generation(source) >= own.generations.get(source, 0)
-        and (source not in own.positions or span.start >= own.positions[source])
-        for source, span in metadata.spans.items()
+        metadata.generation(partition) >= own.generations.get(partition, 0)
+        and (partition not in own.positions or span.start >= own.positions[partition])
+        for partition, span in metadata.spans.items()
     )
 
 
-def _made_anew(tables: Tables, source: TopicPartition) -> Finding:
+def _made_anew(tables: Tables, partition: TopicPartition) -> Finding:
     text = (
-        f"the topic of {source} was recreated (generation {tables.rows.generations[source]}), so that rows of both "
+        f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of both "
         "topics have the same offsets: that each is there once is proved by the log alone"
     )
-    return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, source)
+    return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, partition)
 
 
-def _merged(tables: Tables, source: TopicPartition) -> Finding:
+def _merged(tables: Tables, partition: TopicPartition) -> Finding:
     text = (
-        f"the rows of {source} are a topology's, made of records of several topics: that each record is there once is "
+        f"the rows of {partition} are a topology's, made of records of several topics: that each record is there once is "
         "proved by the log alone"
     )
-    return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, source)
+    return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, partition)
 
 
 def _duplicates(
-    tables: Tables, source: TopicPartition, seen: SeenBuckets, rows: Offsets, dead: Offsets | None
+    tables: Tables, partition: TopicPartition, seen: SeenBuckets, rows: Offsets, dead: Offsets | None
 ) -> Iterator[Finding]:
-    explodes = tables.shape.of(tables.offset_ranges(source)).explodes
-    yield from exploded_findings(tables, source, seen.total - seen.distinct)
+    explodes = tables.shape.of(tables.offset_ranges(partition)).explodes
+    yield from exploded_findings(tables, partition, seen.total - seen.distinct)
     for ranges, offsets, ledgers, url in (
         (Ranges(0) if explodes else seen.twice, rows, tables.row_ledgers, tables.url),
         (seen.twice_dead, dead, (tables.dead_letters,), tables.dead_letters_url),
     ):
         if ranges.count and offsets is not None:
-            found = offsets.twice(source, ranges.spans)
+            found = offsets.twice(partition, ranges.spans)
             names = _known(ledgers, {file for _, files in found for file in files})
             versions = [version for _, version in names if version is not None]
-            text = (
-                f"{_places([offset for offset, _ in found])} of {source} are there more than once, in {_files(names)}"
-            )
+            text = f"{_places([offset for offset, _ in found])} of {partition} are there more than once, in {_files(names)}"
             spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
             last = max(versions, default=None)
-            yield Finding(Verdict.FAULT, "rows_twice", text, url, source, spans, last, tuple(path for path, _ in names))
+            yield Finding(
+                Verdict.FAULT, "rows_twice", text, url, partition, spans, last, tuple(path for path, _ in names)
+            )
     if seen.both.count:
         places = ", ".join(map(str, seen.both.spans[:_NAMED]))
-        text = f"{seen.both.count:,} records of {source} are rows and dead letters: {places}"
+        text = f"{seen.both.count:,} records of {partition} are rows and dead letters: {places}"
         verdict = Verdict.FAULT
         if explodes and tables.routed:  # a record goes to several tables, and one of them may refuse it
             verdict = Verdict.UNPROVED
             text += "; this is correct only if one of their tables refused them"
-        yield Finding(verdict, "row_and_dead_letter", text, tables.url, source, tuple(seen.both.spans))
+        yield Finding(verdict, "row_and_dead_letter", text, tables.url, partition, tuple(seen.both.spans))
 
 
 def _known(ledgers: Iterable[Ledger | None], files: Iterable[str]) -> list[tuple[str, int | None]]:

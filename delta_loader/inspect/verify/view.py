@@ -47,7 +47,7 @@ def _stream_lines(stream: VerifiedStream) -> Iterator[str]:
 def _partition_line(partition: PartitionReport) -> str:
     begins = "…" if partition.begins is None else str(partition.begins)
     position = "…" if partition.position is None else str(partition.position)
-    parts = [f"{partition.source}  [{begins}, {position})"]
+    parts = [f"{partition.partition}  [{begins}, {position})"]
     if partition.rows is not None:
         parts.append(f"{partition.rows:,} rows, {partition.dead_letters or 0:,} dead letters")
         if partition.counted_records is not None:
@@ -93,8 +93,8 @@ def to_json(streams: Sequence[VerifiedStream]) -> dict[str, object]:
 
 def _partition(partition: PartitionReport) -> dict[str, object]:
     return {
-        "topic": str(partition.source.topic),
-        "partition": int(partition.source.partition),
+        "topic": str(partition.partition.topic),
+        "partition": int(partition.partition.partition),
         "begins": partition.begins,
         "position": partition.position,
         "rows": partition.rows,
@@ -110,14 +110,14 @@ def _partition(partition: PartitionReport) -> dict[str, object]:
 
 
 def _finding(finding: Finding) -> dict[str, object]:
-    source = finding.source
+    partition = finding.partition
     return {
         "verdict": finding.verdict.value,
         "kind": finding.kind,
         "text": finding.text,
         "table": finding.table,
-        "topic": None if source is None else str(source.topic),
-        "partition": None if source is None else int(source.partition),
+        "topic": None if partition is None else str(partition.topic),
+        "partition": None if partition is None else int(partition.partition),
         "spans": [[int(span.start), int(span.end)] for span in finding.spans],
         "version": finding.version,
         "files": list(finding.files),

@@ -98,8 +98,8 @@ class CleanUp:
             path = found.path.removeprefix(f"{area.folder}/")
             name = area.file(_below_table(path) if area.folder else path) if found.modified_ms < before_ms else None
             if name is not None:
-                source = name.topic_partition
-                candidates.add(number, found, str(source.topic), int(source.partition))
+                partition = name.topic_partition
+                candidates.add(number, found, str(partition.topic), int(partition.partition))
 
     def _keep_staged(self, candidates: Candidates) -> None:
         """Exclude files that markers and staged replacements refer to."""

@@ -67,7 +67,7 @@ def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit])
     for commit in islice(history, MOST_COMMITS):
         metadata = commit.metadata
         if metadata is not None and metadata.app_id not in known:
-            topics = sorted({str(source.topic) for source in metadata.spans})
+            topics = sorted({str(partition.topic) for partition in metadata.spans})
             shared = next((topic for topic in topics if any(stream.takes(topic) for stream in area.streams)), None)
             if shared is not None:
                 return (

@@ -31,18 +31,18 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
     for item in stage.scan(OUTBOX):
         name = OutboxName.parse(item.path) if item.modified_ms < before_ms else None
         if name is not None:
-            by_chain.setdefault(name.source, []).append(item)
+            by_chain.setdefault(name.partition, []).append(item)
     left: list[StoredObject] = []
-    for source, files in by_chain.items():
-        named = _named(stage, parallel, source)
+    for partition, files in by_chain.items():
+        named = _named(stage, parallel, partition)
         if named is not None:
             left += [found for found in files if found.path not in named]
     return left
 
 
-def _named(stage: ObjectStore, parallel: ParallelMap, source: TopicPartition) -> set[str] | None:
+def _named(stage: ObjectStore, parallel: ParallelMap, partition: TopicPartition) -> set[str] | None:
     """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 2)."""
-    paths, begin = [item.path for item in stage.list(folder_of(source))], origin_path(source)
+    paths, begin = [item.path for item in stage.list(folder_of(partition))], origin_path(partition)
     named: set[str] = set()
     try:
         for path, data in zip(paths, parallel(stage.read, paths), strict=True):

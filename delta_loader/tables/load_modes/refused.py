@@ -45,7 +45,7 @@ MOST_REFUSED = 10_000
 class RefusedRecord:
     """A record with a row that the table does not accept."""
 
-    source: TopicPartition
+    partition: TopicPartition
     """The record's own partition, also in a chain of several topics."""
     offset: Offset
     problem: str
@@ -54,7 +54,7 @@ class RefusedRecord:
 
     @property
     def place(self) -> RecordPlace:
-        return self.source, self.offset
+        return self.partition, self.offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +65,17 @@ class RefusalIds:
     count: str
 
     @classmethod
-    def of(cls, ids: TxnIds, source: TopicPartition) -> RefusalIds:
-        return cls(f"{ids.of(source)}:refused", f"{ids.of(source)}:refusals")
+    def of(cls, ids: TxnIds, partition: TopicPartition) -> RefusalIds:
+        return cls(f"{ids.of(partition)}:refused", f"{ids.of(partition)}:refusals")
 
     def half_done(self, transactions: Mapping[str, int], start: Position) -> bool:
         """Whether there may be dead letters of records that the table has not passed yet (rule 3)."""
         return transactions.get(self.highest, -1) >= start
 
 
-def chains_of(sources: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
+def chains_of(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, TopicPartition]:
     """By the Kafka partition of a record, the one of these chains that contains it."""
-    return {partition: chain for chain in sources for partition in inputs_of(chain)}
+    return {partition: chain for chain in partitions for partition in inputs_of(chain)}
 
 
 def letters_commit(
@@ -85,7 +85,7 @@ def letters_commit(
     chains = chains_of(spans)
     highest: dict[TopicPartition, int] = {}
     for letter in letters:
-        chain = chains[letter.source]
+        chain = chains[letter.partition]
         last: int = spans[chain].last_offset if is_merged(chain.topic) else letter.offset
         highest[chain] = max(last, highest.get(chain, last))
     advances: dict[str, int] = {}
@@ -113,10 +113,10 @@ def without_refused(commit: TableCommit, refused: Iterable[RefusedRecord], *, co
     chains = chains_of(commit.metadata.spans)
     by_chain: dict[TopicPartition, dict[RecordPlace, int | None]] = {}
     for record in refused:
-        by_chain.setdefault(chains[record.source], {})[record.place] = record.rows
+        by_chain.setdefault(chains[record.partition], {})[record.place] = record.rows
     if not by_chain:
         return commit
-    written = tuple(_without(write, by_chain.get(write.source, {})) for write in commit.written)
+    written = tuple(_without(write, by_chain.get(write.partition, {})) for write in commit.written)
     counts: dict[TopicPartition, Counts] = {}
     for chain, found in commit.metadata.counts.items():
         rows = [one for one in by_chain.get(chain, {}).values() if one is not None]
@@ -139,23 +139,23 @@ def _without_rows(counts: Counts, rows_of_each: Sequence[int]) -> Counts:
     )
 
 
-def too_many(source: TopicPartition, position: Position, refused: Sequence[RefusedRecord], url: str) -> Held:
+def too_many(partition: TopicPartition, position: Position, refused: Sequence[RefusedRecord], url: str) -> Held:
     """Too much of a load from ``position`` on is refused to be a problem of single records."""
     ((problem, _),) = Counter(record.problem for record in refused).most_common(1)
     return Held(
         "too_many_refused",
-        f"{url} refuses more than {MOST_REFUSED:,} records of one load, most of them of {source} because: {problem}",
+        f"{url} refuses more than {MOST_REFUSED:,} records of one load, most of them of {partition} because: {problem}",
         f"change what the table checks (ALTER TABLE {delta_table(url)} …), or what the stream makes of its records and "
-        f"{stage_again({source: position})}; nothing of it is loaded until then",
+        f"{stage_again({partition: position})}; nothing of it is loaded until then",
     )
 
 
 def without_bytes(record: RefusedRecord, url: str, why: str) -> Held:
     """A refused record cannot become a dead letter because its bytes cannot be fetched."""
-    source, offset = record.source, record.offset
+    partition, offset = record.partition, record.offset
     return Held(
         "refused_record",
-        f"{url} refuses the record at {offset} of {source} ({record.problem}), and {why}",
+        f"{url} refuses the record at {offset} of {partition} ({record.problem}), and {why}",
         "see to it that the loader gets it, or let the table take it (ALTER TABLE "
         f"{delta_table(url)} DROP CONSTRAINT …, or ALTER COLUMN … DROP NOT NULL) and fix the row there; nothing of the "
         "partition is loaded until then",

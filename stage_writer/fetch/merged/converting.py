@@ -38,7 +38,7 @@ class MergedMessages(Messages):
     batch: MergedBatch
 
     def topics(self, index: Index) -> pa.StringArray:
-        names = pa.array([str(source.topic) for source in self.batch.inputs])
+        names = pa.array([str(partition.topic) for partition in self.batch.inputs])
         return names.take(pa.array(self.batch.input_of[index]))
 
 

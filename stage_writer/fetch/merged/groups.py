@@ -49,10 +49,10 @@ class TopicGroups:
         """The group of a topic; None for one that is read by itself."""
         return self._by_topic.get(topic)
 
-    def chain_of(self, source: TopicPartition) -> TopicPartition:
+    def chain_of(self, partition: TopicPartition) -> TopicPartition:
         """The chain of a Kafka partition: its own for most."""
-        group = self._by_topic.get(source.topic)
-        return source if group is None else TopicPartition(chain_topic(group.topics), source.partition)
+        group = self._by_topic.get(partition.topic)
+        return partition if group is None else TopicPartition(chain_topic(group.topics), partition.partition)
 
     def longest_idle_s(self, chain: TopicPartition) -> float:
         """The longest idle wait of a merged chain."""
@@ -62,10 +62,10 @@ class TopicGroups:
     def chains(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
         """Positions of Kafka partitions as those of chains; inputs of incomplete chains stay unchanged."""
         found: dict[TopicPartition, Position] = {}
-        for source, position in positions.items():
-            chain = self.chain_of(source)
+        for topic_partition, position in positions.items():
+            chain = self.chain_of(topic_partition)
             if not is_merged(chain.topic) or any(partition not in positions for partition in inputs_of(chain)):
-                found[source] = position
+                found[topic_partition] = position
             else:
                 found[chain] = merged_position(
                     InputEnd(partition, positions[partition]) for partition in inputs_of(chain)
@@ -75,8 +75,8 @@ class TopicGroups:
     def require_equal_counts(self, partitions: Iterable[TopicPartition]) -> None:
         """Raises ConfigError where topics of one group have different numbers of partitions; ignores missing topics."""
         counts: dict[str, int] = {}
-        for source in partitions:
-            counts[source.topic] = counts.get(source.topic, 0) + 1
+        for partition in partitions:
+            counts[partition.topic] = counts.get(partition.topic, 0) + 1
         for group in self.groups:
             known = {topic: counts[topic] for topic in sorted(group.topics) if topic in counts}
             if len(set(known.values())) > 1:

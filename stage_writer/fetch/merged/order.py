@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class MergeInput:
     """One Kafka partition of a merged chain, and its waiting messages."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position
     """Everything before it has been passed on."""
     read: Position
@@ -106,7 +106,7 @@ def next_messages(
         keys.append(times[number][:count])
     numbers = np.concatenate([np.full(len(batch), number, np.int64) for number, batch in parts])
     order = np.lexsort((numbers, np.concatenate(keys)))  # stable: an input's own order is kept
-    return merged_batch(chain, [one.source for one in inputs], before, parts, order.astype(np.int64))
+    return merged_batch(chain, [one.partition for one in inputs], before, parts, order.astype(np.int64))
 
 
 def pass_holes(inputs: Sequence[MergeInput]) -> bool:

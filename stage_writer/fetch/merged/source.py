@@ -47,7 +47,7 @@ LOOK_AGAIN_S = 1.0
 class MergedChain:
     """One merged chain of ours."""
 
-    source: TopicPartition
+    partition: TopicPartition
     inputs: tuple[MergeInput, ...]
     longest_idle_s: float
     paused: bool = False
@@ -98,20 +98,20 @@ class MergingSource:
         self._settle()
         ours: list[MessageBatch] = []
         for batch in polled.batches:
-            if batch.source in moved:
+            if batch.partition in moved:
                 continue
-            if (found := self._inputs.get(batch.source)) is not None:
+            if (found := self._inputs.get(batch.partition)) is not None:
                 found.take(batch)
-            elif not is_merged(self._groups.chain_of(batch.source).topic):
+            elif not is_merged(self._groups.chain_of(batch.partition).topic):
                 ours.append(batch)
         ends: dict[TopicPartition, Position] = {}
-        for source, position in polled.ends.items():
-            if source in moved:
+        for partition, position in polled.ends.items():
+            if partition in moved:
                 continue
-            if (found := self._inputs.get(source)) is not None:
+            if (found := self._inputs.get(partition)) is not None:
                 found.reached_end(position)
-            elif not is_merged(self._groups.chain_of(source).topic):
-                ends[source] = position
+            elif not is_merged(self._groups.chain_of(partition).topic):
+                ends[partition] = position
         merged = self._merge()
         ends |= self._new_ends()
         self._balance()
@@ -122,38 +122,38 @@ class MergingSource:
         """Pass on records of single topics; markers of several have no last record."""
         self._inner.expect(last)
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        chain = self._chains.get(source)
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        chain = self._chains.get(partition)
         if chain is None:
-            self._inner.seek(source, position)
+            self._inner.seek(partition, position)
             return
         self._begin(chain, position)
         for merge_input in chain.inputs:
-            self._inner.seek(merge_input.source, merge_input.position)
+            self._inner.seek(merge_input.partition, merge_input.position)
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these; waiting messages are kept."""
-        for source in sources:
-            if (chain := self._chains.get(source)) is not None:
+        for partition in partitions:
+            if (chain := self._chains.get(partition)) is not None:
                 chain.paused, chain.paused_at_s = True, self._clock.monotonic_s()
-        self._inner.pause(self._spread(sources))
+        self._inner.pause(self._spread(partitions))
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Read these again, except for inputs that are ahead."""
-        for source in sources:
-            if (chain := self._chains.get(source)) is not None:
+        for topic_partition in partitions:
+            if (chain := self._chains.get(topic_partition)) is not None:
                 chain.paused, chain.reported = False, None
                 if self._clock.monotonic_s() - chain.paused_at_s > LOOK_AGAIN_S:
                     for merge_input in chain.inputs:
                         merge_input.look_again()
-        self._inner.resume([partition for partition in self._spread(sources) if partition not in self._ahead])
+        self._inner.resume([partition for partition in self._spread(partitions) if partition not in self._ahead])
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
+    def resolve(self, topic_partition: TopicPartition, start: Start) -> Position:
         """The position that a start stands for; for a chain, each input's position."""
-        if not is_merged(source.topic):
-            return self._inner.resolve(source, start)
+        if not is_merged(topic_partition.topic):
+            return self._inner.resolve(topic_partition, start)
         return merged_position(
-            InputEnd(partition, self._inner.resolve(partition, start)) for partition in inputs_of(source)
+            InputEnd(partition, self._inner.resolve(partition, start)) for partition in inputs_of(topic_partition)
         )
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
@@ -162,8 +162,8 @@ class MergingSource:
         self._groups.require_equal_counts(positions)
         return self._groups.chains(positions)
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        return self._groups.chains(self._inner.high_watermarks(self._spread(sources)))
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return self._groups.chains(self._inner.high_watermarks(self._spread(partitions)))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of topics; for a chain's topic, those of all its topics. Safe to call from any thread."""
@@ -171,20 +171,20 @@ class MergingSource:
         there = [topic for topic in topics if all(one in found for one in topics_of(topic))]
         return {topic: ids_together(topic, found) for topic in there}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+    def ownerless(self, topic_partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains with an input without an owner in the group; None while the group is rebalancing."""
-        partitions = self._inner.ownerless(self._spread(sources))
+        partitions = self._inner.ownerless(self._spread(topic_partitions))
         return (
             None
             if partitions is None
-            else {source for source in sources if set(partitions).intersection(inputs_of(source))}
+            else {partition for partition in topic_partitions if set(partitions).intersection(inputs_of(partition))}
         )
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         spread: dict[TopicPartition, Position] = {}
-        for source, position in positions.items():
+        for partition, position in positions.items():
             ends = inputs_at(position)
-            spread |= {end.source: end.position for end in ends} if ends else {source: position}
+            spread |= {end.partition: end.position for end in ends} if ends else {partition: position}
         self._inner.report(spread)
 
     def close(self) -> None:
@@ -192,77 +192,87 @@ class MergingSource:
 
     # The consumer group's callbacks. The underlying source calls these from poll and close.
 
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Pass on complete chains (rule 2), and where their inputs start."""
         now_s = self._clock.monotonic_s()
-        plain = [source for source in sources if not is_merged(self._groups.chain_of(source).topic)]
-        self._lonely |= {source: now_s for source in sources if source not in plain}
-        complete = {self._groups.chain_of(source) for source in self._lonely}
+        plain = [
+            topic_partition
+            for topic_partition in partitions
+            if not is_merged(self._groups.chain_of(topic_partition).topic)
+        ]
+        self._lonely |= {topic_partition: now_s for topic_partition in partitions if topic_partition not in plain}
+        complete = {self._groups.chain_of(topic_partition) for topic_partition in self._lonely}
         complete = {chain for chain in complete if all(partition in self._lonely for partition in inputs_of(chain))}
-        for source in sorted(complete):
-            self._take_up(source)
+        for topic_partition in sorted(complete):
+            self._take_up(topic_partition)
         positions = self._listening.assigned([*plain, *sorted(complete)])
-        begun = {source: positions[source] for source in plain if source in positions}
-        for source in complete & positions.keys():
-            self._begin(self._chains[source], positions[source])
-            begun |= {end.source: end.position for end in inputs_at(positions[source])}
-        fresh = set(sources)
-        self._starting |= {source: position for source, position in begun.items() if source not in fresh}
-        return {source: position for source, position in begun.items() if source in fresh}
+        begun = {
+            topic_partition: positions[topic_partition] for topic_partition in plain if topic_partition in positions
+        }
+        for topic_partition in complete & positions.keys():
+            self._begin(self._chains[topic_partition], positions[topic_partition])
+            begun |= {end.partition: end.position for end in inputs_at(positions[topic_partition])}
+        fresh = set(partitions)
+        self._starting |= {
+            topic_partition: position for topic_partition, position in begun.items() if topic_partition not in fresh
+        }
+        return {topic_partition: position for topic_partition, position in begun.items() if topic_partition in fresh}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Chains that lose an input are revoked as a whole."""
-        self._listening.revoked(self._touched(sources))
-        self._let_go(sources)
+        self._listening.revoked(self._touched(partitions))
+        self._let_go(partitions)
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Chains that have lost an input are lost as a whole."""
-        self._listening.lost(self._touched(sources))
-        self._let_go(sources)
+        self._listening.lost(self._touched(partitions))
+        self._let_go(partitions)
 
     @property
     def _listening(self) -> GroupListener:
         return cast("GroupListener", self._listener)
 
-    def _touched(self, sources: Collection[TopicPartition]) -> list[TopicPartition]:
-        chains = {source: self._groups.chain_of(source) for source in sources}
-        mine = {chain for source, chain in chains.items() if chain == source or chain in self._chains}
+    def _touched(self, partitions: Collection[TopicPartition]) -> list[TopicPartition]:
+        chains = {partition: self._groups.chain_of(partition) for partition in partitions}
+        mine = {chain for partition, chain in chains.items() if chain == partition or chain in self._chains}
         return sorted(mine)
 
-    def _take_up(self, source: TopicPartition) -> None:
-        inputs = tuple(MergeInput(partition, Position(0), Position(0)) for partition in inputs_of(source))
-        self._chains[source] = MergedChain(source, inputs, self._groups.longest_idle_s(source))
+    def _take_up(self, topic_partition: TopicPartition) -> None:
+        inputs = tuple(MergeInput(partition, Position(0), Position(0)) for partition in inputs_of(topic_partition))
+        self._chains[topic_partition] = MergedChain(
+            topic_partition, inputs, self._groups.longest_idle_s(topic_partition)
+        )
         for merge_input in inputs:
-            del self._lonely[merge_input.source]
-            self._stopping.discard(merge_input.source)
+            del self._lonely[merge_input.partition]
+            self._stopping.discard(merge_input.partition)
 
     def _begin(self, chain: MergedChain, position: Position) -> None:
         """Read from there on (rule 3). Messages that its inputs returned before that are dropped."""
-        ends = {end.source: end.position for end in inputs_at(position)}
+        ends = {end.partition: end.position for end in inputs_at(position)}
         chain.reported = None
         for merge_input in chain.inputs:
-            merge_input.begin_at(ends[merge_input.source])
-            self._inputs[merge_input.source] = merge_input
+            merge_input.begin_at(ends[merge_input.partition])
+            self._inputs[merge_input.partition] = merge_input
 
-    def _let_go(self, sources: Collection[TopicPartition]) -> None:
-        gone = set(sources)
-        for source in self._touched(sources):
-            chain = self._chains.pop(source, None)
+    def _let_go(self, partitions: Collection[TopicPartition]) -> None:
+        gone = set(partitions)
+        for partition in self._touched(partitions):
+            chain = self._chains.pop(partition, None)
             for merge_input in () if chain is None else chain.inputs:
-                self._inputs.pop(merge_input.source, None)
-                if merge_input.source not in gone:
-                    self._lonely[merge_input.source] = self._clock.monotonic_s()
-                    self._stopping.add(merge_input.source)
-        for source in gone:
-            self._lonely.pop(source, None)
-            self._starting.pop(source, None)
-            self._stopping.discard(source)
+                self._inputs.pop(merge_input.partition, None)
+                if merge_input.partition not in gone:
+                    self._lonely[merge_input.partition] = self._clock.monotonic_s()
+                    self._stopping.add(merge_input.partition)
+        for partition in gone:
+            self._lonely.pop(partition, None)
+            self._starting.pop(partition, None)
+            self._stopping.discard(partition)
         self._ahead &= self._inputs.keys()
 
     def _settle(self) -> None:
         """Work deferred from the group's callbacks (rule 6), and inputs that have waited for too long (rule 2)."""
-        for source, position in self._starting.items():
-            self._inner.seek(source, position)
+        for partition, position in self._starting.items():
+            self._inner.seek(partition, position)
         if self._starting:
             self._inner.resume(list(self._starting))
         if self._stopping:
@@ -270,7 +280,7 @@ class MergingSource:
         self._starting, self._stopping = {}, set()
         now_s = self._clock.monotonic_s()
         if any(now_s - since_s > INCOMPLETE_S for since_s in self._lonely.values()):
-            named = ", ".join(str(source) for source in sorted(self._lonely)[:5])
+            named = ", ".join(str(partition) for partition in sorted(self._lonely)[:5])
             self._log.warning("inputs wait for the others of their chain", partitions=named)
             self._groups.require_equal_counts(self._inner.end_positions(self._streams))
             self._lonely = dict.fromkeys(self._lonely, now_s)
@@ -282,7 +292,7 @@ class MergingSource:
         batches: list[MessageBatch] = []
         for chain in self._chains.values():
             if not chain.paused:
-                batch = next_messages(chain.source, chain.inputs, now_s, chain.longest_idle_s)
+                batch = next_messages(chain.partition, chain.inputs, now_s, chain.longest_idle_s)
                 batches += [] if batch is None else [batch]
         return batches
 
@@ -292,36 +302,38 @@ class MergingSource:
         for chain in self._chains.values():
             if not chain.paused and pass_holes(chain.inputs):
                 position = merged_position(
-                    InputEnd(merge_input.source, merge_input.position) for merge_input in chain.inputs
+                    InputEnd(merge_input.partition, merge_input.position) for merge_input in chain.inputs
                 )
                 if position != chain.reported:
-                    chain.reported = positions[chain.source] = position
+                    chain.reported = positions[chain.partition] = position
         return positions
 
     def _balance(self) -> None:
         """Pause inputs that are ahead, resume those that no longer are (rule 4)."""
-        waiting_bytes = {source: merge_input.waiting_bytes for source, merge_input in self._inputs.items()}
+        waiting_bytes = {partition: merge_input.waiting_bytes for partition, merge_input in self._inputs.items()}
         total_bytes = sum(waiting_bytes.values())
-        paused = {merge_input.source for chain in self._chains.values() if chain.paused for merge_input in chain.inputs}
+        paused = {
+            merge_input.partition for chain in self._chains.values() if chain.paused for merge_input in chain.inputs
+        }
         if total_bytes > self._ahead_bytes:
-            ahead = {source for source, size in waiting_bytes.items() if size} - self._ahead - paused
+            ahead = {partition for partition, size in waiting_bytes.items() if size} - self._ahead - paused
             if ahead:
                 self._ahead |= ahead
                 self._inner.pause(sorted(ahead))
         few = total_bytes <= self._ahead_bytes // 2
-        behind = {source for source in self._ahead if few or not self._inputs[source].waiting}
+        behind = {partition for partition in self._ahead if few or not self._inputs[partition].waiting}
         self._ahead -= behind
         if behind - paused:
             self._inner.resume(sorted(behind - paused))
 
     def _fault(self, fault: PartitionFault) -> PartitionFault | None:
-        chain = self._groups.chain_of(fault.source)
-        if chain == fault.source:
+        chain = self._groups.chain_of(fault.partition)
+        if chain == fault.partition:
             return fault
         remedy = (
             "put the records back, or start the stream over under another app_id: a chain of several topics cannot skip"
         )
-        return replace(fault, source=chain, remedy=remedy) if chain in self._chains else None
+        return replace(fault, partition=chain, remedy=remedy) if chain in self._chains else None
 
-    def _spread(self, sources: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [partition for source in sources for partition in inputs_of(source)]
+    def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [partition for topic_partition in partitions for partition in inputs_of(topic_partition)]

@@ -127,8 +127,8 @@ class _About:
         batch = messages.batches[int(np.searchsorted(messages.starts, index, side="right")) - 1]
         stamp = int(messages.timestamps_ms[index])
         return {
-            "kafka.topic": str(batch.source.topic),
-            "kafka.partition": int(batch.source.partition),
+            "kafka.topic": str(batch.partition.topic),
+            "kafka.partition": int(batch.partition.partition),
             "kafka.offset": int(messages.offsets[index]),
             "kafka.timestamp": None if stamp == NO_TIMESTAMP else stamp,
         }

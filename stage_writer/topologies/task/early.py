@@ -111,7 +111,7 @@ def _walk(topology: BuiltTopology, node: str, rows: Rows, messages: Messages) ->
 def _batch(given: Input) -> MessageBatch:
     """An input in the form that a stream's steps use; they do not read the values' bytes."""
     return MessageBatch(
-        given.source,
+        given.topic_partition,
         given.offsets,
         given.timestamps_ms,
         pa.nulls(len(given), pa.binary()),

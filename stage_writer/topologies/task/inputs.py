@@ -50,7 +50,7 @@ class Input:
         return len(self.index)
 
     @property
-    def source(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(Topic(self.topic), Partition(self.partition))
 
 

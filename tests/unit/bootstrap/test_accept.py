@@ -137,15 +137,15 @@ class Restored:
 
     @property
     def accepting(self) -> Accepting:
-        def state_of(source: TopicPartition, table: TableState) -> PartitionState:
+        def state_of(partition: TopicPartition, table: TableState) -> PartitionState:
             last = table.transactions.get("orders-0")
             return PartitionState(
-                source,
+                partition,
                 "orders",
                 StartAt.EARLIEST,
                 Ends(Position(5), Position(99)),
                 None if last is None else Position(last + 1),
-                staged_markers(self.stage, source),
+                staged_markers(self.stage, partition),
             )
 
         return Accepting(self.stream, FsspecStore, state_of, [ORDERS], Author("eve", 5))

@@ -24,5 +24,5 @@ def test_the_position_after_a_record_is_the_next_offset() -> None:
 
 
 def test_partitions_are_ordered_by_number_and_not_by_text() -> None:
-    sources = [TopicPartition(Topic("orders"), Partition(number)) for number in (10, 9, 1)]
-    assert [str(source) for source in sorted(sources)] == ["orders/1", "orders/9", "orders/10"]
+    partitions = [TopicPartition(Topic("orders"), Partition(number)) for number in (10, 9, 1)]
+    assert [str(partition) for partition in sorted(partitions)] == ["orders/1", "orders/9", "orders/10"]

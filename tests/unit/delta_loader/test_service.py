@@ -468,7 +468,9 @@ def test_a_partition_that_there_is_not_is_held_when_a_person_named_it(
     topic = staging.source(0).topic
     service = loader_for(staging, tables, partitions=lambda stream: StreamFact(stream.app_id, MAX_POSITION, {topic: 2}))
     (report,) = service.run_pass()
-    assert {source.partition: held.reason for source, held in report.held.items()} == {partition: "unknown_partition"}
+    assert {topic_partition.partition: held.reason for topic_partition, held in report.held.items()} == {
+        partition: "unknown_partition"
+    }
     held = report.held[staging.source(partition)]
     assert f"done/orders/{partition}/0.done was made by hand" in held.problem
     assert f"delete done/orders/{partition}/0.done" in held.remedy

@@ -92,7 +92,7 @@ def test_nothing_makes_nothing() -> None:
 def test_messages_of_any_size_come_together(types: tuple[pa.DataType, ...]) -> None:
     found = Messages.of(
         [
-            MessageBatch(one.source, one.offsets, one.timestamps_ms, one.values.cast(kind), one.keys, None)
+            MessageBatch(one.partition, one.offsets, one.timestamps_ms, one.values.cast(kind), one.keys, None)
             for one, kind in zip(BATCHES, types, strict=False)
         ]
     )

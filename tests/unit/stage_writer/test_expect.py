@@ -33,7 +33,7 @@ def converter(expect: Rules, **more: object) -> StreamConverter:
 
 
 def slices(converter: StreamConverter, *batches: MessageBatch) -> list[tuple[int, StagedRows]]:
-    return [(int(batch.source.partition), staged) for found in converter.slices(batches) for batch, staged in found]
+    return [(int(batch.partition.partition), staged) for found in converter.slices(batches) for batch, staged in found]
 
 
 def test_a_record_that_breaks_a_rule_is_a_dead_letter_with_the_rule_s_name() -> None:
@@ -190,7 +190,7 @@ def test_a_held_partition_goes_on_when_the_record_is_given_up(tmp_path: Path) ->
     world = world_of(tmp_path, first=20)
     world.steps(20)
     last = spans(world)[-1][0]
-    put(world.store, flush(7, 8, last, source=FIRST, origin=Origin.SKIP))
+    put(world.store, flush(7, 8, last, partition=FIRST, origin=Origin.SKIP))
     world.clock.now_s += LOOK_AT_HELD_S + 1
     world.steps(40)
     assert not world.writer.snapshot().held
@@ -233,8 +233,8 @@ def test_what_was_queued_behind_the_record_is_not_staged(tmp_path: Path) -> None
 
 def test_a_replay_of_a_record_that_holds_is_refused(tmp_path: Path) -> None:
     class Records:
-        def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
-            del source
+        def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+            del partition
             yield batch_of([b'{"id":%d}' % offset for offset in range(span.start, span.end)], first=span.start)
 
     stream = converter({"known": {"rule": "id <> 7", "on_fail": "hold"}})

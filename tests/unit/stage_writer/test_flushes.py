@@ -236,7 +236,7 @@ def test_what_is_encoded_and_uploaded_stays_so_when_a_job_is_run_again(world: Wo
     assert isinstance(outcome, Sealed)
     assert len(tables.uploaded) == 2
     assert tables.uploaded[0] == first
-    assert [(name.source, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
+    assert [(name.partition, name.start, name.generation) for name in change.written] == [(SOURCE, NAME.start, 0)]
     assert outcome.tail.state == StateFiles(change.written[0].path)
     assert tuple(found.path for found in world.store.list("outbox/")) == outcome.tail.outboxes
     assert stage.tail(SOURCE) == outcome.tail

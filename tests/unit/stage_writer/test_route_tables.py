@@ -228,7 +228,7 @@ def test_every_message_ends_in_its_tables_or_as_one_dead_letter(seed: int) -> No
         named = {"own": staged.rows[0], "dead": staged.rows[1], **{one.url: some for one, some in staged.routed}}
         for name, some in named.items():
             for offset in some.column("_kafka_offset").to_pylist():
-                place = found.setdefault((batch.source.partition, offset), set())
+                place = found.setdefault((batch.partition.partition, offset), set())
                 assert name not in place
                 place.add(name)
     assert found == {(partition, offset): wanted for partition, offset, wanted in expected}
@@ -260,9 +260,9 @@ def test_a_rule_that_holds_ends_a_partition_of_tables_with_columns_of_their_own(
     values = [{"id": "a", "kind": "click"}, {"id": 7, "kind": "odd"}, {"kind": "view"}]
     batches = [batch_of([json.dumps(one).encode() for one in values]), batch_of([b'{"id":1,"kind":"x"}'], partition=4)]
     found = [one for slice_ in converter_of(stream).slices(batches) for one in slice_]
-    stops = [(batch.source.partition, one.end) for batch, one in found if one.stop is not None]
+    stops = [(batch.partition.partition, one.end) for batch, one in found if one.stop is not None]
     assert stops == [(3, 101)]
-    assert [(batch.source.partition, len(batch), one.end) for batch, one in found if one.stop is None] == [
+    assert [(batch.partition.partition, len(batch), one.end) for batch, one in found if one.stop is None] == [
         (3, 1, 101),
         (4, 1, 101),
     ]

@@ -117,9 +117,9 @@ class World:
         for _ in range(number):
             self.writer.step(timeout_s)
 
-    def chain(self, source: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
+    def chain(self, partition: TopicPartition = FIRST) -> list[tuple[int, int, str | None, int]]:
         """Each marker's start, end, topic id and generation."""
-        found = manifests(self.store, f"done/{source.topic}/{source.partition}")
+        found = manifests(self.store, f"done/{partition.topic}/{partition.partition}")
         return sorted(
             ((one.span.start, one.span.end, one.topic_id, one.generation) for one in found), key=itemgetter(0)
         )
@@ -128,8 +128,8 @@ class World:
         return " ".join(self.writer.health().problems)
 
 
-def write_beginning(world: World, source: TopicPartition, beginning: ChainOrigin) -> None:
-    world.store.write(origin_path(source), origin_to_bytes(beginning))
+def write_beginning(world: World, partition: TopicPartition, beginning: ChainOrigin) -> None:
+    world.store.write(origin_path(partition), origin_to_bytes(beginning))
 
 
 def test_a_flush_names_the_topic_that_it_is_of(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_which_partitions_there_are_is_told_at_the_start_and_every_minute(tmp_pa
 def idle_facts(world: World) -> dict[int, tuple[int, int]]:
     """By partition its position, and how many seconds ago it was idle."""
     return {
-        int(fact.source.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
+        int(fact.partition.partition): (fact.position, (world.clock.wall_ms() - fact.time_ms) // 1000)
         for item in world.store.list("idle")
         for fact in facts_from_bytes(item.path, world.store.read(item.path) or b"")[0]
     }
@@ -398,7 +398,7 @@ def test_records_that_kafka_has_lost_hold_their_partition_until_a_new_chain_begi
 
 def test_a_chain_without_a_topic_id_is_compared_with_nothing(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 20})
-    put(world.store, *chain_of(0, 10, source=FIRST))
+    put(world.store, *chain_of(0, 10, partition=FIRST))
     world.steps()
     assert world.chain() == [(0, 10, None, 0), (10, 20, "first", 0)]
 
@@ -414,7 +414,7 @@ def test_a_topic_that_was_created_again_before_anything_was_staged_is_simply_rea
 
 def test_markers_of_an_older_generation_are_not_gone_on_from(tmp_path: Path) -> None:
     world = World(tmp_path, {FIRST: 5})
-    put(world.store, *chain_of(0, 10, 20, source=FIRST)[1:])
+    put(world.store, *chain_of(0, 10, 20, partition=FIRST)[1:])
     write_beginning(world, FIRST, ChainOrigin(Position(2), 3, "first"))
     world.steps()
     assert (2, 5, "first", 3) in world.chain()
@@ -430,7 +430,7 @@ def test_latest_begins_every_partition_at_once_and_an_added_one_at_its_first_rec
     world.group.ends |= {FIRST: 6, SECOND: 3, THIRD: 7}
     world.writer = world.new_writer()
     world.steps()
-    begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND, THIRD)]
+    begun = [[(start, end) for start, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND, THIRD)]
     assert begun == [[(5, 6)], [(0, 3)], [(0, 7)]]
 
 
@@ -455,7 +455,7 @@ def test_latest_begins_where_it_began_after_a_crash_between_two_beginnings(
     world.steps()
     world.group.ends |= {FIRST: 6, SECOND: 7}
     world.steps()
-    begun = [[(start, end) for start, end, *_ in world.chain(source)] for source in (FIRST, SECOND)]
+    begun = [[(start, end) for start, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND)]
     assert begun == [[(5, 6)], [(5, 7)]]
 
 
@@ -536,7 +536,7 @@ def test_a_partition_whose_owner_has_died_is_staged_before_it_ends(tmp_path: Pat
     world = World(tmp_path, {FIRST: 5, SECOND: 3})
     world.group.others = {SECOND: world.clock.now_s + SESSION_S}  # then the group notices
     world.writer.run(until_caught_up=True)
-    assert [[end for _, end, *_ in world.chain(source)] for source in (FIRST, SECOND)] == [[5], [3]]
+    assert [[end for _, end, *_ in world.chain(partition)] for partition in (FIRST, SECOND)] == [[5], [3]]
 
 
 def test_what_a_living_owner_has_not_staged_in_time_is_left_to_it(tmp_path: Path) -> None:

@@ -35,13 +35,13 @@ class Group(LonelyMember):
         super().__init__(clock, {BOMBS: 0, ORDERS: 0})
         self.values: dict[TopicPartition, list[object]] = {BOMBS: [], ORDERS: []}
 
-    def produce(self, source: TopicPartition, *values: object) -> None:
-        self.values[source].extend(values)
-        self.ends[source] = len(self.values[source])
+    def produce(self, partition: TopicPartition, *values: object) -> None:
+        self.values[partition].extend(values)
+        self.ends[partition] = len(self.values[partition])
 
-    def _batch(self, source: TopicPartition) -> MessageBatch:
-        batch = super()._batch(source)
-        values = [json.dumps(self.values[source][offset]).encode() for offset in batch.offsets.tolist()]
+    def _batch(self, partition: TopicPartition) -> MessageBatch:
+        batch = super()._batch(partition)
+        values = [json.dumps(self.values[partition][offset]).encode() for offset in batch.offsets.tolist()]
         return replace(batch, values=pa.array(values, pa.binary()))
 
 
@@ -89,8 +89,8 @@ class World:
         for _ in range(number):
             self.writer.step(timeout_s)
 
-    def markers(self, source: TopicPartition) -> int:
-        return len(list(self.store.list(f"done/{source.topic}/{source.partition}")))
+    def markers(self, partition: TopicPartition) -> int:
+        return len(list(self.store.list(f"done/{partition.topic}/{partition.partition}")))
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def test_an_unexpected_exception_holds_its_partition_and_no_other(
 
     real = world.stage.flush_job
 
-    def flush_job(source: TopicPartition, *arguments: object, **more: object) -> FlushJob:
-        job: FlushJob = real(source, *arguments, **more)  # type: ignore[arg-type]
-        if source == ORDERS:
+    def flush_job(partition: TopicPartition, *arguments: object, **more: object) -> FlushJob:
+        job: FlushJob = real(partition, *arguments, **more)  # type: ignore[arg-type]
+        if partition == ORDERS:
             if where == "seal":
                 fails()
             monkeypatch.setattr(type(job), "run", fails)

@@ -44,7 +44,7 @@ class Gated(StreamConverter):
         self.missing, self.first = missing, first
 
     def waits(self, batch: MessageBatch) -> Dependency | None:
-        needs = batch.source == FIRST and len(batch) and batch.end > self.first
+        needs = batch.partition == FIRST and len(batch) and batch.end > self.first
         return self.missing if needs and not self.missing.is_there else None
 
     def convert(self, batches: Sequence[MessageBatch]) -> list[StagedRows]:

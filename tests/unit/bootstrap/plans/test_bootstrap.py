@@ -51,7 +51,7 @@ def state(
         for found in markers
     ]
     return PartitionState(
-        source=ORDERS,
+        partition=ORDERS,
         app_id="orders",
         start=start,
         ends=Ends(Position(low), Position(high)),
@@ -101,7 +101,7 @@ def test_a_source_without_a_name_is_refused(text: str) -> None:
 
 def positions(text: str, topics: tuple[str, ...] = ("orders",), *, last: bool = False) -> Mapping[str, int]:
     found = parse_positions(text, "file", [Topic(topic) for topic in topics], last_offsets=last)
-    return {str(source): position for source, position in found.items()}
+    return {str(partition): position for partition, position in found.items()}
 
 
 def test_a_file_holds_positions_by_partition_or_by_topic() -> None:
@@ -360,7 +360,7 @@ def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
 def test_a_chain_of_several_topics_is_not_staged_again_where_the_table_has_it() -> None:
     """They may come in another order the second time."""
     joined = TopicPartition(Topic("orders+payments"), Partition(0))
-    found = replace(state(chain_of(0, 10, 20, 30), table=20), source=joined)
+    found = replace(state(chain_of(0, 10, 20, 30), table=20), partition=joined)
     for to in (10, 0):
         with pytest.raises(UsageError, match="another order") as caught:
             plan_rewind(found, Position(to), AUTHOR, below_table=True)
@@ -626,7 +626,7 @@ def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int
 
 def test_other_partitions_are_left_alone(store: FsspecStore) -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
-    put(store, *chain_of(0, 10, 20), *chain_of(0, 10, 20, source=other))
+    put(store, *chain_of(0, 10, 20), *chain_of(0, 10, 20, partition=other))
     stage.rewind(store, plan_rewind(found_in(store), Position(0), AUTHOR))
     assert found_in(store).staged == ()
     assert len(stage.staged_markers(store, other)) == 2

@@ -96,7 +96,7 @@ def test_a_gap_leaves_both_parts_alive_and_the_end_at_the_upper_one() -> None:
 def test_names_are_grouped_by_partition_and_sorted() -> None:
     other = TopicPartition(Topic("orders"), Partition(1))
     names = [MarkerName(ORDERS, Position(9)), MarkerName(other, Position(1)), MarkerName(ORDERS, Position(2))]
-    assert {source: [name.start for name in group] for source, group in by_partition(names).items()} == {
+    assert {partition: [name.start for name in group] for partition, group in by_partition(names).items()} == {
         ORDERS: [2, 9],
         other: [1],
     }

@@ -249,17 +249,17 @@ def test_a_file_of_another_flush_or_of_another_program_is_refused(path: str, sai
 @pytest.mark.parametrize("topic", ["orders", "a-1-00000000000000000041-b", "x" * 249, "orders+payments"])
 @pytest.mark.parametrize("url", ["s3://lake/orders", "/", "s3://lake/" + "t" * 200, "memory://a b%:c/"])
 def test_a_marker_may_have_whatever_file_a_writer_names_for_it(topic: str, url: str) -> None:
-    source = TopicPartition(Topic(topic), Partition(7))
+    partition = TopicPartition(Topic(topic), Partition(7))
     inputs = [InputEnd(TopicPartition(part, Partition(7)), Position(41)) for part in topics_of(topic)]
     start = merged_position(inputs) if is_merged(topic) else Position(41)
     end = merged_position(replace(end, position=Position(44)) for end in inputs) if is_merged(topic) else Position(44)
     values = {"day": "v" * 300, "c" * 120: None, "x=y/z": "a%b/c"}
-    own = DataFileName(source, start, UNIQUE, tuple(values.items()))
-    waiting = waiting_path(url, DataFileName(source, start, UNIQUE))
+    own = DataFileName(partition, start, UNIQUE, tuple(values.items()))
+    waiting = waiting_path(url, DataFileName(partition, start, UNIQUE))
     files = (StagedFile(own.path, values, 1, 1, "{}"), StagedFile(waiting, None, 1, 1, "{}"))
     table = StagedTable(url, TableKind.ROWS, "{}", tuple(values), files)
     manifest = replace(MANIFEST, span=Span(start, end), tables=(table,))
-    assert manifest_from_bytes(MarkerName(source, start), manifest_to_bytes(source, manifest)) == manifest
+    assert manifest_from_bytes(MarkerName(partition, start), manifest_to_bytes(partition, manifest)) == manifest
 
 
 @pytest.mark.parametrize("values", [{}, {"another": "1"}, {"date": "2026-03-01", "another": None}])

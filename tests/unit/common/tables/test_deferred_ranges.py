@@ -21,7 +21,7 @@ def test_a_deferred_range_is_read_as_it_was_written_until_the_table_has_caught_u
 
 def test_a_table_has_one_deferred_range_however_its_url_is_spelled() -> None:
     assert DeferredIds.of(IDS, ORDERS, A) == DeferredIds.of(IDS, ORDERS, "s3a://lake/a/")
-    assert len({DeferredIds.of(IDS, source, url) for source in (ORDERS, OTHER) for url in (A, B)}) == 4
+    assert len({DeferredIds.of(IDS, partition, url) for partition in (ORDERS, OTHER) for url in (A, B)}) == 4
 
 
 def test_deferred_ranges_are_found_among_other_txn_actions() -> None:

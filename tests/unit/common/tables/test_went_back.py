@@ -38,7 +38,7 @@ def own(
     app_id: str = "orders",
     generation: int = 0,
 ) -> LoggedCommit:
-    found = {source: Span(Position(start), Position(end)) for source, start, end in spans}
+    found = {partition: Span(Position(start), Position(end)) for partition, start, end in spans}
     metadata = CommitMetadata(f"c{version}", app_id, found, None, generations=dict.fromkeys(found, generation))
     return LoggedCommit(
         version, "STREAMING UPDATE", read_version=version - 1 if read is None else read, metadata=metadata
@@ -72,7 +72,7 @@ FIRST, SECOND, THIRD = own(1, (P0, 0, 10)), own(2, (P0, 10, 20)), own(3, (P0, 20
 
 def positions(*commits: LoggedCommit) -> dict[TopicPartition, int]:
     found = find_rollback(newest_first(*commits), "orders")
-    return {} if found is None else {source: int(position) for source, position in found.positions.items()}
+    return {} if found is None else {partition: int(position) for partition, position in found.positions.items()}
 
 
 def test_a_table_that_only_grew_did_not_go_back() -> None:

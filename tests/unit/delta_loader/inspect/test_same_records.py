@@ -50,8 +50,8 @@ class Table(Rows):
         self.is_stamped.add(stamped)
         return self
 
-    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
-        assert source == MINE
+    def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
+        assert partition == MINE
         for number in sorted({offset // BUCKET for offset in self.times}):
             times = {offset % BUCKET: one for offset, one in self.times.items() if offset // BUCKET == number}
             known = {place: one % STAMP_PRIME for place, one in times.items() if one is not None}
@@ -87,15 +87,15 @@ class Kafka(KafkaOffsets):
         self._topic_id = topic_id
         self.was_read = False
 
-    def ends(self, source: TopicPartition) -> tuple[Position, Position]:
-        assert source == MINE
+    def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
+        assert partition == MINE
         return Position(self.sent[0].at), Position(self.sent[-1].at + 1)
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         return dict.fromkeys(topics, self._topic_id)
 
-    def messages(self, source: TopicPartition, span: Span) -> Iterator[list[Message]]:
-        assert source == MINE
+    def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
+        assert partition == MINE
         self.was_read = True
         yield [cast("Message", one) for one in self.sent if span.covers(Position(one.at))]
 
@@ -190,7 +190,7 @@ def test_a_topic_of_another_id_is_named_and_its_records_are_not_compared() -> No
     kafka = Kafka(*records(times()), topic_id="two")
     report = verified(Table(times()), kafka)
     (fault,) = report.faults
-    assert (fault.kind, fault.source, kafka.was_read) == ("other_topic", MINE, False)
+    assert (fault.kind, fault.partition, kafka.was_read) == ("other_topic", MINE, False)
     assert "of a topic with the id one" in fault.text
     assert "is another one, with the id two" in fault.text
     assert "--topic orders --partition 0 --yes`" in fault.text

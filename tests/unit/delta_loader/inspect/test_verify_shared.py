@@ -27,8 +27,8 @@ OTHERS = TopicPartition(Topic("payments"), Partition(0))
 class Rows:
     """Ten rows of each of some Kafka partitions, as offset columns and as the contents of every table."""
 
-    def __init__(self, *sources: TopicPartition) -> None:
-        self._sources = sources
+    def __init__(self, *partitions: TopicPartition) -> None:
+        self._sources = partitions
 
     def offsets(self, *_places: tuple[str, int], stamped: bool) -> Rows:
         assert not stamped
@@ -46,8 +46,8 @@ class Rows:
     def nameless(self) -> int:
         return 0
 
-    def buckets(self, source: TopicPartition) -> Iterator[Bucket]:
-        if source in self._sources:
+    def buckets(self, partition: TopicPartition) -> Iterator[Bucket]:
+        if partition in self._sources:
             yield Bucket(0, 10, (1 << 10) - 1)
 
     def timestamp_ms(self, _source: TopicPartition, _offset: int) -> int | None:
@@ -63,9 +63,9 @@ class Rows:
         """Nothing is kept."""
 
 
-def load(version: int, app_id: str, source: TopicPartition) -> bytes:
+def load(version: int, app_id: str, partition: TopicPartition) -> bytes:
     span = Span(Position(0), Position(10))
-    metadata = CommitMetadata(f"c{version}", app_id, {source: span}, None, {source: Counts(10, 10, 0, 0)})
+    metadata = CommitMetadata(f"c{version}", app_id, {partition: span}, None, {partition: Counts(10, 10, 0, 0)})
     return "\n".join(
         json.dumps(action)
         for action in (
@@ -86,8 +86,8 @@ def test_the_other_stream_s_rows_are_noted_and_no_fault() -> None:
     report = Verifier(FsspecStore, in_turn, Rows(MINE, OTHERS), None).verify(stream)
     assert report.failure is None
     assert [one.kind for one in report.findings if one.verdict is Verdict.FAULT] == []
-    assert [(one.source, one.proved) for one in report.partitions] == [(MINE, True)]
-    assert [one.source for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
+    assert [(one.partition, one.proved) for one in report.partitions] == [(MINE, True)]
+    assert [one.partition for one in report.findings if one.kind == "rows_of_other_topics"] == [OTHERS]
 
 
 def test_a_chain_of_several_topics_is_proved_by_the_log() -> None:
@@ -101,5 +101,5 @@ def test_a_chain_of_several_topics_is_proved_by_the_log() -> None:
     report = Verifier(FsspecStore, in_turn, Rows(MINE), None).verify(stream)
     assert report.failure is None
     assert [found.kind for found in report.findings if found.verdict is Verdict.FAULT] == []
-    assert [str(partition.source) for partition in report.partitions] == ["orders+payments/0"]
+    assert [str(partition.partition) for partition in report.partitions] == ["orders+payments/0"]
     assert "several_topics" in {found.kind for found in report.findings}

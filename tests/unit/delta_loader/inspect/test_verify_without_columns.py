@@ -51,7 +51,9 @@ def told(report: VerifiedStream) -> list[tuple[str, Verdict]]:
 def test_as_many_rows_as_the_commits_loaded_are_proved_and_no_more_is_claimed(stream: Stream) -> None:
     report = verified(stream, 10)
     assert (report.failure, report.is_clean, told(report)) == (None, True, [("rows_reconciled", Verdict.PROVED)])
-    assert [(one.source, one.position, one.rows, one.proved) for one in report.partitions] == [(MINE, 10, None, False)]
+    assert [(one.partition, one.position, one.rows, one.proved) for one in report.partitions] == [
+        (MINE, 10, None, False)
+    ]
     (unproved,) = [one for one in report.findings if one.kind == "no_offset_columns"]
     assert unproved.verdict is Verdict.UNPROVED
 

@@ -72,13 +72,13 @@ class Pipeline:
 
 
 def _as_before(metadata: CommitMetadata) -> CommitMetadata:
-    moved = {source: metadata.generation(source) for source in metadata.spans}
-    generations = {source: generation for source, generation in moved.items() if generation}
+    moved = {partition: metadata.generation(partition) for partition in metadata.spans}
+    generations = {partition: generation for partition, generation in moved.items() if generation}
     return replace(metadata, positions={}, topic_ids={}, plain_topic=None, generations=generations)
 
 
 def reasons(report: StreamReport) -> dict[str, str]:
-    return {str(source): held.reason for source, held in report.held.items()}
+    return {str(partition): held.reason for partition, held in report.held.items()}
 
 
 def flushes(staging: Staging, *edges: int) -> None:

@@ -66,7 +66,7 @@ class World:
         self.staging.flush(0, 4, 10)
 
     @property
-    def source(self) -> TopicPartition:
+    def partition(self) -> TopicPartition:
         return self.staging.source(0)
 
     @property
@@ -85,7 +85,7 @@ class World:
         )
         (stream,) = settings_for(self.staging).streams
         ends = Ends(self.staging.position(0, 0), self.staging.position(0, 1000))
-        state = partition_state(self.stage, stream, self.source, ends=ends, table=None, topic_id=None)
+        state = partition_state(self.stage, stream, self.partition, ends=ends, table=None, topic_id=None)
         return plan_rewind(replace(state, table=Position(self.loaded)), Position(int(to)), Author("operator", 1))
 
     def status_says(self) -> Held | None:
@@ -107,9 +107,9 @@ class World:
     def rewind(self, to: int) -> None:
         """As far as it looks at loads."""
         turns = RepairLocks(self.stage, Author("operator", 1), uuid.uuid4().hex)
-        turns.read_last(self.source)
-        plan = RewindPlan(Position(to), Position(to), (), None, self.source)
-        with turns.taken(self.source, "rewind") as store:
+        turns.read_last(self.partition)
+        plan = RewindPlan(Position(to), Position(to), (), None, self.partition)
+        with turns.taken(self.partition, "rewind") as store:
             require_not_loading(store, plan, lambda: self.table)
 
 
@@ -134,9 +134,9 @@ def test_no_rewind_takes_away_what_is_being_loaded() -> None:
 def test_nothing_is_loaded_while_a_repair_goes_on() -> None:
     world = World()
     turns = RepairLocks(world.stage, Author("operator", 1), "a")
-    turns.read_last(world.source)
-    with turns.taken(world.source, "rewind"):
-        held = world.load().held[world.source]
+    turns.read_last(world.partition)
+    with turns.taken(world.partition, "rewind"):
+        held = world.load().held[world.partition]
         assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
         assert world.status_says() == held
     assert (world.loaded, world.notes) == (4, [])
@@ -154,13 +154,13 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
         """At whose first load a repair begins."""
 
         def begin(self, load: Load) -> bool:
-            world.stage.create(turn_path(world.source, 1), b"{}")
+            world.stage.create(turn_path(world.partition, 1), b"{}")
             if ends:
-                world.stage.create(ended_path(world.source, 1), b"{}")
+                world.stage.create(ended_path(world.partition, 1), b"{}")
             return super().begin(load)
 
     monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Interrupted)
-    assert world.load().held[world.source].reason == ("repaired" if ends else "under_repair")
+    assert world.load().held[world.partition].reason == ("repaired" if ends else "under_repair")
     assert (world.loaded, world.notes) == (4, [])
 
 
@@ -176,7 +176,7 @@ def test_what_a_loader_that_died_has_begun_stays_noted_until_the_table_has_it() 
     (note,) = world.notes
     with pytest.raises(UsageError, match=re.escape(note)):
         world.rewind(4)
-    world.stage.create(loading_path(world.source, "another"), LoadNote(Position(10), 1).to_bytes())
+    world.stage.create(loading_path(world.partition, "another"), LoadNote(Position(10), 1).to_bytes())
     world.tables.at_commit = lambda: None
     assert not world.load().held
     world.staging.flush(0, 10, 12)
@@ -207,7 +207,7 @@ def test_where_the_table_stands_a_chain_can_be_rewound_to_however_long_it_waits(
     (lost,) = (path for path in world.staging.markers() if path.endswith("04.done"))
     world.stage.delete([lost])
     report = world.load(marker_retention=0)
-    held = report.held[world.source]
+    held = report.held[world.partition]
     assert (report.settled, held.reason, "skip" in held.remedy) == (0, "gap", False)
     plan = world.would_rewind(held.remedy)
     assert (plan.position, plan.marker, len(plan.put_aside)) == (4, None, 1)
@@ -222,7 +222,7 @@ def test_a_stray_across_where_the_table_stands_is_not_the_marker_that_stays() ->
     world.staging.flush(0, 8, 12, previous=4)
     world.staging.flush(0, 12, 15, previous=8)
     report = world.load(marker_retention=0)
-    held = report.held[world.source]
+    held = report.held[world.partition]
     assert (held.reason, report.settled, world.loaded) == ("straddle", 1, 10)
     assert world.would_rewind(held.remedy).position == 10
 
@@ -249,8 +249,8 @@ def test_a_table_that_lacks_what_nobody_has_any_more_is_told_with_what_is_left_t
 
 def test_a_chain_that_begins_anew_has_no_notes_of_the_one_before() -> None:
     world = World()
-    world.stage.create(loading_path(world.source, "of one that died"), LoadNote(Position(5000), 1).to_bytes())
-    restart(world.stage, Restart(world.source, None, ()))
+    world.stage.create(loading_path(world.partition, "of one that died"), LoadNote(Position(5000), 1).to_bytes())
+    restart(world.stage, Restart(world.partition, None, ()))
     assert world.notes == []
 
 

@@ -192,7 +192,7 @@ def test_a_verification_proves_the_positions_and_says_that_rows_cannot_be_counte
     report = Verifier(FsspecStore, in_turn, Rows(), None).verify(stream)
     assert (report.failure, report.is_clean) == (None, True)
     assert [(one.kind, one.verdict) for one in report.findings] == [("merged", Verdict.UNPROVED)]
-    assert [(one.source, one.begins, one.position) for one in report.partitions] == [(ORDERS, 0, 30)]
+    assert [(one.partition, one.begins, one.position) for one in report.partitions] == [(ORDERS, 0, 30)]
     report = Verifier(FsspecStore, in_turn, Twice(), None).verify(stream)
     assert [(one.kind, one.version, '{"id":7}' in one.text) for one in report.faults] == [("keys_twice", 1, True)]
     store.write(f"_delta_log/{1:020d}.json", store.read(f"_delta_log/{0:020d}.json") or b"")

@@ -51,17 +51,17 @@ class World(MemoryDeltaTables):
         super().create(url, shape)
 
     def refused(self, _target: Target, writes: Sequence[SparkWrite], most: int) -> list[RefusedRecord]:
-        sources = {one for write in writes for one in inputs_of(write.source)} & {SOURCE}
-        found = [RefusedRecord(source, Offset(one), "odd") for source in sources for one in self.refuses]
+        partitions = {one for write in writes for one in inputs_of(write.partition)} & {SOURCE}
+        found = [RefusedRecord(partition, Offset(one), "odd") for partition in partitions for one in self.refuses]
         return found[:most]
 
-    def dead(self, url: str, source: TopicPartition, start: Position) -> list[RefusedRecord]:
+    def dead(self, url: str, partition: TopicPartition, start: Position) -> list[RefusedRecord]:
         letters = [letter for commit in self.tables[url].commits for letter in commit.letters]
-        begins = {one.source: one.position for one in ends_at(source, start)}
+        begins = {one.partition: one.position for one in ends_at(partition, start)}
         return [
-            RefusedRecord(one.source, one.offset, one.error, None)
+            RefusedRecord(one.partition, one.offset, one.error, None)
             for one in letters
-            if one.offset >= begins[one.source]
+            if one.offset >= begins[one.partition]
         ]
 
     def originals(
@@ -174,7 +174,7 @@ def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic
     staging.flush(0, 4, 10)
     assert world.run().failure is not None
     (buried,) = (letter for commit in world.tables[staging.dead_letters].commits for letter in commit.letters)
-    assert (buried.source, buried.offset, buried.value) == (SOURCE, 2, b"sent 2")
+    assert (buried.partition, buried.offset, buried.value) == (SOURCE, 2, b"sent 2")
     world.dies, world.refuses = False, set()
     report = world.run()
     assert (report.failure, report.held) == (None, {})
@@ -196,7 +196,7 @@ def test_a_record_of_several_topics_whose_bytes_are_gone_holds_the_chain() -> No
     world.tables[staging.table].properties = dict(CHECK)
     world.refuses, world.in_kafka = {2}, set()
     staging.flush(0, 4, 10)
-    assert {str(source): held.reason for source, held in world.run().held.items()} == {
+    assert {str(partition): held.reason for partition, held in world.run().held.items()} == {
         "orders+payments/0": "refused_record"
     }
 
@@ -206,7 +206,7 @@ def test_a_record_whose_bytes_are_gone_holds_its_own_partition(world: World) -> 
     world.staging.flush(0, 4, 10)
     world.staging.flush(1, 0, 5)
     report = world.run()
-    assert {str(source): held.reason for source, held in report.held.items()} == {"orders/0": "refused_record"}
+    assert {str(partition): held.reason for partition, held in report.held.items()} == {"orders/0": "refused_record"}
     assert "Kafka does not have it any more" in report.held[SOURCE].problem
     assert world.buried == []
     assert world.tables[world.staging.table].transactions == {"orders-0": 3, "orders-1": 4}

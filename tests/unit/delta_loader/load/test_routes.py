@@ -240,6 +240,6 @@ def test_a_file_for_a_table_that_the_stream_does_not_route_to_holds_the_partitio
 
 def test_a_table_that_is_left_out_lacks_nothing_below_the_tables_position(staging: Staging) -> None:
     marker = staging.flush(0, 5, 20)
-    source = marker.name.topic_partition
-    load = Load({source: Overlap(Position(12), marker)})
-    assert left_out(load, staging.table, [source]) == {source: Span(Position(12), Position(20))}
+    partition = marker.name.topic_partition
+    load = Load({partition: Overlap(Position(12), marker)})
+    assert left_out(load, staging.table, [partition]) == {partition: Span(Position(12), Position(20))}

@@ -102,9 +102,9 @@ def test_the_newest_fact_of_the_stream_counts() -> None:
 def test_a_partition_that_only_a_hand_named_and_that_does_not_exist_is_unknown(
     partition: int, partitions: int | None, markers: list[Found], *, is_unknown: bool
 ) -> None:
-    source = TopicPartition(SOURCE.topic, Partition(partition))
+    topic_partition = TopicPartition(SOURCE.topic, Partition(partition))
     known = None if partitions is None else StreamFact("app", 0, {SOURCE.topic: partitions})
-    assert unknown_partitions({source: markers}, known) == ({source} if is_unknown else set())
+    assert unknown_partitions({topic_partition: markers}, known) == ({topic_partition} if is_unknown else set())
 
 
 @dataclass
@@ -121,7 +121,9 @@ class Settled:
         (stream,) = settings_for(self.staging).streams
         stage = Stage(ClockedStore(self), in_turn)
         found = stage.listing(stream)
-        written = {source: [StoredObject(name.path, 0, 1_000_000) for name in found[source].names] for source in found}
+        written = {
+            partition: [StoredObject(name.path, 0, 1_000_000) for name in found[partition].names] for partition in found
+        }
         listing = listing_of(
             (name, item)
             for items in written.values()
@@ -133,8 +135,8 @@ class Settled:
         ids = TxnIds("orders", several_topics=False)
         return settling.run(listing, StreamIdentity(stream, ids), now_s * 1000, keep_s * 1000)
 
-    def _finished(self, source: TopicPartition) -> Position | None:
-        found = self.positions.get(int(source.partition))
+    def _finished(self, partition: TopicPartition) -> Position | None:
+        found = self.positions.get(int(partition.partition))
         return None if found is None else Position(found)
 
     def _look_again(self) -> bool:

@@ -80,7 +80,7 @@ class World:
         (report,) = self.running.run_pass()
         assert report.failure is None, report.failure
         self.report: StreamReport = report
-        return {str(source): held.reason for source, held in report.held.items()}
+        return {str(partition): held.reason for partition, held in report.held.items()}
 
     def loads(self, partition: int, start: int, end: int) -> None:
         self.staging.flush(partition, start, end)
@@ -229,8 +229,8 @@ def test_a_first_marker_is_not_taken_for_new_where_the_log_cannot_prove_it(world
     assert "orders-1" not in world.tables.tables[world.url].transactions
     assert (world.begun(0), world.begun(1)) == ([0, 10, 20], [0])
     begin = ChainOrigin(Position(10), 1)
-    store, source = world.staging.store(world.staging.stage_url), world.staging.source(1)
-    store.write(origin_path(source), origin_to_bytes(begin))  # what bootstrap restart --at 10 does
+    store, partition = world.staging.store(world.staging.stage_url), world.staging.source(1)
+    store.write(origin_path(partition), origin_to_bytes(begin))  # what bootstrap restart --at 10 does
     store.delete([path for path in world.staging.markers() if "/1/" in path])
     world.staging.generation = 1
     world.staging.previous.clear()

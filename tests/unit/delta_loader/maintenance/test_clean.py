@@ -261,15 +261,15 @@ def test_a_store_that_fails_is_told_and_keeps_everything(staging: Staging) -> No
 
 
 def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(staging: Staging) -> None:
-    store, source = staging.store(staging.stage_url), staging.source(0)
+    store, partition = staging.store(staging.stage_url), staging.source(0)
     marker = staging.flush(0, 0, 10)
     assert marker.manifest is not None
-    waiting, begun, lost = (OutboxName(source, Position(0), 0, one).path for one in ("waiting", "begun", "lost"))
+    waiting, begun, lost = (OutboxName(partition, Position(0), 0, one).path for one in ("waiting", "begun", "lost"))
     elsewhere = OutboxName(TopicPartition(Topic("gone"), Partition(3)), Position(7), 0, "left").path
     strange = "outbox/orders/0/notes.txt"
     named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
     store.write(marker.name.path, marker_to_bytes(named))
-    store.write(origin_path(source), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
+    store.write(origin_path(partition), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
     for path in (waiting, begun, lost, elsewhere, strange):
         store.write(path, b"records")
     assert clean(staging)["outboxes /stage"].count == 0  # too young

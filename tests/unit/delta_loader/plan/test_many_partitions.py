@@ -56,9 +56,9 @@ class CountedTransactions(dict[str, int]):
 
 def owing(every: int) -> CountedTransactions:
     """A position of each partition, and a range that the dead-letter table lacks of one in ``every``."""
-    transactions = CountedTransactions({IDS.of(source): 99 for source in PARTITIONS})
-    for source in PARTITIONS[::every]:
-        transactions |= DeferredIds.of(IDS, source, DEAD_LETTERS).written(Span(Position(10), Position(50)))
+    transactions = CountedTransactions({IDS.of(partition): 99 for partition in PARTITIONS})
+    for partition in PARTITIONS[::every]:
+        transactions |= DeferredIds.of(IDS, partition, DEAD_LETTERS).written(Span(Position(10), Position(50)))
     return transactions
 
 
@@ -91,25 +91,29 @@ def test_how_far_all_tables_are_is_told_of_each_partition_without_searching_all(
     for every in (1, 2, MANY):
         transactions = owing(every)
         tables = tables_with(transactions)
-        floors = [tables.floor(source, Position(100)) for source in PARTITIONS]
+        floors = [tables.floor(partition, Position(100)) for partition in PARTITIONS]
         assert floors == [Position(10) if number % every == 0 else Position(100) for number in range(MANY)]
-        assert [missing.source for source in PARTITIONS for missing in tables.deferred([source])] == PARTITIONS[::every]
+        assert [
+            missing.partition for partition in PARTITIONS for missing in tables.deferred([partition])
+        ] == PARTITIONS[::every]
 
 
 def test_what_is_deferred_is_read_again_when_the_table_has_moved() -> None:
     transactions = owing(MANY)
     tables = tables_with(transactions)
     (missing,) = tables.deferred(PARTITIONS)
-    assert tables.floor(missing.source, Position(100)) == 10
+    assert tables.floor(missing.partition, Position(100)) == 10
     (url,) = tables.targets
-    caught_up = {**transactions, **DeferredIds.of(IDS, missing.source, missing.url).caught_up(missing.span)}
+    caught_up = {**transactions, **DeferredIds.of(IDS, missing.partition, missing.url).caught_up(missing.span)}
     tables.targets[url] = Target(url, "id", TableShape("{}", ()), caught_up)
     assert tables.deferred(PARTITIONS) == ()
-    assert tables.floor(missing.source, Position(100)) == 100
+    assert tables.floor(missing.partition, Position(100)) == 100
 
 
 def test_the_newest_generations_are_found_in_one_pass() -> None:
-    transactions = CountedTransactions({f"{IDS.of(source)}@{number}": 9 for source in PARTITIONS for number in (1, 2)})
+    transactions = CountedTransactions(
+        {f"{IDS.of(partition)}@{number}": 9 for partition in PARTITIONS for number in (1, 2)}
+    )
     ids = IDS.at({PARTITIONS[0]: 3}, transactions, PARTITIONS)
     assert ids.generations == {**dict.fromkeys(PARTITIONS, 2), PARTITIONS[0]: 3}
 
@@ -124,13 +128,13 @@ def test_a_fact_about_an_idle_partition_is_not_searched_for_among_those_of_all_o
             return super().__getattribute__(name)
 
     facts = [
-        CountedFact(source, Position(position), time_ms=position, generation=0)
-        for source in PARTITIONS
+        CountedFact(partition, Position(position), time_ms=position, generation=0)
+        for partition in PARTITIONS
         for position in (5, 9)
     ]
     CountedFact.reads = 0
     idle = IdleFacts(facts)
-    assert {idle.through_ms(source, Position(7), 0) for source in PARTITIONS} == {5}
-    assert {idle.through_ms(source, Position(9), 0) for source in PARTITIONS} == {9}
-    assert {idle.through_ms(source, Position(9), 1) for source in PARTITIONS} == {None}
-    assert {idle.through_ms(source, None, 0) for source in PARTITIONS} == {None}
+    assert {idle.through_ms(partition, Position(7), 0) for partition in PARTITIONS} == {5}
+    assert {idle.through_ms(partition, Position(9), 0) for partition in PARTITIONS} == {9}
+    assert {idle.through_ms(partition, Position(9), 1) for partition in PARTITIONS} == {None}
+    assert {idle.through_ms(partition, None, 0) for partition in PARTITIONS} == {None}

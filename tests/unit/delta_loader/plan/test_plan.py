@@ -28,8 +28,8 @@ SOURCE = TopicPartition(Topic("orders"), Partition(0))
 LIMITS = Limits(max_files=100, max_bytes=10_000)
 
 
-def name(start: int, source: TopicPartition = SOURCE) -> MarkerName:
-    return MarkerName(source, Position(start))
+def name(start: int, partition: TopicPartition = SOURCE) -> MarkerName:
+    return MarkerName(partition, Position(start))
 
 
 def by_hand(offset: int) -> Marker:
@@ -48,7 +48,7 @@ def marker(
     table: str = "/t",
     size_bytes: int = 10,
 ) -> Marker:
-    source = TopicPartition(Topic("orders"), Partition(partition))
+    topic_partition = TopicPartition(Topic("orders"), Partition(partition))
     staged = tuple(StagedFile(f"f{start}-{index}", {}, size_bytes, 1, "{}") for index in range(files))
     manifest = Manifest(
         span=Span(Position(start), Position(end)),
@@ -59,7 +59,7 @@ def marker(
         created_ms=start if created_ms is None else created_ms,
         tables=(StagedTable(table, TableKind.ROWS, schema, (), staged),),
     )
-    return Marker(name(start, source), manifest)
+    return Marker(name(start, topic_partition), manifest)
 
 
 def run_of(*markers: Marker) -> Run:
@@ -148,9 +148,9 @@ def test_a_straddle_without_offsets_is_held_and_names_the_command_that_mends_it(
 
 
 def test_a_straddle_of_a_chain_of_several_topics_is_held() -> None:
-    source = TopicPartition(Topic("orders+payments"), Partition(0))
-    straddling = replace(marker(5, 30), name=MarkerName(source, Position(5)))
-    found = required(held(source, cuttable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
+    partition = TopicPartition(Topic("orders+payments"), Partition(0))
+    straddling = replace(marker(5, 30), name=MarkerName(partition, Position(5)))
+    found = required(held(partition, cuttable(Overlap(Position(10), straddling), ["/t"], kafka_columns=True)))
     assert found.reason == "straddle"
     assert "another order" in found.problem
     assert "stray/" in found.remedy

@@ -62,7 +62,7 @@ def test_what_is_put_aside_is_not_listed_and_a_partition_without_markers_neither
     other = TopicPartition(Topic("orders"), Partition(4))
     listing = _listing((_name(0).path, 1), (_name(10).path, 2), (MarkerName(other, Position(0)).path, 3))
     left = without(listing, [_name(0), MarkerName(other, Position(0))])
-    assert {source: list(listed.names) for source, listed in left.items()} == {SOURCE: [_name(10)]}
+    assert {partition: list(listed.names) for partition, listed in left.items()} == {SOURCE: [_name(10)]}
     assert list(left[SOURCE].modified_ms.items()) == [(_name(10), 2)]
 
 

@@ -24,9 +24,9 @@ SCHEMA = {"type": "struct", "fields": [{"type": "struct", "optional": True, "fie
 
 def messages_of(values: pa.BinaryArray) -> Messages:
     count = len(values)
-    source = TopicPartition(Topic("topic"), Partition(0))
+    partition = TopicPartition(Topic("topic"), Partition(0))
     batch = MessageBatch(
-        source, np.arange(count), np.zeros(count, np.int64), values, pa.nulls(count, pa.binary()), None
+        partition, np.arange(count), np.zeros(count, np.int64), values, pa.nulls(count, pa.binary()), None
     )
     return Messages.of([batch])
 

@@ -46,10 +46,10 @@ class Listener:
     def assigned(self, _sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         return {}
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         pass
 
 
@@ -106,7 +106,7 @@ def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypa
     source = source_of(
         monkeypatch, lambda _: [message("t", 0, 0), message("t", 1, 7), message("t", 0, 1), message("t", 1, 8)], moved
     )
-    found = [(int(batch.source.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
+    found = [(int(batch.partition.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
     assert found == [(0, [0, 1]), (1, [3])]
 
 
@@ -123,14 +123,14 @@ def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypa
 def test_messages_are_parted_by_topic_and_partition_and_keep_their_order(places: list[tuple[str, int, int]]) -> None:
     messages = [message(*place, b"%s/%d/%d" % (place[0].encode(), *place[1:])) for place in places]
     batches = batches_of(messages, with_headers=True)
-    found = {(str(batch.source.topic), int(batch.source.partition)): batch.offsets.tolist() for batch in batches}
+    found = {(str(batch.partition.topic), int(batch.partition.partition)): batch.offsets.tolist() for batch in batches}
     assert len(found) == len(batches)
     assert found == {
         (topic, partition): [place[2] for place in places if place[:2] == (topic, partition)]
         for topic, partition, _ in places
     }
     for batch in batches:
-        topic, partition = batch.source.topic, batch.source.partition
+        topic, partition = batch.partition.topic, batch.partition.partition
         assert batch.values.to_pylist() == [f"{topic}/{partition}/{offset}".encode() for offset in batch.offsets]
         assert batch.timestamps_ms.tolist() == [1000 + offset for offset in batch.offsets]
         assert batch.headers is not None

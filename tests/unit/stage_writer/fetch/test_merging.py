@@ -114,8 +114,8 @@ def test_nothing_is_skipped_in_a_chain_of_several_topics() -> None:
 def test_a_merged_batch_is_decoded_topic_by_topic_and_told_of_as_one() -> None:
     numbers = [np.array(found, np.int64) for found in ([4, 6], [3])]
     parts = [
-        (number, MessageBatch(source, own, own * 0, pa.array([b"v"] * len(own)), pa.array([b"k"] * len(own)), None))
-        for number, (source, own) in enumerate(zip((A, B), numbers, strict=True))
+        (number, MessageBatch(partition, own, own * 0, pa.array([b"v"] * len(own)), pa.array([b"k"] * len(own)), None))
+        for number, (partition, own) in enumerate(zip((A, B), numbers, strict=True))
     ]
     batch = merged_batch(CHAIN, (A, B), (Position(4), Position(3)), parts, np.array([0, 2, 1]))
     assert batch.offsets.tolist() == [7, 8, 10]
@@ -127,7 +127,7 @@ def test_a_merged_batch_is_decoded_topic_by_topic_and_told_of_as_one() -> None:
         rows, is_null = pa.table({"v": messages.values}).slice(0, count - 1), np.zeros(count - 1, np.bool_)
         times = one.timestamps_ms[: count - 1]
         given = Input(
-            str(one.source.topic), 0, index, one.offsets[index], times, messages.keys[: count - 1], rows, is_null
+            str(one.partition.topic), 0, index, one.offsets[index], times, messages.keys[: count - 1], rows, is_null
         )
         return given, [Reject(count - 1, ErrorClass.EMPTY, "no")], np.array([0])
 

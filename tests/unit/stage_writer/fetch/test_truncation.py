@@ -104,14 +104,14 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     source = KafkaSource(settings, clock, structlog.get_logger())
 
     class Listener:
-        def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-            source.expect(dict.fromkeys(sources, LAST))
-            return dict.fromkeys(sources, Position(100))
+        def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+            source.expect(dict.fromkeys(partitions, LAST))
+            return dict.fromkeys(partitions, Position(100))
 
-        def revoked(self, sources: Collection[TopicPartition]) -> None:
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
             """Nothing to do."""
 
-        def lost(self, sources: Collection[TopicPartition]) -> None:
+        def lost(self, partitions: Collection[TopicPartition]) -> None:
             """Nothing to do."""
 
     source._listener = Listener()  # what `subscribe` does, without a cluster
@@ -125,7 +125,7 @@ def ends_at(monkeypatch: pytest.MonkeyPatch, reading: Reading, low: int, high: i
     answers = iter([low, high])
 
     def one_after_the_other(specs: Collection[TopicPartition], *_level: object) -> dict[TopicPartition, Position]:
-        return {source: Position(next(answers)) for source in specs}
+        return {partition: Position(next(answers)) for partition in specs}
 
     monkeypatch.setattr(reading.source, "_offsets", one_after_the_other)
 

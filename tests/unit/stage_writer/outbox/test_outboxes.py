@@ -36,9 +36,11 @@ A, B = inputs_of(CHAIN)
 NAME = OutboxName(CHAIN, Position(7), 1, "0a-b")
 
 
-def batch(source: TopicPartition, *offsets: int) -> MessageBatch:
+def batch(partition: TopicPartition, *offsets: int) -> MessageBatch:
     nothing = pa.nulls(len(offsets), pa.binary())
-    return MessageBatch(source, np.array(offsets, np.int64), np.zeros(len(offsets), np.int64), nothing, nothing, None)
+    return MessageBatch(
+        partition, np.array(offsets, np.int64), np.zeros(len(offsets), np.int64), nothing, nothing, None
+    )
 
 
 def record(value: bytes | None, index: int) -> TopicRecord:
@@ -105,7 +107,7 @@ def test_dead_letters_are_sent_as_they_came_beside_what_a_topology_sends() -> No
     found = batch_of([b"{", None, b'{"id": 1}', b"{}"], keys=[b"k", None, None, None])
     converter = StreamConverter(stream)
     (staged,) = converter.convert([found])
-    sent = with_dead_letters_sent(staged, converter.formats, stream, found.source)
+    sent = with_dead_letters_sent(staged, converter.formats, stream, found.partition)
     assert sent.outgoing is not None
     names = ("topic", "key", "value", "timestamp_ms", "input", "offset")
     assert list(zip(*(sent.outgoing[name].to_pylist() for name in names), strict=True)) == [
@@ -113,11 +115,11 @@ def test_dead_letters_are_sent_as_they_came_beside_what_a_topology_sends() -> No
         ("errors", None, b"{}", 1_600_000_003_000, 0, 103),
     ]
     own = outgoing_table([record(b"x", 2)], found)
-    both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, found.source).outgoing
+    both = with_dead_letters_sent(replace(staged, outgoing=own), converter.formats, stream, found.partition).outgoing
     assert both is not None
     assert both["topic"].to_pylist() == ["out", "errors", "errors"]
     silent = stream_of(columns="id INT NOT NULL")
-    assert with_dead_letters_sent(staged, converter.formats, silent, found.source) is staged
+    assert with_dead_letters_sent(staged, converter.formats, silent, found.partition) is staged
 
 
 def test_a_dead_letter_of_several_topics_names_its_own_input() -> None:

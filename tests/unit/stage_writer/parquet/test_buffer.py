@@ -100,12 +100,12 @@ def test_a_flush_of_as_many_files_as_there_may_be_has_a_marker_that_can_be_read(
     assert not budget.has_room([("\x00" * (budget.value_bytes + 1),)])
     assert budget.has_room([("\x00" * length,) * len(columns)] * budget.files)
     values = dict.fromkeys(columns, "\x00" * length)
-    start, source = Position(0), TopicPartition(Topic("orders"), Partition(0))
-    path = DataFileName(source, start, "0" * 36, tuple(values.items())).path
+    start, partition = Position(0), TopicPartition(Topic("orders"), Partition(0))
+    path = DataFileName(partition, start, "0" * 36, tuple(values.items())).path
     file = StagedFile(path, values, 1, 1, json.dumps({"minValues": {"a": "b" * 8000}}))
     table = StagedTable("s3://lake/orders", TableKind.ROWS, "{}", columns, (file,) * MOST_FILES)
     manifest = Manifest(Span(start, Position(1)), None, "orders", Origin.FLUSH, "me", 1, tables=(table,))
-    _, data = sealed(MarkerName(source, start), manifest)
+    _, data = sealed(MarkerName(partition, start), manifest)
     assert beyond_bounds(data) is None
 
 

@@ -35,7 +35,7 @@ def flushes(*fillings: BufferStats, now_s: float = 0.0) -> tuple[Flush, ...]:
 def sources(decision: FlushDecision) -> tuple[set[int], set[int]]:
     """The partitions to flush, and those to pause."""
     return (
-        {int(flush.source.partition) for flush in decision.flushes},
+        {int(flush.partition.partition) for flush in decision.flushes},
         {int(found.partition) for found in decision.pressure.paused},
     )
 
@@ -139,8 +139,8 @@ def test_whatever_fills_the_memory_goes_out() -> None:
     for count in (1, 2, 3, 7, 100):
         fillings = [filling(number, first_record_at_s=0.0, memory_bytes=10_100 // count) for number in range(count)]
         decision = decide(fillings, LIMITS, 0.0)
-        out = {flush.source for flush in decision.flushes}
-        assert sum(one.memory_bytes for one in fillings if one.source not in out) <= LIMITS.memory_bytes * 0.6
+        out = {flush.partition for flush in decision.flushes}
+        assert sum(one.memory_bytes for one in fillings if one.partition not in out) <= LIMITS.memory_bytes * 0.6
         assert decision.pressure.is_full
 
 

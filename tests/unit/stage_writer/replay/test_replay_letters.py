@@ -87,9 +87,9 @@ def test_a_replay_that_a_clean_up_may_overtake_makes_no_request(tmp_path: Path) 
     clock = HandClock()
 
     class Slow:
-        def batches(self, source: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
             clock.sleep_s(10)
-            yield batch_of([b'{"id":1}'], partition=source.partition, first=span.start)
+            yield batch_of([b'{"id":1}'], partition=partition.partition, first=span.start)
 
     stream, store = stream_of(columns="id INT", table=f"{tmp_path}/table"), FsspecStore(f"{tmp_path}/stage")
     names = (f"{number:032x}" for number in range(9))

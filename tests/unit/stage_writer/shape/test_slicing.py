@@ -81,7 +81,7 @@ def test_slices_are_together_what_they_would_be_at_once(slice_bytes: int) -> Non
     whole = StreamConverter(STREAM).convert(given)
     slices = list(StreamConverter(STREAM, limits=ExplodeLimits(slice_bytes)).slices(given))
     for place, (batch, staged) in enumerate(zip(given, whole, strict=True)):
-        mine = [one for found in slices for part, one in found if part.source == batch.source]
+        mine = [one for found in slices for part, one in found if part.partition == batch.partition]
         assert summed(mine) == summed([staged]), place
         assert not mine[-1].is_piece
     assert (len(slices) == 1) == (slice_bytes == 10**9)

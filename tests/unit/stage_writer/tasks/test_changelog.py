@@ -318,9 +318,9 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
             done.append(self.number)
 
     def idle(number: int) -> SimpleNamespace:
-        source = TopicPartition(Topic("orders"), Partition(number))
+        partition = TopicPartition(Topic("orders"), Partition(number))
         tail, buffer = SimpleNamespace(state=StateFiles()), SimpleNamespace(is_empty=True)
-        return SimpleNamespace(source=source, task=Task(number), tail=tail, buffer=buffer, flight=None)
+        return SimpleNamespace(partition=partition, task=Task(number), tail=tail, buffer=buffer, flight=None)
 
     stage = SimpleNamespace(states=None)
     renewing = StateRenewal(stage, InTurn(), clock, structlog.get_logger())

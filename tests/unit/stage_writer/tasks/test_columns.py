@@ -52,11 +52,11 @@ def settings_of(routes: dict[str, str], *, kafka_columns: bool, **given: object)
     return builders.settings_of(stream | more | given)
 
 
-def batch_of(dice: random.Random, source: TopicPartition, start: int) -> MessageBatch:
+def batch_of(dice: random.Random, partition: TopicPartition, start: int) -> MessageBatch:
     count = dice.randrange(1, 30)
     values = pa.array(dice.choices(VALUES, k=count), pa.binary())
     offsets = np.arange(start, start + count)
-    return MessageBatch(source, offsets, 1_000 + offsets, values, pa.nulls(count, pa.binary()), None)
+    return MessageBatch(partition, offsets, 1_000 + offsets, values, pa.nulls(count, pa.binary()), None)
 
 
 SHAPES = {"columns": "text STRING NOT NULL, n BIGINT, more DATE", "partition_by": ["more"], "load": "append"}
@@ -74,11 +74,11 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
     store = StageState(FsspecStore("memory://columns"))
     fresh: dict[Converter, list[MessageBatch]] = {}
     for batch in batches:
-        job = parent.restores(batch.source, EMPTY_STATE, store)
+        job = parent.restores(batch.partition, EMPTY_STATE, store)
         fresh.setdefault(parent if job is None else job.run().converter, []).append(batch)
     by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
     portions = [portion for converts, some in by_converter for portion in converts.slices(some)]
-    return {batch.source: told(staged) for portion in portions for batch, staged in portion}
+    return {batch.partition: told(staged) for portion in portions for batch, staged in portion}
 
 
 @pytest.mark.parametrize("fill", [one_path, a_route, several_sinks])
@@ -98,7 +98,7 @@ def test_a_message_becomes_what_a_task_makes_of_it(
     ours, tasks = ColumnsConverter(stream, built, around.first_pass), TopologyConverter(stream, built, around)
     assert ours.formats == tasks.formats
     dice = random.Random(3)  # noqa: S311 - a test's dice
-    sources = [TopicPartition(Topic(topic), Partition(number)) for topic in TOPICS for number in range(3)]
+    partitions = [TopicPartition(Topic(topic), Partition(number)) for topic in TOPICS for number in range(3)]
     for start in range(0, 120, 30):
-        batches = [batch_of(dice, source, start) for source in sources if dice.random() < 0.8]
+        batches = [batch_of(dice, partition, start) for partition in partitions if dice.random() < 0.8]
         assert converted(ours, batches) == converted(tasks, batches)

@@ -33,13 +33,13 @@ def test_more_stores_than_a_disk_takes_are_refused() -> None:
 
 def test_a_disk_takes_as_many_stores_as_may_be(tmp_path: Path) -> None:
     builders = [Stores.key_value(f"s{number}", persistent=True) for number in range(1_000)]
-    keeping, source = (
+    keeping, partition = (
         Keeping("app", Metrics(), str(tmp_path)),
         TopicPartition(Topic("+".join("abcde" * 50)), Partition(0)),
     )
     keeping.require_place(builders)
     for mark, found in ((None, None), ("marker", 1)):
-        stores = Stores.open(builders, keeping.backend(source, builders))
+        stores = Stores.open(builders, keeping.backend(partition, builders))
         assert stores.mark == mark
         if mark is None:
             stores.restore((), (), "")

@@ -32,9 +32,9 @@ def sampled(columns: str) -> tuple[SampledTasks, StreamSample]:
 
 
 def batch(topic: str, value: bytes) -> MessageBatch:
-    source = TopicPartition(Topic(topic), Partition(0))
+    partition = TopicPartition(Topic(topic), Partition(0))
     values, keys = pa.array([value], pa.binary()), pa.array([b"ada"], pa.binary())
-    return MessageBatch(source, np.array([7]), np.array([1_000]), values, keys, None)
+    return MessageBatch(partition, np.array([7]), np.array([1_000]), values, keys, None)
 
 
 def test_topics_of_one_task_are_tried_together() -> None:

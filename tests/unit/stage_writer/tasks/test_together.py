@@ -94,11 +94,11 @@ def test_it_does_not_matter_who_is_converted_beside(seed: int) -> None:
         batches = [batch_of(dice, number, start) for number in range(4) if dice.random() < 0.8]
         both: list[list[object]] = []
         for made in (beside, alone):
-            fresh = [{made[int(batch.source.partition)].converter: [batch] for batch in batches}]
+            fresh = [{made[int(batch.partition.partition)].converter: [batch] for batch in batches}]
             if made is alone:
-                fresh = [{made[int(batch.source.partition)].converter: [batch]} for batch in batches]
+                fresh = [{made[int(batch.partition.partition)].converter: [batch]} for batch in batches]
             found = [
-                (int(batch.source.partition), told(staged))
+                (int(batch.partition.partition), told(staged))
                 for some in fresh
                 for converts, of_tasks in together(some)
                 for portion in converts.slices(of_tasks)
@@ -115,7 +115,7 @@ def test_a_task_that_is_gone_converts_nothing_and_the_others_do() -> None:
     ((converts, of_tasks),) = together({made[number].converter: [batches[number]] for number in range(2)})
     slices = converts.slices(of_tasks)
     made[0].close()
-    assert [batch.source for portion in slices for batch, _ in portion] == [source(1)]
+    assert [batch.partition for portion in slices for batch, _ in portion] == [source(1)]
 
 
 def test_nobody_looks_into_a_task_while_it_converts() -> None:
