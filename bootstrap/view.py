@@ -109,8 +109,8 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
         begin = plan.beginning
         if begin is not None:
             lines.append(
-                f"{plan.partition}: a new chain, of generation {begin.generation}, {_verb(done, 'begins', 'would begin')} "
-                f"at position {begin.position}"
+                f"{plan.partition}: a new chain, of generation {begin.generation}, "
+                f"{_verb(done, 'begins', 'would begin')} at position {begin.position}"
             )
         lines += [f"  {note}" for note in plan.notes]
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]

@@ -53,8 +53,8 @@ def require_not_loaded(plan: RewindPlan, table: Callable[[], Position | None]) -
     position = table() if plan.before_chain else None
     if position is not None and position > plan.position:
         msg = (
-            f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will pass over what is "
-            f"staged from {plan.position} to there"
+            f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will pass over what "
+            f"is staged from {plan.position} to there"
         )
         partition, span = plan.partition, f"--from {plan.position} --to {position}"
         where = f"--topic {quoted(partition.topic)} --partition {partition.partition} {span} --yes"

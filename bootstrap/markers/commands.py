@@ -87,7 +87,8 @@ def show(
         msg = f"no marker of {topic_partition} {'has that name' if path else f'covers {name.start}'}"
         raise UsageError(
             msg,
-            f"see `bootstrap markers ls {CONFIG} --topic {topic_partition.topic} --partition {topic_partition.partition}`",
+            f"see `bootstrap markers ls {CONFIG} --topic {name.topic_partition.topic} "
+            f"--partition {name.topic_partition.partition}`",
         )
     for chain, staged in found:
         echo(view.marker_as_json(staged) if as_json else view.marker_as_text(chain, staged))

@@ -183,8 +183,9 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
         begin = own.get(partition) if partition in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{side.event.url} lost records of {partition} from {first} on, and the stream's own table has its part "
-                f"up to {begin}: what is staged is loaded into all tables of a stream together, never into one alone"
+                f"{side.event.url} lost records of {partition} from {first} on, and the stream's own table has its "
+                f"part up to {begin}: what is staged is loaded into all tables of a stream together, never into "
+                "one alone"
             )
             raise UsageError(
                 msg,

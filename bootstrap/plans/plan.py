@@ -163,8 +163,8 @@ def _has_chain(state: PartitionState) -> RefusedPartition:
     ends = f", and is staged up to {last.marker.span.end}" if last.marker is not None else ""
     return RefusedPartition(
         f"{state.partition} has a chain: the marker {last.path} is there{ends}",
-        f"a chain is never overwritten: go back with `{repair('rewind', state.partition)} --to …`, give positions up with "
-        f"`{repair('skip', state.partition)} --to …`, or leave the partition out of a file of positions (--from)",
+        f"a chain is never overwritten: go back with `{repair('rewind', state.partition)} --to …`, give positions up "
+        f"with `{repair('skip', state.partition)} --to …`, or leave the partition out of a file of positions (--from)",
     )
 
 

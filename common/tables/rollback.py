@@ -413,7 +413,7 @@ def described(url: str, back: Rollback) -> str:
         case RollbackKind.RECREATED:
             return (
                 f"the table {url} was recreated{when}{who}: no commit in its log loaded this stream, and the beginning "
-                f"of what was staged is no longer there: {', '.join(str(partition) for partition in sorted(back.positions))}"
+                f"of what was staged is no longer there: {', '.join(map(str, sorted(back.positions)))}"
             )
         case RollbackKind.EXPIRED:
             return (

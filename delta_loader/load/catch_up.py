@@ -93,7 +93,8 @@ class CatchUp:
             load = plan_load({missing.partition: first_part(outcome, missing.span.end)}, self.limits)
             if load is not None:
                 return load
-        problem = f"it lacks what came from {start} to {missing.span.end} of {missing.partition}, which is not staged any more"
+        span = f"{start} to {missing.span.end} of {missing.partition}"
+        problem = f"it lacks what came from {span}, which is not staged any more"
         raise _waits(missing, start, problem)
 
     def _staged(self, missing: DeferredRange, start: Position, listing: Listing) -> NextRun | None:
@@ -120,8 +121,8 @@ def _waits(missing: DeferredRange, start: Position, problem: str) -> TableError:
     if is_merged(partition.topic):  # the main table has it, so rewind is refused (bootstrap/plans/repair.py, rule 6)
         return TableError(
             f"{missing.url} waits: {problem}",
-            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {partition} is a "
-            "chain of several topics, and what its tables have of it cannot be staged again",
+            f"restore it from a backup of the bucket or an older version of the object, or {START_OVER}: {partition} "
+            "is a chain of several topics, and what its tables have of it cannot be staged again",
         )
     return TableError(
         f"{missing.url} waits: {problem}",

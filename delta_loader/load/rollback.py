@@ -191,8 +191,8 @@ def _remedy(url: str, app_id: str, back: Rollback) -> str:
     if back.kind is RollbackKind.UNKNOWN and back.is_unplaced:
         partition = min(back.positions)
         return (
-            f"say from which offset on its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`, "
-            "where OFFSET is the first one that the table lacks (for every partition that is held so)"
+            f"say from which offset on its records are to be loaded: `{repair('restart', partition)} --at OFFSET --yes`"
+            ", where OFFSET is the first one that the table lacks (for every partition that is held so)"
         )
     if back.kind is RollbackKind.UNKNOWN:
         return (

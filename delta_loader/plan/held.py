@@ -74,8 +74,8 @@ def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None)
                 "straddle",
                 f"the marker {marker.name.path} covers {marker.span}, and the table has {partition} up to {position}; "
                 "which of its rows these are is unknown: after a rewind its topics may be read in another order",
-                f"stage the rest again with `{rewind(partition, position)}`; where that is refused, put the marker that "
-                f"ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
+                f"stage the rest again with `{rewind(partition, position)}`; where that is refused, put the marker "
+                f"that ended at {position} back from stray/, in the place of those made since, or {START_OVER}",
             )
         case Uncuttable(position, marker):
             return Held(
@@ -106,8 +106,8 @@ def _root_again(partition: TopicPartition, first: Marker) -> str:
             f"`{rewind(partition, Position(0))}`, where Kafka has all of it; or {START_OVER}"
         )
     return (
-        f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on where the table "
-        f"shall lack what lies before; or leave out all records before {first.span.start} with "
+        f"stage what Kafka has again with `{rewind(partition, Position(0))}`, or from a later offset on where the "
+        f"table shall lack what lies before; or leave out all records before {first.span.start} with "
         f"`{_bootstrap('skip', partition, first.span.start)}`"
     )
 
@@ -225,8 +225,8 @@ def topic_recreated(partition: TopicPartition, chain_id: str | None, topic_id: s
         return None
     return Held(
         "topic_recreated",
-        f"the topic {partition.topic} was deleted and created again: its id is {topic_id}, and what is staged of {partition} "
-        f"came from {chain_id}",
+        f"the topic {partition.topic} was deleted and created again: its id is {topic_id}, and what is staged of "
+        f"{partition} came from {chain_id}",
         f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
     )
 

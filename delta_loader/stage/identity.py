@@ -116,20 +116,22 @@ class StreamIdentity:
             if manifest.generation < known.generation:
                 return self._of_another(
                     name,
-                    f"the marker {name.path} is of generation {manifest.generation} of {partition}, and the table {url} "
-                    f"has it up to {known.position} of generation {known.generation}, which this stage has not begun",
+                    f"the marker {name.path} is of generation {manifest.generation} of {partition}, and the table "
+                    f"{url} has it up to {known.position} of generation {known.generation}, "
+                    "which this stage has not begun",
                 )
             if _differ(known.topic_id, manifest.topic_id):
                 return self._of_another(
                     name,
-                    f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, "
-                    f"and the table {url} has {partition} up to {known.position} of one with the id {known.topic_id}",
+                    f"the marker {name.path} was staged from a topic {partition.topic} with the id "
+                    f"{manifest.topic_id}, and the table {url} has {partition} up to {known.position} "
+                    f"of one with the id {known.topic_id}",
                 )
         if _differ(topic_id, manifest.topic_id):
             return self._of_another(
                 name,
-                f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, and "
-                f"the markers before it from one with the id {topic_id}",
+                f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, "
+                f"and the markers before it from one with the id {topic_id}",
             )
         return None
 

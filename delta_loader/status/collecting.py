@@ -132,7 +132,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     listing, stream = stage.listing(stream), stage.appeared(stream)  # in this order, as a loader does
     ends = with_chains(kafka.ends, listing)
     state = read_table_state(open_store(stream.table))
-    topic_partitions = sorted({*listing, *ends})
+    known = sorted({*listing, *ends})
     transactions = {} if state is None else state.transactions
     histories, identities = {}, {}
     for url in stream.tables:
@@ -143,10 +143,8 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     origins = stage.origins(stream)
     begun = {partition: origin.generation for partition, origin in origins.items()}
     own = identities.get(stream.table, NO_IDENTITY)
-    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(
-        begun, transactions, topic_partitions
-    )
-    positions = {partition: ids.position(transactions, partition) for partition in topic_partitions}
+    ids = TxnIds(stream.app_id, stream.several_topics, plain_topic=own.plain_topic).at(begun, transactions, known)
+    positions = {partition: ids.position(transactions, partition) for partition in known}
     wanted = {partition: _wanted(listed, positions[partition]) for partition, listed in listing.items()}
     tables = {comparable(url): url for url in reversed(stream.tables)}
     read = stage.read(listing, [name for names in wanted.values() for name in names], tables)
@@ -157,14 +155,12 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
     }
     outcomes = {
         partition: _outcome(stream, positions[partition], found.get(partition, []), origins.get(partition))
-        for partition in topic_partitions
+        for partition in known
     }
     lacking = _lacking_a_file(stream, stage, open_store, outcomes, positions)
     waiting = _waiting_for_an_answer(stream, state, histories, ids, found)
     unknown = {
-        partition: unknown_partition(
-            partition, (path for one in found[partition] for path in listing[partition].paths(one.name))
-        )
+        partition: unknown_partition(partition, _paths(found[partition], listing[partition]))
         for partition in unknown_partitions(found, stream_fact(stream.app_id, 0, ends))
     }
     partitions = tuple(
@@ -182,18 +178,17 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
             topic_id=ids_together(partition.topic, kafka.topic_ids),
             first=kafka.firsts.get(partition),
         )
-        for partition in topic_partitions
+        for partition in known
     )
-    version, way = (None, None) if state is None else (state.version, choose_load_mode(state, stream.load))
     return StreamStatus(
         app_id=stream.app_id,
         last_failure=_last_failure(stage, stream),
         table=stream.table,
-        version=version,
-        way=way,
+        version=None if state is None else state.version,
+        way=None if state is None else choose_load_mode(state, stream.load),
         partitions=partitions,
         aside=Aside(*stage.aside(stream)),
-        deferred=deferred_of(ids, transactions, stream.side_tables, topic_partitions),
+        deferred=deferred_of(ids, transactions, stream.side_tables, known),
         unfit=tuple(_unfit(stream, state, open_store)),
         gained=_gained(stream, stage),
         appeared=stage.routes(stream),
@@ -203,6 +198,10 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
         drops_on_purpose=stream.drops_on_purpose,
         name=name_of_table(stream.catalog_tables, stream.table),
     )
+
+
+def _paths(markers: Iterable[Found], listed: Listed) -> Iterator[str]:
+    return (path for marker in markers for path in listed.paths(marker.name))
 
 
 def _gained(stream: Stream, stage: Stage) -> tuple[Gained, ...]:

@@ -34,7 +34,7 @@ class InputMessages:
     """The messages of a merged batch that are from one input."""
 
     batch: MessageBatch
-    """As in Kafka: its source and its offsets are the input's."""
+    """As in Kafka: its partition and its offsets are the input's."""
     index: NDArray[np.int64]
     """Their indices in the merged batch; rising."""
 

@@ -149,12 +149,12 @@ def _is_same(found: LastRecord, last: LastRecord) -> bool:
 def ends_before(partition: TopicPartition, end: Position, position: Position) -> PartitionFault:
     """The fault of a partition whose end in Kafka is before its position."""
     problem = (
-        f"{partition} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or it "
-        "is not the topic that was staged, or a hand-made marker is ahead of it"
+        f"{partition} ends at {end} in Kafka, before position {position}: its brokers have lost its last records, or "
+        "it is not the topic that was staged, or a hand-made marker is ahead of it"
     )
     remedy = (
-        f"{_restart(partition, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by itself "
-        "when Kafka reaches it"
+        f"{_restart(partition, end)}; after an empty hand-made marker, in a chain of one topic, reading resumes by "
+        "itself when Kafka reaches it"
     )
     return PartitionFault(partition, problem, remedy, TRUNCATED)
 
@@ -164,8 +164,8 @@ def truncated(partition: TopicPartition, last: LastRecord | None, differs_at: in
     what = "records" if last is None else f"the record at {last.offset}"
     since = "" if differs_at is None else f", and has other ones from {differs_at} on"
     problem = (
-        f"Kafka has lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean leader "
-        "election, or brokers that were restored from a copy"
+        f"Kafka has lost {what} of {partition} which {'were' if last is None else 'was'} staged{since}: an unclean "
+        "leader election, or brokers that were restored from a copy"
     )
     return PartitionFault(partition, problem, _restart(partition, differs_at), TRUNCATED)
 

@@ -70,7 +70,8 @@ class KafkaOutlet:
         with self.lock:
             found = tuple(self.waiting)
         if len(found) >= MOST_PENDING:
-            msg = f"{len(found)} outboxes of {self.delivery.place.partition} wait for Kafka: {self.failing or 'it is slow'}"
+            why = self.failing or "it is slow"
+            msg = f"{len(found)} outboxes of {self.delivery.place.partition} wait for Kafka: {why}"
             raise BrokerError(msg, "see that the topics that the stream writes to can be written")
         return found
 
@@ -214,13 +215,13 @@ class KafkaOutlets:
                 self._metrics.add(catalogue.WRITER_OUTBOX_RECORDS, count, app_id=outlet.delivery.place.app_id)
                 continue
             outlet.failing = problem
-            source = str(outlet.delivery.place.partition)
-            text = f"{source}: records for Kafka topics wait: {problem}"
-            self._failing[source] = KafkaDeltaExpressError(text, remedy)
+            partition = str(outlet.delivery.place.partition)
+            text = f"{partition}: records for Kafka topics wait: {problem}"
+            self._failing[partition] = KafkaDeltaExpressError(text, remedy)
             pause_s = backoff.next_s()
             self._log.warning(
                 "outbox not delivered, trying again",
-                partition=source,
+                partition=partition,
                 problem=problem,
                 remedy=remedy,
                 retry_in_s=pause_s,

@@ -80,5 +80,7 @@ class StateRenewal:
             renewed.task.renewed(renewed.before, renewed.running.result())
         except KafkaDeltaExpressError as error:
             self._failed.add(renewed.partition)
-            source = str(renewed.partition)
-            self._log.warning("state not written to the stage, trying again", partition=source, problem=error.problem)
+            partition = str(renewed.partition)
+            self._log.warning(
+                "state not written to the stage, trying again", partition=partition, problem=error.problem
+            )

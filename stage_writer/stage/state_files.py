@@ -183,7 +183,7 @@ def _require_none_lost(
     if not any(name.start < lowest and name.generation == generation for name in names):
         return
     if flushed:
-        msg = f"the records of {partition} from {lowest} on were staged without its topology, so that its state lacks them"
+        msg = f"the records of {partition} from {lowest} on were staged without its topology: its state lacks them"
         remedy = f"rewind the chain to {lowest} or below"
     else:
         msg = f"the state of {partition} at {lowest} is not known: the markers that named it are gone"

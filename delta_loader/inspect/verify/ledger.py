@@ -267,7 +267,7 @@ class Ledger:
             text = f"version {version.version} loads {twice} of {partition} a second time"
             self._fault("overlap", text, version, partition, (twice,))
         if position != span.end:
-            text = f"version {version.version} loaded {span} of {partition}, and its txn action says that {position} is next"
+            text = f"version {version.version} loaded {span} of {partition}, and its txn action says {position} is next"
             self._fault("txn_action_differs", text, version, partition, (span,))
         metadata = version.metadata
         counts = None if metadata is None else metadata.counts.get(partition)

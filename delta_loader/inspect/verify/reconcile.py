@@ -239,8 +239,8 @@ def _replaced_as_counted(
 def _uncounted(tables: Tables, partition: TopicPartition, found: list[OffsetRange], unproved: int) -> Finding:
     last = [region for region in found if region.expected(dead_letters=False) is None][-1]
     text = (
-        f"{unproved} of {len(found)} spans of {partition}, the last one {last.span}, were loaded by commits that do not "
-        "count their records: a missing row would go unnoticed there"
+        f"{unproved} of {len(found)} spans of {partition}, the last one {last.span}, were loaded by commits that do "
+        "not count their records: a missing row would go unnoticed there"
     )
     return Finding(Verdict.UNPROVED, "not_counted", text, tables.url, partition, (last.span,))
 
@@ -314,8 +314,8 @@ def kafka_findings(
     if unnamed:
         count = sum(span.positions for span in unnamed)
         text = (
-            f"{count:,} records of {partition} were loaded by another program, whose rows do not say which records they "
-            "are: whether one is missing cannot be proved"
+            f"{count:,} records of {partition} were loaded by another program, whose rows do not say which records "
+            "they are: whether one is missing cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "brought_without_offsets", text, tables.url, partition, tuple(unnamed))
     if deleted:
@@ -384,8 +384,8 @@ def _older_in_kafka(tables: Tables, partition: TopicPartition, older: Ranges) ->
         yield Finding(Verdict.NOTED, "before_the_chain", text, tables.url, partition, tuple(older.spans))
     elif older.count:
         text = (
-            f"{older.count:,} records that Kafka has of {partition} are in neither table and are older than the history: "
-            "whether they were ever loaded cannot be proved"
+            f"{older.count:,} records that Kafka has of {partition} are in neither table and are older than the "
+            "history: whether they were ever loaded cannot be proved"
         )
         yield Finding(Verdict.UNPROVED, "missing_before_history", text, tables.url, partition, tuple(older.spans))
 

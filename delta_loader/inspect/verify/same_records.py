@@ -48,8 +48,8 @@ def other_topic(tables: Tables, partition: TopicPartition, topic_id: str | None)
     if loaded is None or topic_id is None or loaded == topic_id:
         return None
     text = (
-        f"the table has {partition} up to {tables.rows.positions[partition]} of a topic with the id {loaded}, and the topic "
-        f"{partition.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
+        f"the table has {partition} up to {tables.rows.positions[partition]} of a topic with the id {loaded}, and the "
+        f"topic {partition.topic} that Kafka has is another one, with the id {topic_id}: its records were not compared "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain at Kafka's first record: "
         f"`{repair('restart', partition, None, '--yes')}`"
     )
@@ -63,10 +63,10 @@ def other_records(
     spans = tuple(seen.other_times.spans)
     at = spans[0].start
     text = (
-        f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the first "
-        f"one at {at} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} in the tables): Kafka has lost records that "
-        "were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy); a "
-        f"record before {at} may be another one, too, if it has the same timestamp "
+        f"{seen.other_times.count:,} records of {partition} have another timestamp in Kafka than in the tables, the "
+        f"first one at {at} ({_words(kafka_ms)} in Kafka, {_words(loaded_ms)} in the tables): Kafka has lost records "
+        "that were loaded, and has others in their place (an unclean leader election, or brokers restored from a copy)"
+        f"; a record before {at} may be another one, too, if it has the same timestamp "
         f"→ load what is staged (`delta-loader run {CONFIG} --once`), and begin a new chain there: "
         f"`{repair('restart', partition, None, f'--at {at} --yes')}`"
     )

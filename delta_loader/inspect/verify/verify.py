@@ -412,16 +412,16 @@ def _is_later(version: TableVersion, own: Ledger, app_id: str) -> bool:
 
 def _made_anew(tables: Tables, partition: TopicPartition) -> Finding:
     text = (
-        f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of both "
-        "topics have the same offsets: that each is there once is proved by the log alone"
+        f"the topic of {partition} was recreated (generation {tables.rows.generations[partition]}), so that rows of "
+        "both topics have the same offsets: that each is there once is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "made_anew", text, tables.url, partition)
 
 
 def _merged(tables: Tables, partition: TopicPartition) -> Finding:
     text = (
-        f"the rows of {partition} are a topology's, made of records of several topics: that each record is there once is "
-        "proved by the log alone"
+        f"the rows of {partition} are a topology's, made of records of several topics: that each record is there once "
+        "is proved by the log alone"
     )
     return Finding(Verdict.UNPROVED, "several_topics", text, tables.url, partition)
 
@@ -439,7 +439,9 @@ def _duplicates(
             found = offsets.twice(partition, ranges.spans)
             names = _known(ledgers, {file for _, files in found for file in files})
             versions = [version for _, version in names if version is not None]
-            text = f"{_places([offset for offset, _ in found])} of {partition} are there more than once, in {_files(names)}"
+            text = (
+                f"{_places([offset for offset, _ in found])} of {partition} are there more than once: {_files(names)}"
+            )
             spans = tuple(Span(Position(offset), Position(offset + 1)) for offset, _ in found)
             last = max(versions, default=None)
             yield Finding(
