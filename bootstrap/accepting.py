@@ -152,7 +152,6 @@ class Accepting:
             self._write(store, self.answer(plan))
 
     def answer(self, plan: AcceptPlan) -> Resolution:
-        """The object for a plan."""
         return Resolution(
             app_id=self.stream.app_id,
             table=plan.event.url,

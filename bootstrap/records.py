@@ -32,12 +32,10 @@ def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
 
 
 def rewind_as_json(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
-    """The markers that a rewind moves."""
     return _text(_rewind(plan) | {"put_aside_late": list(late)}, done=done)
 
 
 def accept_as_json(accepting: Accepting, plans: Sequence[AcceptPlan], *, done: bool) -> str:
-    """The content of a resolution."""
     tables = [
         {
             "table": plan.event.url,

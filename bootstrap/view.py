@@ -36,7 +36,6 @@ RUNNING = (
 
 
 def plans_as_text(plans: Iterable[StreamPlan]) -> str:
-    """A table for each stream."""
     return "\n\n".join(f"stream {plan.app_id}\n{_table(plan.partitions)}" for plan in plans)
 
 
@@ -61,7 +60,6 @@ def skip_as_text(plan: SkipPlan, *, done: bool) -> str:
 
 
 def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
-    """The markers that a rewind moves."""
     lines = [f"The next owner {_will(done)} stage again from position {plan.position}.", *plan.notes]
     lines += [f"{_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
     lines += [f"put aside too, a writer made it meanwhile  {path}" for path in late]

@@ -162,7 +162,6 @@ class Work:
     # skip, rewind and restart
 
     def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
-        """Inspect one partition and decide."""
         (state,) = self._look(topic, partition)
         return decide(state, self._author)
 
@@ -212,7 +211,6 @@ class Work:
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:
-        """Carry restarts out."""
         prove_exclusive_create(self._store)
         for plan in plans:
             if isinstance(plan, Restart):
@@ -242,7 +240,6 @@ class Work:
         )
 
     def skip(self, plan: SkipPlan) -> None:
-        """Carry a skip out."""
         prove_exclusive_create(self._store)
         name, span = plan.marker.name, plan.marker.span
         with self._turns.taken(name.topic_partition, f"bootstrap skip --to {span.end}") as store:

@@ -45,8 +45,6 @@ _TOO_MANY_REQUESTS = 429
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One jar of a lock file."""
-
     group: str
     artifact: str
     version: str

@@ -24,8 +24,7 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC."""
 
-    def sleep_s(self, seconds: float) -> None:
-        """Wait."""
+    def sleep_s(self, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

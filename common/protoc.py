@@ -92,7 +92,6 @@ def _bytes(files: Iterable[FileDescriptorProto]) -> bytes:
 
 
 def _complete(files: bytes, found: Mapping[str, FileDescriptorProto]) -> bytes:
-    """A descriptor set with the files that it lacks."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet  # noqa: PLC0415 - only with Protobuf
     from google.protobuf.message import DecodeError  # noqa: PLC0415 - only with Protobuf
 

@@ -129,13 +129,11 @@ _SERVICES = {"stage_writer": "Stage writer", "delta_loader": "Delta loader"}
 
 
 def configuration_page() -> str:
-    """docs/configuration.md."""
     sections = "\n".join(_section(name, field) for name, field in Settings.model_fields.items())
     return f"{_HEAD}{_INTRODUCTION}\n{sections}"
 
 
 def metrics_page() -> str:
-    """docs/metrics.md."""
     tables = "\n".join(
         f"## {title}\n\n| metric | kind | labels | meaning |\n| --- | --- | --- | --- |\n"
         + "".join(_metric_row(metric) for metric in CATALOGUE if metric.name.startswith(prefix))

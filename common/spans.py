@@ -23,8 +23,6 @@ MAX_POSITION = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
-    """One Kafka partition."""
-
     topic: Topic
     partition: Partition
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class Level(StrEnum):
-    """The severity."""
-
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
@@ -34,8 +32,6 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check."""
-
     name: str
     level: Level
     message: str
@@ -49,7 +45,6 @@ class Check:
 
     @property
     def exit_code(self) -> ExitCode:
-        """The exit code of a command."""
         if self.level is not Level.ERROR:
             return ExitCode.DONE
         return ExitCode.FAILED if self.away else self.code

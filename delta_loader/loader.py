@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Loader:
-    """The parts."""
-
     service: LoaderService
     spark_is_gone: Event
     """Set once Spark's process has ended."""

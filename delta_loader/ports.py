@@ -146,27 +146,22 @@ class ScannedStore(ObjectStore, Protocol):
 class OpenScannedStore(Protocol):
     """Opens such a store below a table's URL."""
 
-    def __call__(self, url: str, /) -> ScannedStore:
-        """Open the store."""
+    def __call__(self, url: str, /) -> ScannedStore: ...
 
 
 class OpenStore(Protocol):
     """Opens the object store below a table's URL."""
 
-    def __call__(self, url: str, /) -> ObjectStore:
-        """Open the store."""
+    def __call__(self, url: str, /) -> ObjectStore: ...
 
 
 class NewId(Protocol):
     """Makes unique names."""
 
-    def __call__(self) -> str:
-        """A new name at each call."""
+    def __call__(self) -> str: ...
 
 
 class EndsOf(Protocol):
-    """The ends of Kafka partitions."""
-
     def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
         """By partition, the position that the next record will have; None when Kafka does not answer in time.
 

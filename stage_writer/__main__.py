@@ -137,7 +137,6 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
 
 
 def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool) -> None:
-    """One process."""
     # Nothing has started yet, so a caller that asks it to stop has nothing to wait for.
     _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
     shares = _memory(settings)
@@ -336,7 +335,6 @@ def _require_compatible(settings: Settings, converters: Sequence[AnyConverter]) 
 
 
 def _check_topics_of_ours(settings: Settings, report: Callable[[str, str], None]) -> None:
-    """Check the control topic and the changelog topics."""
     if settings.loader.control_topic is not None:
         require_topic(settings.kafka, "loader.control_topic", settings.loader.control_topic, Right.WRITE)
         report("control", f"ok: {settings.loader.control_topic} is there, and may be written")
@@ -449,7 +447,6 @@ def _replayed(
     *,
     yes: bool,
 ) -> list[Replayed]:
-    """What a replay produces from each range."""
     work = Replay(
         converter,
         records,

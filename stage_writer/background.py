@@ -67,7 +67,6 @@ class Background:
         self._schemas.refresh()
 
     def report_idle(self) -> None:
-        """Report idle partitions now."""
         self._idling.report(self._assignment.owned.values(), now=True)
 
     def _look_at_topics(self) -> None:

@@ -106,7 +106,6 @@ class TablesConverter:
 
     @property
     def all_formats(self) -> tuple[TableFormat, ...]:
-        """All its tables."""
         return (*self._row_formats, self._dead_letters)
 
     @property

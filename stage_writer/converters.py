@@ -110,5 +110,4 @@ def converters_of(
 
 
 def with_topologies(converters: Iterable[AnyConverter]) -> list[ConvertsTopology]:
-    """The streams that have topologies."""
     return [cast("ConvertsTopology", converter) for converter in converters if converter.stream.topology is not None]

@@ -116,8 +116,6 @@ class Worker:
 
 @dataclass(slots=True)
 class Crew:
-    """The workers of one command."""
-
     command: Sequence[str]
     """The program and its arguments, without `--worker`."""
     count: int

@@ -55,8 +55,6 @@ class PartitionFault:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The result of one poll."""
-
     batches: tuple[MessageBatch, ...] = ()
     ends: Mapping[TopicPartition, Position] = field(default_factory=dict)
     """Partitions whose end was reached, and the position there."""
@@ -182,7 +180,6 @@ class Incompatible:
     remedy: str
 
     def fault(self, partition: TopicPartition) -> PartitionFault:
-        """The fault that holds the partition."""
         return PartitionFault(partition, self.problem, self.remedy, "table_incompatible")
 
 
@@ -204,10 +201,7 @@ class ClaimGuard(Protocol):
 
 
 class Runs(Protocol[Made_co]):
-    """A job."""
-
-    def run(self) -> Made_co:
-        """Run the job."""
+    def run(self) -> Made_co: ...
 
 
 class Running(Protocol[Made_co]):
@@ -287,7 +281,6 @@ class DeclaredColumns:
     """A `FollowsColumns` of a writer whose streams declare their columns."""
 
     def poll(self) -> Mapping[str, Converter]:
-        """Nothing."""
         return {}
 
 
@@ -336,8 +329,7 @@ class StateChange(Protocol):
     """What a flush changes in its task's state, on its way to the stage."""
 
     @property
-    def memory_bytes(self) -> int:
-        """The memory that it holds."""
+    def memory_bytes(self) -> int: ...
 
     def write(self, store: StateStore, name: Callable[[StateKind], StateFileName]) -> MarkedState:
         """Write it, and return what the marker must name.

@@ -45,8 +45,6 @@ class WriterOptions:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Of one process."""
-
     clock: Clock
     log: FilteringBoundLogger
     metrics: Metrics

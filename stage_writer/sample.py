@@ -69,7 +69,6 @@ class StreamSample:
 
     @property
     def share(self) -> DeadLetterShare:
-        """The share of them that would be dead letters."""
         return DeadLetterShare(self.records, self.dead_letters)
 
     def is_well(self, alarm: float | None) -> bool:

@@ -50,7 +50,6 @@ class _Agreement:
     offers: Mapping[str, StructType]
 
     def run(self) -> Evolved:
-        """Run it."""
         return self.stage.gain(self.stream, self.offers)
 
 
@@ -77,7 +76,6 @@ class GainedColumns:
 
     @property
     def columns(self) -> StructType:
-        """The gained columns."""
         return NO_COLUMNS if self.known is None else self.known.columns
 
     def is_decided(self, offered: StructType) -> bool:
@@ -163,7 +161,6 @@ class NewFields:
 
     @property
     def error(self) -> KafkaDeltaExpressError:
-        """What is missing."""
         msg = f"{self.app_id} gains columns for the new fields {', '.join(self.offered.names[:5])}"
         return self.gained.problem or StoreError(msg, "see whether the stage's store answers")
 

@@ -44,5 +44,4 @@ class LoopSnapshot:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """All partitions of this writer."""
         return {*(owned.partition for owned in self.owned), *self.unread, *self.held}

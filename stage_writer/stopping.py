@@ -59,7 +59,6 @@ class Stopping:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """One round of the loop."""
         self.is_stepping = True
         try:
             yield

@@ -85,7 +85,6 @@ class WriterTelemetry:
             self._metrics.add(catalogue.WRITER_REPEATED, len(batch) - len(new), topic=topic)
 
     def converted(self, batch: MessageBatch, stream: Stream, staged: StagedRows) -> None:
-        """A batch was converted."""
         app_id = stream.app_id
         if staged.tombstones:
             self._metrics.add(catalogue.WRITER_TOMBSTONES, staged.tombstones, topic=batch.partition.topic)

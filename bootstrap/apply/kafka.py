@@ -50,7 +50,6 @@ class KafkaView:
             self._admin = AdminClient(client_properties(given), logger=QUIET)
 
     def close(self) -> None:
-        """Close the connections."""
         close_within(self._consumer)
 
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class RepairLocks:
-    """The repair locks of one command."""
-
     def __init__(self, store: ObjectStore, author: Author, unique: str, *, take_over: int | None = None) -> None:
         """``unique`` identifies this command; ``take_over`` is the unfinished lock of a process that is gone."""
         self._store = store

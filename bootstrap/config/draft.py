@@ -53,7 +53,6 @@ class Draft:
 
 
 def draft(answers: Answers, samples: Sequence[TopicSample]) -> Draft:
-    """The whole file."""
     found = Draft("")
     lines = [
         "# yaml-language-server: $schema=config.schema.json",

@@ -25,8 +25,6 @@ _BORDERS = ("bootstrap-start", "bootstrap-complete")
 
 @dataclass(slots=True)
 class TopicSample:
-    """The sampled messages of one topic."""
-
     topic: str
     partitions: int
     records: JsonShape = field(default_factory=JsonShape)

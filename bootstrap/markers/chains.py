@@ -31,16 +31,12 @@ if TYPE_CHECKING:
 
 
 class Severity(StrEnum):
-    """The severity of a finding."""
-
     FAULT = "fault"
     NOTED = "noted"
 
 
 @dataclass(frozen=True, slots=True)
 class ChainFinding:
-    """A finding on one chain for the operator."""
-
     partition: TopicPartition
     severity: Severity
     kind: str

@@ -43,8 +43,6 @@ _OFFSET = "_kafka_offset"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which chains to inspect."""
-
     topic: str | None = None
     partition: int | None = None
 

@@ -26,7 +26,6 @@ _MARKERS = ("start", "end", "records", "rows", "dead", "files", "size", "age", "
 
 
 def summary_record(chain: PartitionChain) -> Record:
-    """One chain in figures."""
     markers = [staged.marker for staged in chain.staged if staged.marker is not None]
     faults = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
     return {
@@ -50,7 +49,6 @@ def summary_record(chain: PartitionChain) -> Record:
 
 
 def marker_records(chain: PartitionChain) -> list[Record]:
-    """The markers of a chain in figures."""
     strays = {marker.name for marker in chain.chain.strays}
     return [_marker_record(chain, staged, is_stray=staged.name in strays) for staged in chain.staged]
 
@@ -84,7 +82,6 @@ def _marker_record(chain: PartitionChain, staged: StagedMarker, *, is_stray: boo
 
 
 def chains_as_text(chains: Sequence[PartitionChain], now_ms: int) -> str:
-    """A line for each chain."""
     if not chains:
         return "There are no markers."
     rows = []
@@ -145,7 +142,6 @@ def chain_as_text(chain: PartitionChain, now_ms: int) -> str:
 
 
 def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
-    """The findings of a verification."""
     lines = []
     for finding in findings:
         tone = Tone.BAD if finding.severity is Severity.FAULT else Tone.WARNING
@@ -158,7 +154,6 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
 
 
 def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
-    """The same for programs."""
     found = [
         {
             "topic": str(finding.partition.topic),

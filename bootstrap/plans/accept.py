@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResolution:
-    """The resolution for one Kafka partition."""
-
     partition: TopicPartition
     position: Position
     """Where loading continues."""

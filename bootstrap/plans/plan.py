@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Make:
-    """A marker to create."""
-
     marker: Marker
     note: str = ""
     """A note for the operator."""
@@ -47,7 +45,6 @@ class BeginChain:
 
     @property
     def path(self) -> str:
-        """The path of its object."""
         return origin_path(self.partition)
 
 
@@ -78,8 +75,6 @@ Outcome = Make | BeginChain | NotNeeded | NoPosition | RefusedPartition
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """The plan for one Kafka partition."""
-
     partition: TopicPartition
     position: Position | None
     outcome: Outcome
@@ -87,14 +82,11 @@ class PlannedPartition:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """The plan for one stream."""
-
     app_id: str
     partitions: tuple[PlannedPartition, ...]
 
     @property
     def beginnings(self) -> tuple[BeginChain, ...]:
-        """The origins to record."""
         return tuple(planned.outcome for planned in self.partitions if isinstance(planned.outcome, BeginChain))
 
     @property

@@ -42,8 +42,6 @@ _OTHER_STREAM = "start the stream over under another app_id, with tables of its 
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The changes in one partition."""
-
     partition: TopicPartition
     beginning: ChainOrigin | None
     """None where the new chain has started, and only markers of the old one are left to delete."""

@@ -41,8 +41,6 @@ class StagedMarker:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """The current state of one Kafka partition."""
-
     partition: TopicPartition
     app_id: str
     start: Start

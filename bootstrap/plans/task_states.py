@@ -74,7 +74,6 @@ class TaskStates:
         return max((place for place in self.known if place < position and is_sound(place)), default=position)
 
     def note(self, position: Position) -> tuple[str, ...]:
-        """A note for the operator on the position of a rewind."""
         if not self.known or position == 0 or self.at(position) is not None:
             return ()
         note = (

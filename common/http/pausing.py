@@ -45,7 +45,6 @@ class Pausing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The note for the health page."""
         since_ms = self._since_ms
         if since_ms is None:
             return ()

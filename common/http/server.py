@@ -70,8 +70,6 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A response."""
-
     status: int
     content_type: str
     body: bytes
@@ -92,7 +90,6 @@ class Routes:
 
 
 def text_page(status: int, text: str) -> Page:
-    """Plain text."""
     return Page(status, "text/plain; charset=utf-8", rendered(text).encode())
 
 

@@ -29,7 +29,6 @@ class EndHistory:
         self._seen: dict[TopicPartition, tuple[tuple[float, Position], ...]] = {}
 
     def saw(self, ends: Mapping[TopicPartition, Position], now_s: float) -> None:
-        """Add the current ends."""
         for partition, end in ends.items():
             self._seen[partition] = _thinned(_added(self._seen.get(partition, ()), now_s, end))
 

@@ -131,7 +131,6 @@ class EndWatch:
         self._loop.close(_CLOSE_WITHIN_S)
 
     def refresh(self) -> None:
-        """One round."""
         partitions = self._wanted()
         self._history.keep(partitions)
         try:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 
 class ProblemLevel(StrEnum):
-    """The severity of a problem."""
-
     ERROR = "error"
     """Records wait for an operator."""
     WARNING = "warning"
@@ -56,7 +54,6 @@ class Unit(StrEnum):
 
 
 def counted(number: int, what: str) -> str:
-    """A count with its noun."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -73,8 +70,6 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem."""
-
     level: ProblemLevel
     title: str
     problem: str
@@ -116,8 +111,6 @@ class FlowStep:
 
 @dataclass(frozen=True, slots=True)
 class StreamFlow:
-    """One stream."""
-
     app_id: str
     table: str
     way: str
@@ -132,8 +125,6 @@ class StreamFlow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """One Kafka partition."""
-
     stream: str
     topic: str
     partition: int
@@ -181,8 +172,6 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """The dead letters of one class."""
-
     stream: str
     error_class: str
     count: int
@@ -200,8 +189,6 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The whole page."""
-
     service: str
     version: str
     now_ms: int

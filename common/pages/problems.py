@@ -21,8 +21,7 @@ class Waiting(Protocol):
         """A short label."""
 
     @property
-    def problem(self) -> str:
-        """One sentence."""
+    def problem(self) -> str: ...
 
     @property
     def remedy(self) -> str:
@@ -51,7 +50,6 @@ def paused_problem(what: str) -> Problem:
 
 
 def stream_pauses(pauses: Mapping[str, Pause]) -> Iterator[Problem]:
-    """The streams that an operator has paused."""
     for app_id, pause in sorted(pauses.items()):
         yield Problem(
             ProblemLevel.WARNING, f"{app_id} is paused", f"{pause.text[0].upper()}{pause.text[1:]}.", pause.remedy

@@ -51,7 +51,6 @@ class Known:
 
 
 def joined_offers(offers: Iterable[StructType]) -> StructType:
-    """Several offers as one."""
     return reduce(joined_columns, offers, NO_COLUMNS)
 
 

@@ -100,7 +100,6 @@ def type_name(schema: Schema) -> str:
 
 
 def logical_type(schema: Schema) -> str | None:
-    """The logical type of a schema."""
     found = schema.get("logicalType") if isinstance(schema, dict) else None
     return found if isinstance(found, str) else None
 

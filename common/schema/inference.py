@@ -62,8 +62,6 @@ _NUMBERS = frozenset({JsonKind.WHOLE, JsonKind.FRACTION})
 
 @dataclass(slots=True)
 class JsonShape:
-    """The values seen at one place."""
-
     seen: int = 0
     """The number of values, including nulls."""
     nulls: int = 0

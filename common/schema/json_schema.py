@@ -45,15 +45,12 @@ _FIX = "fix the schema, or register a valid one"
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A schema within one of the documents."""
-
     schema: object
     document: str = ""
     inside: tuple[tuple[str, str], ...] = (("", ""),)
     """The places in the documents that led here: what refers to one of them contains itself."""
 
     def at(self, schema: object) -> _Node:
-        """A part of it."""
         return replace(self, schema=schema)
 
 

@@ -68,8 +68,6 @@ class DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class ArrayType:
-    """A list of one type."""
-
     element: DataType
     contains_null: bool = True
 
@@ -138,7 +136,6 @@ DataType = Primitive | DecimalType | ArrayType | MapType | StructType
 
 
 def nullable_columns(columns: StructType) -> StructType:
-    """The columns with all their parts nullable."""
     return StructType(tuple(replace(field, type=_nullable(field.type), nullable=True) for field in columns))
 
 

@@ -45,7 +45,6 @@ class Expectation(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Both forms."""
         return {"anyOf": [{"type": "string", "minLength": 1}, handler(schema)]}
 
 

@@ -46,7 +46,6 @@ class _WithTextDefaults(GenerateJsonSchema):
 
 
 def settings_schema() -> Json:
-    """The schema of the whole file."""
     about: Json = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kafka-delta-express",

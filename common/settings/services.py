@@ -44,7 +44,6 @@ class Window:
         return now >= self.start or now < self.end
 
     def __str__(self) -> str:
-        """As in the settings."""
         return f"{self.start:%H:%M}-{self.end:%H:%M}"
 
 

@@ -213,8 +213,6 @@ HostName = Annotated[str, BeforeValidator(check_host_name)]
 
 
 class StartAt(StrEnum):
-    """An end of the topic."""
-
     EARLIEST = "earliest"
     LATEST = "latest"
 

@@ -50,7 +50,6 @@ class AgreedColumns:
 
     @property
     def path(self) -> str:
-        """The path of its object in the stage."""
         return version_path(versions_folder(COLUMNS, self.app_id), self.version)
 
     def to_bytes(self) -> bytes:

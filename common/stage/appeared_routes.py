@@ -40,7 +40,6 @@ class AppearedRoutes:
 
     @property
     def path(self) -> str:
-        """The path of its object in the stage."""
         return version_path(versions_folder(ROUTES, self.app_id), self.version)
 
     def with_more(self, wanted: Iterable[str], limit: int) -> AppearedRoutes:

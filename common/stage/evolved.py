@@ -53,7 +53,6 @@ class Evolved:
 
     @property
     def path(self) -> str:
-        """The path of its object in the stage."""
         return version_path(folder_of(self.app_id), self.version)
 
     @classmethod
@@ -71,7 +70,6 @@ class Evolved:
         return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))
 
     def to_bytes(self) -> bytes:
-        """The stored form."""
         stored = _StoredColumns(
             version=1,
             app_id=self.app_id,

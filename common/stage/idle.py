@@ -58,7 +58,6 @@ class StreamFact:
         return partition.partition < self.topics.get(partition.topic, MAX_PARTITION + 1)
 
     def sources(self) -> Iterator[TopicPartition]:
-        """All partitions."""
         for topic, count in self.topics.items():
             yield from (TopicPartition(topic, Partition(number)) for number in range(count))
 
@@ -72,7 +71,6 @@ def stream_fact(app_id: str, time_ms: int, partitions: Iterable[TopicPartition])
 
 
 def idle_path(writer: str) -> str:
-    """The object of one writer."""
     return f"{IDLE}/{escape(shortened(writer))}.idle"
 
 

@@ -23,7 +23,6 @@ _PATH = re.compile(re.escape(FOLDER) + r"(\d{20})\.lease")
 
 
 def epoch_path(epoch: Epoch) -> str:
-    """The path of an epoch in the stage."""
     return f"{FOLDER}{epoch:020}.lease"
 
 
@@ -35,8 +34,6 @@ def epoch_of(path: str) -> Epoch | None:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The streams that one loader loads."""
-
     holder: str
     """A name that no other process ever has."""
     streams: frozenset[str] | None

@@ -56,5 +56,4 @@ def loading_folder(partition: TopicPartition) -> str:
 
 
 def loading_path(partition: TopicPartition, unique: str) -> str:
-    """The path of one note."""
     return f"{loading_folder(partition)}{unique}.loading"

@@ -176,7 +176,6 @@ class StagedTable:
 
     @property
     def rows(self) -> int:
-        """Rows in all files."""
         return sum(file.rows for file in self.files)
 
 
@@ -262,7 +261,6 @@ class Marker:
 
     @property
     def span(self) -> Span:
-        """The positions that it covers."""
         if self.manifest is not None:
             return self.manifest.span
         return Span(self.name.start, Position(self.name.start + 1))

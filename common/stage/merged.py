@@ -84,7 +84,6 @@ def is_merged(chain: str) -> bool:
 
 
 def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
-    """The Kafka partitions that a chain consists of."""
     if not is_merged(chain.topic):
         return (chain,)
     return tuple(TopicPartition(topic, chain.partition) for topic in topics_of(chain.topic))

@@ -32,7 +32,6 @@ def notification_folder(app_id: str) -> str:
 
 
 def notification_path(app_id: str, writer: str) -> str:
-    """The notification object of one stream and writer."""
     return f"{notification_folder(app_id)}{escape(shortened(writer))}.news"
 
 

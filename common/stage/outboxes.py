@@ -25,8 +25,6 @@ _PATHS = ChainPaths(OUTBOX, r"(?P<start>\d{20})-(?P<generation>\d{1,10})-(?P<uni
 
 @dataclass(frozen=True, slots=True)
 class OutboxName:
-    """The name of one outbox."""
-
     partition: TopicPartition
     start: Position
     """The start of the flush that it was written for."""

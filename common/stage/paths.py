@@ -9,8 +9,6 @@ from common.stage.merged import CHAIN_TOPIC
 
 
 class ChainPaths:
-    """The paths of one kind of object."""
-
     def __init__(self, folder: str, name: str) -> None:
         """``name`` is a regular expression for what follows a chain's folder; its group ``start`` is a position."""
         self._folder = folder

@@ -29,21 +29,16 @@ VERSION = 1
 
 
 class StreamPart(StrEnum):
-    """What of a stream is paused."""
-
     LOADING = "loading"
     STAGING = "staging"
 
     @property
     def program(self) -> str:
-        """The program that does it."""
         return "delta-loader" if self is StreamPart.LOADING else "stage-writer"
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One pause."""
-
     app_id: str
     part: StreamPart
     since_ms: int | None
@@ -80,7 +75,6 @@ class _StoredPause(Stored):
 
 
 def pause_path(part: StreamPart, app_id: str) -> str:
-    """The path of the object that pauses a stream."""
     return f"{FOLDER}/{part}/{quote(app_id, safe='')}.json"
 
 

@@ -88,7 +88,6 @@ def repairs_folder(partition: TopicPartition) -> str:
 
 
 def turn_path(partition: TopicPartition, number: int) -> str:
-    """The object that claims a turn."""
     return f"{repairs_folder(partition)}{number:020d}.repair"
 
 

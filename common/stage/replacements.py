@@ -61,8 +61,6 @@ class ReplacementName:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementFile:
-    """One Parquet file of a request."""
-
     path: str
     """Relative to the stage's root."""
     rows: int
@@ -82,8 +80,6 @@ class ReplacementTable:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """The content of a request."""
-
     span: Span
     app_id: str
     writer: str

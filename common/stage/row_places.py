@@ -20,5 +20,4 @@ PLACE_TYPES = (Primitive.STRING, Primitive.INTEGER, Primitive.LONG)
 
 
 def place_fields(place: Place) -> tuple[Field, ...]:
-    """The fields of such columns."""
     return tuple(Field(name, data_type) for name, data_type in zip(place, PLACE_TYPES, strict=True))

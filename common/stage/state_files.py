@@ -34,16 +34,12 @@ _PATHS = ChainPaths(
 
 
 class StateKind(StrEnum):
-    """The content of a state file."""
-
     CHANGES = "changes"
     SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
 class StateFileName:
-    """The name of one state file."""
-
     partition: TopicPartition
     start: Position
     """The start of the flush that it was written for."""
@@ -79,8 +75,6 @@ Change = str | TopicChanges
 
 @dataclass(frozen=True, slots=True)
 class StateFiles:
-    """The files and the messages that form a state."""
-
     snapshot: str | None = None
     changes: tuple[Change, ...] = ()
     """On top of the snapshot, or of nothing; the oldest first."""
@@ -105,7 +99,6 @@ class StateFiles:
         return last if isinstance(last, str) else last.mark
 
     def with_changes(self, change: Change) -> StateFiles:
-        """The state with one more change."""
         return StateFiles(self.snapshot, (*self.changes, change))
 
 

@@ -158,7 +158,6 @@ class FsspecStore:
             return b""
 
     def open(self, path: str) -> BinaryIO:
-        """A seekable reader."""
         with self._errors("open", path):
             return cast("BinaryIO", self._fs.open(self._full(path), "rb"))
 

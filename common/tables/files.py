@@ -94,7 +94,6 @@ def _lines(store: ObjectStore, path: str) -> Iterator[list[bytes]]:
 
 
 def _path_of(line: bytes) -> tuple[str, str] | None:
-    """The action and the path in a line of a commit."""
     if b'"path"' not in line:
         return None
     for action, content in cast("dict[str, object]", json.loads(line)).items():

@@ -51,8 +51,6 @@ class KnownChain:
 
 @dataclass(frozen=True, slots=True)
 class TableIdentity:
-    """The identity of the positions of one stream in one table."""
-
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none, None while no commit has it."""
     chains: Mapping[TopicPartition, KnownChain] = field(default_factory=dict)

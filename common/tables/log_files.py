@@ -34,7 +34,6 @@ _TAIL_BYTES = 4 + len(_MAGIC)  # the footer's length, and the magic number
 
 
 def commit_path(version: int) -> str:
-    """The file of a commit."""
     return f"{LOG}/{version:020d}.json"
 
 

@@ -32,7 +32,6 @@ def partitioning_problem(table: Sequence[str], staged: Sequence[str]) -> str | N
 
 
 def columns_text(names: Sequence[str]) -> str:
-    """The columns as text."""
     return ", ".join(names) or "nothing"
 
 

@@ -41,7 +41,6 @@ class TxnIds:
     """The topic that its ids do not name (rule 3); empty for none, None where a table's commits do not have it."""
 
     def in_table(self, plain_topic: str | None) -> TxnIds:
-        """The ids in a table with this plain topic."""
         return self if plain_topic == self.plain_topic else replace(self, plain_topic=plain_topic)
 
     def is_plain(self, topic: str) -> bool:

@@ -52,8 +52,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """All checks."""
-
     settings: Settings
     store: ObjectStore
     """The stage's store."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class ReadinessCheck:
-    """The readiness known in one process."""
-
     def __init__(
         self,
         app_ids: Sequence[str],
@@ -66,7 +64,6 @@ class ReadinessCheck:
 
     @property
     def unfit(self) -> tuple[Check, ...]:
-        """Their failed checks."""
         return tuple(self._unfit.values())
 
     def begin(self, *, once: bool, wait: Callable[[float], bool]) -> None:

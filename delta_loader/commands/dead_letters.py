@@ -49,8 +49,6 @@ UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help
 
 
 class ExportFormat(StrEnum):
-    """The format of an export."""
-
     NDJSON = "ndjson"
     PARQUET = "parquet"
 

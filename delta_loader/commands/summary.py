@@ -31,7 +31,6 @@ def as_text(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
 
 
 def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
-    """The same as JSON."""
     streams = [
         {
             "app_id": report.app_id,

@@ -93,7 +93,6 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
 
 
 def as_json(groups: Sequence[Group]) -> str:
-    """The same as JSON."""
     found = [
         {
             "app_id": group.app_id,

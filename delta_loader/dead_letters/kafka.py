@@ -27,8 +27,6 @@ _AT_A_TIME = 1000
 
 
 class RawRecordFetcher:
-    """Records by their offsets."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 

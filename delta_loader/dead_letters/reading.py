@@ -71,8 +71,6 @@ class StoredDeadLetter(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class StoredDeadLetters:
-    """The dead-letter tables of some streams."""
-
     spark: SparkSession
     open_store: Callable[[str], ObjectStore]
     streams: Sequence[Stream]

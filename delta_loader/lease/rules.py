@@ -130,7 +130,6 @@ class LeaseState:
 
     @property
     def next_epoch(self) -> Epoch:
-        """The epoch to request next."""
         return Epoch(1 if self.seen is None else self.seen.epoch + 1)
 
     @property

@@ -38,7 +38,6 @@ class FailureNotes:
         return self._known.get(app_id)
 
     def failed(self, app_id: str, error: KafkaDeltaExpressError) -> None:
-        """Note that a load failed."""
         now_ms, before = self._clock.wall_ms(), self._known.get(app_id)
         note = LastFailure(now_ms, error.problem, error.remedy, error.exit_code)
         if before is not None and before.problem == note.problem and now_ms - before.failed_ms < _AGAIN_MS:

@@ -25,8 +25,6 @@ _EVENTS = 50
 
 @dataclass(frozen=True, slots=True)
 class StreamStats:
-    """The statistics of one stream."""
-
     app_id: str
     seen: Mapping[TopicPartition, SeenPartition]
     """From the last pass that got that far."""

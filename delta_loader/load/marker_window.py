@@ -43,5 +43,4 @@ class MarkerWindow:
         }
 
     def of(self, partition: TopicPartition) -> list[Found]:
-        """The markers of a Kafka partition."""
         return [marker for markers in self._known.get(partition, {}).values() for marker in markers]

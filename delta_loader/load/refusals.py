@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """The refusals of one stream in one pass."""
-
     stream: Stream
     tables: StreamTables
     delta: DeltaTables
@@ -115,7 +113,6 @@ class Refusals:
         return list({record.place: record for record in records}.values())
 
     def _write_dead_letters(self, fresh: Sequence[RefusedRecord], commit: TableCommit, ids: TxnIds) -> After:
-        """Commit the dead letters of these records."""
         url = self.stream.dead_letters
         letters = self._letters(fresh, commit)
         if letters is None:

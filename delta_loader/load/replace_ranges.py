@@ -95,8 +95,6 @@ class ReplacementOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """The requests of a stage."""
-
     store: ObjectStore
     tables: DeltaTables
     replacer: Replacer

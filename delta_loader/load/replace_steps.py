@@ -63,8 +63,6 @@ def txn_id(request: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as found in the stage."""
-
     name: ReplacementName
     content: Replacement
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """The settling of one stream in one pass."""
-
     stage: Stage
     tables: Mapping[str, str]
     """As `Stage.read` expects them."""

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 
 class StreamLoad:
-    """One pass over one stream."""
-
     def __init__(
         self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
     ) -> None:

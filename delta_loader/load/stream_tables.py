@@ -325,7 +325,6 @@ class StreamTables:
         return own if identity == own.identity else replace(own, identity=identity)
 
     def raise_failure(self) -> None:
-        """Raise the failure of one of the tables."""
         for url, error in self.failed.items():
             left = len(self.failed) - 1
             more = f" (and {left} more)" if left else ""

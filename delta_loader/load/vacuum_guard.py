@@ -46,7 +46,6 @@ class VacuumGuard:
         """With the time at which each was made."""
 
     def table(self, url: str, properties: Mapping[str, str]) -> None:
-        """Set the properties of a table that its VACUUM uses."""
         if url not in self._ages_s and (problem := vacuum_problem(properties, 0.0)) is not None:
             self._log.warning("staged files are not safe from VACUUM", table=url, problem=problem)
         self._ages_s[url] = guarded_age_s(properties)

@@ -134,7 +134,6 @@ class Overlap:
 
     @property
     def markers(self) -> tuple[Marker, ...]:
-        """The single marker."""
         return (self.marker,)
 
     @property
@@ -254,7 +253,6 @@ def cuttable(outcome: NextRun, urls: Iterable[str], *, kafka_columns: bool) -> N
 
 
 def files_for(url: str, marker: Marker) -> tuple[StagedFile, ...]:
-    """The files that a marker staged for one table."""
     return tuple(file for table in marker.tables if table.url == url for file in table.files)
 
 

@@ -56,8 +56,6 @@ class _OwnThreads(BaseExecutor):  # type: ignore[misc,unused-ignore]
 
 
 class Jobs:
-    """The jobs of one loader."""
-
     def __init__(self, clock: Clock, log: FilteringBoundLogger) -> None:
         self._clock = clock
         self._log = log

@@ -49,8 +49,6 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DueLoad:
-    """A pass to run."""
-
     reason: Reason
     app_ids: frozenset[str] | None
     """The streams; None for all."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, slots=True)
 class LoadRequest:
-    """One request."""
-
     _ended: threading.Event = field(default_factory=threading.Event)
     _reports: Sequence[StreamReport] | None = None
 
@@ -48,7 +46,6 @@ class RequestQueue:
         return bool(self._waiting)
 
     def take(self) -> tuple[LoadRequest, ...]:
-        """All waiting requests."""
         with self._lock:
             taken, self._waiting = tuple(self._waiting), []
             return taken

@@ -26,8 +26,6 @@ _EVERYTHING_EVERY_S = 60.0
 
 
 class Schedule:
-    """The times at which to load."""
-
     def __init__(self, text: str, key: str = "loader.schedule") -> None:
         """From a setting's text; raises ConfigError for an invalid cron line, or one that never fires."""
         try:

@@ -38,8 +38,6 @@ _LOOK_S = 0.1
 
 @dataclass(slots=True)
 class _Running:
-    """A turn in progress."""
-
     began_s: float
     progress: object
     progressed_s: float

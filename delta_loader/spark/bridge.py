@@ -196,7 +196,6 @@ class LoadTransaction:
 
 
 def add_lines(files: Iterable[StagedFile], now_ms: int) -> list[Line]:
-    """The actions that add files."""
     return [
         {
             "add": {

@@ -39,7 +39,6 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def sources() -> list[Path]:
-    """The Java sources."""
     return sorted(FOLDER.glob("*.java"))
 
 

@@ -26,8 +26,6 @@ _FACTS = "# Detailed Table Information"
 
 
 class SparkCatalog:
-    """The catalogs of one session."""
-
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 

@@ -49,8 +49,6 @@ _RETRY_AFTER_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class DueCheckpoint:
-    """A checkpoint to write."""
-
     url: str
     version: int
     write: Callable[[], None]

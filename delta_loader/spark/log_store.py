@@ -107,7 +107,6 @@ class Probes:
     names: tuple[str, ...] = ("plain", "race", "parts")
 
     def create(self, name: str, content: str) -> bool:
-        """Create as a commit is written."""
         jvm = self.context._jvm  # noqa: SLF001 - PySpark's only way to a class of ours
         lines = jvm.java.util.ArrayList()
         lines.add(content)

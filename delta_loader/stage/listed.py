@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listed:
-    """The markers of one Kafka partition."""
-
     partition: TopicPartition
     starts: array[int]
     """The starts of all markers, ascending."""
@@ -39,7 +37,6 @@ class Listed:
 
     @property
     def names(self) -> Sequence[MarkerName]:
-        """All names by position."""
         return _Names(self)
 
     @property
@@ -179,8 +176,6 @@ class _Times(Mapping[MarkerName, int]):
 
 
 class _Values(ValuesView[int]):
-    """The times alone."""
-
     def __init__(self, times: array[int]) -> None:
         self._times = times
 

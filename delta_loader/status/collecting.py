@@ -62,8 +62,6 @@ _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine w
 
 
 class TopicIds(Protocol):
-    """The ids of topics."""
-
     def __call__(self, topics: Collection[Topic], /) -> Mapping[Topic, str | None]:
         """The ids of the topics that the broker has; empty when Kafka does not answer in time."""
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One Kafka partition of a stream."""
-
     partition: TopicPartition
     staged_to: Position | None
     loaded_to: Position | None
@@ -73,8 +71,6 @@ class Aside:
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """One stream."""
-
     app_id: str
     table: str
     version: int | None
@@ -238,7 +234,6 @@ def _held_json(held: Held | None) -> Json:
 
 
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:
-    """The status as text."""
     streams = list(streams)
     blocks = [joined(_stream_lines(stream)) for stream in streams]
     return "\n".join([*([] if lease is None else map(one_line, _lease_lines(lease, streams))), *blocks]) + "\n"

@@ -82,7 +82,6 @@ class KafkaSaid:
 
 
 def held_by_writers(chains: Chains, said: KafkaSaid) -> dict[TopicPartition, Held]:
-    """The Kafka partitions of a stream that its writers hold."""
     found: dict[TopicPartition, Held] = {}
     for partition, seen in chains.seen.items():
         reason = topic_recreated(partition, seen.topic_id, ids_together(partition.topic, said.topic_ids))

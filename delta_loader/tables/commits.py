@@ -126,7 +126,6 @@ class LoadedTotals:
     size_bytes: int = 0
 
     def __add__(self, other: LoadedTotals) -> LoadedTotals:
-        """The sum of both."""
         return LoadedTotals(self.files + other.files, self.rows + other.rows, self.size_bytes + other.size_bytes)
 
 

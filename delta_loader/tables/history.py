@@ -58,8 +58,6 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """One commit."""
-
     version: int
     operation: str
     words: str

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """One data file."""
-
     path: str
     """Relative to the table's root, as in the object store."""
     size_bytes: int

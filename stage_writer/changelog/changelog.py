@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TopicChangelog:
-    """The changelog of one writer."""
-
     topics: ChangelogTopics
     clock: Clock
     metrics: Metrics

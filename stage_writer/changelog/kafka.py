@@ -275,7 +275,6 @@ def _ended(error: KafkaError, ended_s: float, now_s: float) -> float:
 
 
 def _failed(what: str, servers: str, fault: KafkaError, remedy: str | None) -> BrokerError:
-    """The error of a request that failed."""
     found = broker_error(what, servers, fault)
     return found if remedy is None else BrokerError(found.problem, remedy)
 

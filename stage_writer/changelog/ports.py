@@ -104,8 +104,6 @@ class Changelog(Protocol):
 
 
 class ReadsChanges(Protocol):
-    """Reads changes that markers name."""
-
     def read(self, changes: TopicChanges) -> bytes:
         """All changes of a flush. Raises StateError and BrokerError."""
 

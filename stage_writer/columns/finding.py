@@ -28,19 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FoundColumns:
-    """A stream with its columns."""
-
     stream: Stream
     ids: frozenset[SchemaKey] = frozenset()
     """The schemas of a registry whose fields are among the columns."""
 
 
 class FindsColumns(Protocol):
-    """Finds the columns of one stream."""
-
     @property
-    def stream(self) -> Stream:
-        """The stream as its settings have it."""
+    def stream(self) -> Stream: ...
 
     def find(self, ids: frozenset[SchemaKey]) -> FoundColumns:
         """The stream with its columns as they are now, and with those of schemas that its records name.

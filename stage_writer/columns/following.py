@@ -234,7 +234,6 @@ class PendingConverter:
 
     @property
     def stream(self) -> Stream:
-        """The stream as its settings have it."""
         return self._stream
 
     @property

@@ -74,8 +74,7 @@ class Decodes(Protocol):
     """Makes rows of messages. Not thread-safe."""
 
     @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
+    def columns(self) -> StructType: ...
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages; one without a value is a tombstone."""

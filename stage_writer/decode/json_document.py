@@ -49,20 +49,14 @@ class Source:
 
 
 class SourcedText(str):  # noqa: SLOT000 - of few, and for a moment
-    """A string with its source."""
-
     source: Source
 
 
 class SourcedArray(list["Json"]):
-    """An array with its source."""
-
     source: Source
 
 
 class SourcedObject(Object):
-    """An object with its source."""
-
     source: Source
 
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputMessages:
-    """The messages of a merged batch that are from one input."""
-
     batch: MessageBatch
     """As in Kafka: its partition and its offsets are the input's."""
     index: NDArray[np.int64]

@@ -27,7 +27,6 @@ class Reading:
 
     @property
     def format(self) -> ValueFormat | None:
-        """The format of the value itself."""
         return self.forms.format
 
     @property

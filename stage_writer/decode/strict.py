@@ -174,7 +174,6 @@ class _RefusedError(Exception):
 
     @property
     def refusal(self) -> Refusal:
-        """Of the record."""
         path = "".join(reversed(self.steps)).removeprefix(".")
         return Refusal(self.error_class, f"{path}: {self}")
 

@@ -77,8 +77,6 @@ class UnknownTypeError(Exception):
 
 @dataclass(slots=True)
 class Node:
-    """One value of a record."""
-
     kind: NodeKind
     arrow: pa.DataType
     nullable: bool

@@ -36,8 +36,6 @@ class Outlet(Protocol):
 
 
 class Outlets(Protocol):
-    """Makes outlets."""
-
     def open(
         self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
     ) -> Outlet | None:
@@ -108,8 +106,7 @@ class Transactions(Protocol):
     def transact(self, records: pa.Table, ends: Mapping[TopicPartition, Position], generation: int) -> None:
         """Records and positions, both or neither. Raises FencedError, and BrokerError: then the outcome is unknown."""
 
-    def close(self) -> None:
-        """Close the connections."""
+    def close(self) -> None: ...
 
 
 class Begins(Protocol):
@@ -122,8 +119,7 @@ class Begins(Protocol):
 class BackgroundRunner(Protocol):
     """Runs deliveries in the background of the writer's loop."""
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Run it soon."""
+    def start(self, work: Callable[[], None]) -> None: ...
 
     def pause(self, seconds: float) -> None:
         """Sleep, or less if it is closed meanwhile."""

@@ -88,12 +88,10 @@ def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
 
 
 def ends_at(partition: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
-    """The position in each input of a chain for one of its positions."""
     return inputs_at(position) or (InputEnd(partition, position),)
 
 
 def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
-    """The stored form."""
     about = {
         "topic": str(outgoing.partition.topic),
         "partition": int(outgoing.partition.partition),

@@ -230,8 +230,6 @@ class _Waiting:
 
 
 class TableRows:
-    """The rows of a buffer for one table."""
-
     def __init__(
         self,
         table: TableFormat,
@@ -387,7 +385,6 @@ class Buffer:
         return sum(table.parquet_bytes for table in self.tables)
 
     def add(self, staged: StagedRows, now_s: float) -> None:
-        """Add a converted batch."""
         if self.first_record_at_s is None:
             self.first_record_at_s = now_s
         self.end = staged.end

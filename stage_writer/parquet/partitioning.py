@@ -67,7 +67,6 @@ class Groups:
 
     @property
     def values(self) -> set[Values]:
-        """The partition values that occur."""
         return set(self._values)
 
     def split(self, rows: pa.Table) -> Iterator[tuple[Values, pa.Table]]:

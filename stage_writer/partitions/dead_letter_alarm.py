@@ -53,8 +53,6 @@ class DeadLetterShare:
 
 
 class AlarmChange(Enum):
-    """How a batch changed the alarm."""
-
     RAISED = "raised"
     ENDED = "ended"
 
@@ -77,8 +75,6 @@ class _Stream:
 
 
 class DeadLetterAlarms:
-    """The alarms of all streams."""
-
     def __init__(self, alarm: float | None) -> None:
         """``alarm`` is the share that raises one, None to disable it."""
         self._alarm = alarm

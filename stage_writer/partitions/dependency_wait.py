@@ -40,7 +40,6 @@ class DependencyWaits:
         self._log = log
 
     def begin(self, owned: AssignedPartition, wait: Dependency) -> None:
-        """The partition waits from now on."""
         owned.wait, owned.waits_since_s = wait, self._clock.monotonic_s()
         self._source.pause([owned.partition])
         log = self._log.info if wait.is_routine else self._log.warning

@@ -39,8 +39,6 @@ LEAST_AGE_SHARE = 0.8
 
 
 class FlushReason(StrEnum):
-    """Why a partition is flushed."""
-
     AGE = "age"
     BYTES = "bytes"
     RECORDS = "records"
@@ -54,8 +52,6 @@ class FlushReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """The bounds of the settings."""
-
     flush_after_s: float
     flush_bytes: int
     flush_records: int
@@ -95,8 +91,6 @@ class BufferStats:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """A partition to flush now."""
-
     partition: TopicPartition
     reason: FlushReason
 

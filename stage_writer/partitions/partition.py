@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class InFlightFlush:
-    """A flush in progress."""
-
     job: FlushJob
     reason: FlushReason
     began_s: float
@@ -169,7 +167,6 @@ class HeldPartition:
 
     @property
     def line(self) -> str:
-        """One line for operators."""
         return with_remedy(self.problem, self.remedy)
 
     def takes_rows_now(self, stage: WriterStage) -> bool:

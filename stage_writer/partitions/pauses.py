@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 
 class Pauses:
-    """The pauses of one writer."""
-
     def __init__(
         self,
         pausing: Pausing | None,
@@ -67,7 +65,6 @@ class Pauses:
         return self._paused is not None and self._paused.is_paused(app_id)
 
     def among(self, owned: Iterable[AssignedPartition]) -> frozenset[TopicPartition]:
-        """The partitions that are paused."""
         everything = self._pausing is not None and self._pausing.is_on
         if self._paused is None and not everything:
             return frozenset()

@@ -83,7 +83,6 @@ class PartitionStartup:
         """Abandoned tasks that are still being restored (rule 4)."""
 
     def add(self, partition: TopicPartition, converter: Converter) -> None:
-        """Start this partition."""
         self.drop(partition)
         self.waiting[partition] = StartingPartition(converter, self._clock.monotonic_s())
 

@@ -31,8 +31,6 @@ LOOK_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunningRenewal:
-    """A renewal in progress."""
-
     partition: TopicPartition
     task: PartitionTask
     before: StateFiles

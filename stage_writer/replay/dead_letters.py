@@ -65,7 +65,6 @@ class Letters:
         return cls(table.filter(_first_of_each_place(table)), at_a_time)
 
     def topics(self) -> list[str]:
-        """The topics that it has records of."""
         return sorted(pc.unique(self.table["_kafka_topic"]).to_pylist())
 
     def ranges(self, topic: str) -> list[Range]:

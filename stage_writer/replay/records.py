@@ -89,8 +89,6 @@ class Kafka(Records, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The range of one request."""
-
     partition: TopicPartition
     span: Span
     only: tuple[Span, ...] = ()
@@ -98,7 +96,6 @@ class Range:
 
     @property
     def words(self) -> str:
-        """The same as text."""
         few = f"{self.positions:,} offsets of " if self.only else ""
         return f"{self.partition}  {few}{self.span}"
 
@@ -390,7 +387,6 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
 
 
 def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
-    """The same for programs."""
     ranges = [
         {
             "topic": str(one.range.partition.topic),

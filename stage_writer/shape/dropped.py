@@ -29,8 +29,6 @@ _LARGEST_BYTES = 64 * 2**10
 
 
 class DroppedFields:
-    """The dropped fields of one stream."""
-
     def __init__(self, stream: Stream, json_of: Opens | None = None) -> None:
         """``json_of`` is the one of `stage_writer.shape.opening.opener_of`."""
         self.census = census_of(stream) if stream.unknown_fields is UnknownFields.IGNORE else None

@@ -49,7 +49,6 @@ class Exploder:
         self._block_bytes = block_bytes
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - a step is given both
-        """The rows of all elements."""
         if not len(rows):
             return rows.with_table(self._with(rows.table, pa.chunked_array([], self._field.type)))
         column = rows.table.column(self._place).combine_chunks()

@@ -42,7 +42,6 @@ class KafkaColumns:
         return _HEADERS.name in self._names
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with the columns."""
         if self.needs_headers:
             rows = with_readable_headers(rows, messages)
         table = rows.table

@@ -44,7 +44,6 @@ class Part:
     rows: pa.Table
 
     def split(self, messages: Messages) -> list[pa.Table]:
-        """The rows of each batch."""
         bounds = messages.bounds(self.index).tolist()
         return [_slice(self.rows, start, end) for start, end in pairwise(bounds)]
 

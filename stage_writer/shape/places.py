@@ -24,7 +24,6 @@ class Places:
         self.columns = columns.with_fields(place_fields(place))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:
-        """The rows with their position in Kafka."""
         table = rows.table
         for name, column in zip(self._place, kafka_columns_of(messages, rows.index)[:3], strict=True):
             table = table.append_column(name, column)

@@ -146,8 +146,7 @@ class Step(Protocol):
     """A transformation of all rows of a stream. Not thread-safe."""
 
     @property
-    def columns(self) -> StructType:
-        """The columns of its result."""
+    def columns(self) -> StructType: ...
 
     @property
     def needs_headers(self) -> bool:

@@ -213,7 +213,6 @@ class ObjectStage:
     # The stage as the jobs need it; jobs run in threads, and nothing here has state.
 
     def new_file(self, partition: TopicPartition, buffer: Buffer, table: TableFormat, file: EncodedFile) -> NewFile:
-        """Name an encoded file."""
         mixed = file.values is None
         values = () if file.values is None else tuple(zip(table.partition_by, file.values, strict=True))
         name = DataFileName(partition, buffer.start, self._unique(), values, file.codec)
@@ -348,8 +347,6 @@ class ObjectStage:
 
 @dataclass(frozen=True, slots=True)
 class FlushIdentity:
-    """The identity of one flush."""
-
     partition: TopicPartition
     stream: Stream
     buffer: Buffer

@@ -24,8 +24,6 @@ KEEP_S = 86_400.0
 
 
 class StateCleaning:
-    """Cleans one stage."""
-
     def __init__(self, store: ObjectStore, keep_s: float) -> None:
         """``keep_s`` is how long a superseded file stays, in seconds."""
         self._store = store

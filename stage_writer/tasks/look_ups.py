@@ -37,8 +37,6 @@ EARLIEST_MS, LATEST_MS = -(1 << 61), 1 << 61
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
-    """A query on a store."""
-
     keys: tuple[Key, ...] = ()
     """None or one key: None itself is a key."""
     low: Key = None

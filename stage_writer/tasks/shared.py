@@ -142,7 +142,6 @@ class StreamTasks(ABC):
 
 
 def builders_of(group: TaskGroup) -> tuple[StoreBuilder, ...]:
-    """The stores that the tasks of a group have."""
     return cast("tuple[StoreBuilder, ...]", group.stores)
 
 

@@ -41,7 +41,6 @@ class TopologyConverter(OfTopology, StreamTasks):
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 
     def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
-        """A job that restores the task of a Kafka partition."""
         return TaskRestore(self, partition, state, store)
 
     def restored(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
@@ -92,8 +91,6 @@ class _Changed:
 
 @dataclass(frozen=True, slots=True)
 class TaskRestore:
-    """A background job."""
-
     converter: TopologyConverter
     partition: TopicPartition
     state: StateFiles

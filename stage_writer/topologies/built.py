@@ -81,13 +81,11 @@ class BuiltTopology:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables of its sinks."""
         sinks = [node for group in self.groups for node in group.nodes if isinstance(node, TableSink)]
         return tuple(dict.fromkeys(sink.table for sink in sinks))
 
     @property
     def topics_written(self) -> tuple[str, ...]:
-        """The topics of its sinks."""
         sinks = [node for group in self.groups for node in group.nodes if isinstance(node, TopicSink)]
         return tuple(dict.fromkeys(sink.topic for sink in sinks))
 

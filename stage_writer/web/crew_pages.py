@@ -92,7 +92,6 @@ def _call_all(crew: Crew, name: str, query: Mapping[str, str], token: str) -> Pa
 
 
 def _all(crew: Crew, page: str) -> Health:
-    """The problems of all workers."""
     problems = [
         f"worker {worker.seat}: {line}"
         for worker in crew.workers

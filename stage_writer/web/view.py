@@ -54,8 +54,6 @@ STOPS = ("Staged", "Read", "In Kafka")
 
 @dataclass(frozen=True, slots=True)
 class _Partition:
-    """One Kafka partition of ours."""
-
     partition: TopicPartition
     app_id: str
     state: State

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordQuery:
-    """The requested offset."""
-
     app_id: str
     partition: TopicPartition
     offset: Offset

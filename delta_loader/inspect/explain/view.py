@@ -25,7 +25,6 @@ _SHOWN = 10
 
 
 def version_to_text(story: VersionStory) -> str:
-    """A version as text."""
     return joined(_version_lines(story))
 
 
@@ -103,7 +102,6 @@ def _counts_words(counts: Counts) -> str:
 
 
 def version_to_json(story: VersionStory) -> Json:
-    """A version as JSON."""
     version = story.version
     found: dict[str, Json] = {
         "table": story.url,
@@ -178,7 +176,6 @@ def _counts_json(counts: Counts | None) -> Json:
 
 
 def offset_to_text(story: OffsetStory) -> str:
-    """An offset as text."""
     asked = story.asked
     lines = [f"{asked.partition} offset {asked.offset} of stream {asked.app_id}: {_verdict(story)}"]
     commit = story.loaded.commit
@@ -284,7 +281,6 @@ def _commit_words(commit: LoggedCommit) -> str:
 
 
 def offset_to_json(story: OffsetStory) -> Json:
-    """An offset as JSON."""
     asked, found = story.asked, story.loaded
     return {
         "app_id": asked.app_id,

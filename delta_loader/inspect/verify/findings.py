@@ -27,8 +27,6 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence of the report."""
-
     verdict: Verdict
     kind: str
     """A short name, for machines."""
@@ -42,8 +40,6 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """One Kafka partition of a stream."""
-
     partition: TopicPartition
     begins: Position | None
     """The first position in the history."""
@@ -82,8 +78,6 @@ def unlooked(partition: TopicPartition, begins: Position | None, position: Posit
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStream:
-    """One stream."""
-
     app_id: str
     table: str
     version: int | None

@@ -40,8 +40,6 @@ _COPIES = ("CLONE", "CONVERT")  # operations whose rows have a history in anothe
 
 @dataclass(frozen=True, slots=True)
 class LoadedSpan:
-    """A span that a commit loaded."""
-
     version: int
     span: Span
     counts: Counts | None
@@ -120,7 +118,6 @@ class Ledger:
         self.findings: list[Finding] = []
 
     def take(self, version: TableVersion) -> None:
-        """Process the next version."""
         if self.first_version is None:
             self.first_version = version.version
         self.version = version.version

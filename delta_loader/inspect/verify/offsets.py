@@ -65,7 +65,6 @@ class Bucket:
 
     @property
     def distinct(self) -> int:
-        """The number of distinct offsets."""
         return self.bits.bit_count()
 
     @property
@@ -125,7 +124,6 @@ class SpanTally:
         self._counts = [0] * len(self._edges)
 
     def add(self, bucket: Bucket) -> None:
-        """Count the offsets of a bucket."""
         first = max(0, bisect_right(self._edges, bucket.start) - 1)
         last = bisect_left(self._edges, bucket.start + BUCKET)
         cuts = [bucket.start, *self._edges[first + 1 : last], bucket.start + BUCKET]
@@ -133,7 +131,6 @@ class SpanTally:
             self._counts[first + index] += between(bucket.bits, bucket.start, start, end).bit_count()
 
     def within(self, span: Span) -> int:
-        """The offsets in one of the spans."""
         return sum(self._counts[bisect_left(self._edges, span.start) : bisect_left(self._edges, span.end)])
 
     @property

@@ -70,7 +70,6 @@ class LeftOut:
 
     @classmethod
     def of(cls, found: Iterable[OffsetRange], shape: Shape) -> LeftOut:
-        """For the offset ranges of a partition."""
         filtered = [region for region in found if region.filtered(may_be=shape.filters) != 0] if shape.filters else []
         spans = [span for region in filtered for span in region.without_given_up()]
         return cls(spans, SpanTally([*spans, *(region.span for region in filtered)]))

@@ -124,7 +124,6 @@ class SparkOffsets:
         return sorted(unquote(row["file"]) for row in found)
 
     def close(self) -> None:
-        """Release the bitmaps."""
         self._bitmaps.unpersist()
 
     def _within(self, partition: TopicPartition, spans: Sequence[Span]) -> DataFrame:

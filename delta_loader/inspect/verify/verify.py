@@ -116,8 +116,6 @@ class Contents(KeyReader, Protocol):
 
 
 class KafkaRecords(Protocol):
-    """The records in Kafka."""
-
     def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
         """The first position that Kafka still has, and the end."""
 
@@ -133,8 +131,6 @@ class KafkaRecords(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """The ports of a verification."""
-
     open_store: OpenScannedStore
     parallel: ParallelMap
     contents: Contents
@@ -144,7 +140,6 @@ class Verifier:
     """Called after each verified partition."""
 
     def verify(self, stream: Stream) -> VerifiedStream:
-        """Verify one stream."""
         try:
             return self._verify(stream)
         except KafkaDeltaExpressError as error:

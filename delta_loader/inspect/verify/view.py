@@ -19,7 +19,6 @@ _FILES = 5
 
 
 def to_text(streams: Sequence[VerifiedStream]) -> str:
-    """The report as text."""
     return "\n\n".join(joined(_stream_lines(stream)) for stream in streams)
 
 
@@ -71,7 +70,6 @@ def _finding_lines(finding: Finding) -> Iterator[str]:
 
 
 def to_json(streams: Sequence[VerifiedStream]) -> dict[str, object]:
-    """The report as JSON."""
     return {
         "proved": all(stream.is_clean for stream in streams),
         "streams": [

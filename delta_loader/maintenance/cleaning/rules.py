@@ -142,7 +142,6 @@ class Tally:
 
 
 def as_text(tallies: Sequence[Tally], older_than_s: float, *, done: bool) -> str:
-    """The report for people."""
     lines = [line for tally in tallies for line in _lines(tally, done=done)]
     if not any(tally.count or tally.failure for tally in tallies):
         return f"no unreferenced objects older than {duration_text(older_than_s)}"

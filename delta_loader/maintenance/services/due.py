@@ -41,8 +41,6 @@ _SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """The settings for one table."""
-
     settings: TableServicesSettings
     quiet_s: float
     z_order: tuple[str, ...] = ()
@@ -51,7 +49,6 @@ class TableRules:
 
     @property
     def small_below_bytes(self) -> int:
-        """The size below which a file is small."""
         return self.settings.optimize.target_file_bytes // 2
 
 

@@ -34,8 +34,6 @@ class Service(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """The files of one partition."""
-
     values: PartitionValues
     files: int = 0
     size_bytes: int = 0

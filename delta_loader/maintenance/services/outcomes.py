@@ -62,8 +62,6 @@ class TableLook:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What one run did."""
-
     pieces: tuple[PieceReport, ...]
     looks: tuple[TableLook, ...]
     left: tuple[CommitPiece, ...] = ()

@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Progress:
-    """The progress of a run."""
-
     done: list[PieceReport] = field(default_factory=list)
     left: list[CommitPiece] = field(default_factory=list)
     stopped_by: str = ""
 
 
 class TableServices:
-    """The services of all tables of a config."""
-
     def __init__(
         self,
         settings: Settings,
@@ -173,7 +169,6 @@ class TableServices:
 
 
 def look_at(settings: Settings, looker: TableLooker, clock: Clock, only: str | None = None) -> list[TableLook]:
-    """Each table with what is due for it."""
     return list(_looks(settings, looker, clock, [only] if only is not None else tables_of(settings)))
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 def tables_to_json(looks: Sequence[TableLook]) -> Json:
-    """All tables as JSON."""
     return {"tables": [_table_json(look) for look in looks]}
 
 
@@ -82,7 +81,6 @@ def _piece_json(piece: CommitPiece) -> Json:
 
 
 def tables_to_text(looks: Sequence[TableLook]) -> str:
-    """All tables as text."""
     nothing = "no table: `table_services.enabled` is false for each stream"
     return "\n".join(line for look in looks for line in _table_lines(look)) or nothing
 
@@ -145,7 +143,6 @@ def _run_words(run: ServiceRun) -> str:
 
 
 def run_to_json(run: RunReport) -> Json:
-    """A run as JSON."""
     return {
         "done": [
             {
@@ -184,7 +181,6 @@ def _outcome_json(outcome: Outcome) -> Json:
 
 
 def run_to_text(run: RunReport) -> str:
-    """A run as text."""
     lines = [
         f"{report.piece.url}: {report.piece.service.value}: {_outcome_words(report)} ({report.duration_s:.1f} s)"
         for report in run.pieces

@@ -16,7 +16,6 @@ from common.schema.types import Primitive, StructType
 
 
 def variants_of(schema: str) -> tuple[str, ...]:
-    """The names of the columns that are VARIANT."""
     return tuple(field.name for field in schema_from_json(schema) if field.type is Primitive.VARIANT)
 
 

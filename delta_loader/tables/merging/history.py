@@ -55,7 +55,6 @@ class HistoryStatement(MergeStatement):
 
     @property
     def text(self) -> str:
-        """The MERGE statement."""
         return self._in_kafkas_order() if self.by.sequence is None else self._by_sequence(self.by.sequence)
 
     # Without a sequence (rule 2).

@@ -73,7 +73,6 @@ class MergeStatement:
 
     @property
     def text(self) -> str:
-        """The MERGE statement."""
         keys = [f"{self._t(key)} = {self._s(key)}" for key in self.by.keys]
         clauses = self._hard() if self.by.soft_delete is None else self._soft(self.by.soft_delete)
         return "\n".join(

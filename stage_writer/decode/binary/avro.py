@@ -47,8 +47,6 @@ class AvroPass(Protocol):
 
 
 class MakeAvroPass(Protocol):
-    """Makes such readers."""
-
     def __call__(self, node: AvroNode) -> AvroPass | None:
         """One for records of a plan; None where there is none."""
 

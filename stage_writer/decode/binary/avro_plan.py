@@ -70,8 +70,6 @@ class AvroKind(IntEnum):
 
 @dataclass(slots=True)
 class AvroNode:
-    """One value of a record."""
-
     kind: AvroKind
     text: Callable[[object], str]
     """Its JSON, of the value that fastavro gives."""

@@ -67,8 +67,6 @@ class RecordReader(Protocol):
 
 
 class MakeRecordReader(Protocol):
-    """Makes record readers."""
-
     def __call__(self, schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
         """A reader of records of a schema, with names and texts of its references, each after those it refers to.
 
@@ -77,12 +75,10 @@ class MakeRecordReader(Protocol):
 
 
 def integer(value: object) -> str:
-    """A whole number."""
     return repr(value)
 
 
 def boolean(value: object) -> str:
-    """A truth value."""
     return "true" if value else "false"
 
 
@@ -150,7 +146,6 @@ def _shifted(value: int, digits: int) -> str:
 
 
 def decimal(unscaled: int, scale: int) -> str:
-    """A decimal number."""
     if scale == 0:
         return str(unscaled)
     digits = str(abs(unscaled)).rjust(scale + 1, "0")

@@ -50,8 +50,6 @@ _GUID_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of the registry."""
-
     type: str
     """``JSON``, ``AVRO`` or ``PROTOBUF``."""
     text: str
@@ -282,15 +280,12 @@ class KeyHeaderFramedDecoder(HeaderFramedDecoder):
 
 
 def schema_keys(batch: MessageBatch, *, in_headers: bool) -> tuple[SchemaKey, ...]:
-    """The schemas that messages name."""
     reader = HeaderFramedDecoder if in_headers else FramedDecoder
     return tuple(reader.frames_of(batch.values, batch.headers).schemas().values())
 
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """The frames of some messages."""
-
     values: pa.LargeBinaryArray
     offsets: Numbers
     is_framed: Mask

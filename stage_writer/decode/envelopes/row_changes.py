@@ -63,8 +63,7 @@ class Envelope(Protocol):
         """The fields that are read of a message, all nullable; images are STRING with the format `json`."""
 
     @property
-    def forms(self) -> Mapping[str, str]:
-        """The formats of the fields."""
+    def forms(self) -> Mapping[str, str]: ...
 
     def changes(self, parts: pa.Table) -> RowChanges:
         """The content of messages with these fields."""
@@ -74,7 +73,6 @@ class Envelope(Protocol):
 
 
 def column_of(parts: pa.Table, name: str) -> pa.Array:
-    """A column in one piece."""
     column = parts.column(name)
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
 

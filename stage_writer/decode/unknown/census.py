@@ -27,8 +27,6 @@ _LONGEST_NAME = 100
 
 @dataclass(slots=True)
 class FieldCensus:
-    """The fields of the counted records."""
-
     columns: StructType
     """What is declared."""
     taken: frozenset[str] = frozenset()

@@ -111,8 +111,7 @@ class ColumnDecoder(Protocol):
     """Decodes messages into given columns; the last one is the rescue column."""
 
     @property
-    def columns(self) -> StructType:
-        """The columns of the rows."""
+    def columns(self) -> StructType: ...
 
     def decode(self, values: pa.BinaryArray) -> Decoded:
         """The result for some messages."""
@@ -120,8 +119,6 @@ class ColumnDecoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The rows of some messages."""
-
     rows: pa.Table
     index: Index
     """The messages of the rows, rising, among all."""

@@ -34,8 +34,6 @@ _LONG_BITS = 63
 
 
 class Offers:
-    """Makes the offers of one stream."""
-
     def __init__(self, columns: StructType, taken: Iterable[str], room: int, *, reserved: str = "") -> None:
         """``columns`` are those that messages are decoded into; ``taken`` are the table's other ones, by their names.
 

@@ -55,7 +55,6 @@ class TopicGroups:
         return partition if group is None else TopicPartition(chain_topic(group.topics), partition.partition)
 
     def longest_idle_s(self, chain: TopicPartition) -> float:
-        """The longest idle wait of a merged chain."""
         group = self._by_topic[inputs_of(chain)[0].topic]
         return group.longest_idle_s
 

@@ -45,8 +45,6 @@ LOOK_AGAIN_S = 1.0
 
 @dataclass(slots=True)
 class MergedChain:
-    """One merged chain of ours."""
-
     partition: TopicPartition
     inputs: tuple[MergeInput, ...]
     longest_idle_s: float

@@ -26,7 +26,6 @@ class ChangeTime:
         self.columns = columns.with_fields((Field(TIME_COLUMN, Primitive.TIMESTAMP),))
 
     def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's
-        """The rows with the column."""
         change = rows.table[CDC_COLUMN]
         found = pc.coalesce(pc.struct_field(change, "source_ts"), pc.struct_field(change, "ts"))
         return rows.with_table(rows.table.append_column(TIME_COLUMN, found))

@@ -81,7 +81,6 @@ class JmesPathDecoder:
         return self._filler is not None
 
     def decode(self, messages: Messages) -> Decoded:
-        """The result for the messages."""
         if self._filler is None:
             return self._one_by_one(messages, np.arange(len(messages)))
         filled, doubtful = self._filler.decode(messages)
@@ -136,8 +135,6 @@ class _About:
 
 @dataclass(frozen=True, slots=True)
 class _Fill:
-    """A plain assignment."""
-
     plain: Plain
     goal: Goal
 

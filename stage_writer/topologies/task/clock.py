@@ -43,7 +43,6 @@ class Timer:
     cancelled: bool = False
 
     def cancel(self) -> None:
-        """Stop calling it."""
         if not self.cancelled:
             self.journal.append((self, False))
             self.cancelled = True
@@ -65,7 +64,6 @@ class Timers:
         return self.heap[0][0] if self.heap else NEVER_MS
 
     def schedule(self, name: Name, interval_ms: int, callback: Punctuator, first_ms: int) -> Timer:
-        """Add one."""
         timer = Timer(name, interval_ms, callback, self.journal)
         heapq.heappush(self.heap, (first_ms, self.numbers, timer))
         self.numbers += 1
@@ -103,8 +101,6 @@ class Timers:
 
 
 class TaskClock:
-    """Both times of a task."""
-
     __slots__ = ("_wall_times", "journal", "stream", "stream_time_ms", "wall", "wall_clock_ms")
 
     def __init__(self) -> None:

@@ -43,8 +43,6 @@ def _no_target(record: Record) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Records for one function."""
-
     input: Input
     reader: InputReader
     exit: Exit
@@ -79,7 +77,6 @@ class Feed:
         return found
 
     def highest_time(self, refused: Collection[int]) -> int:
-        """The highest time of all."""
         return int(self._with_times(refused)[1].max(initial=NO_TIME_MS))
 
     def _with_times(self, refused: Collection[int]) -> tuple[Index, Index]:

@@ -57,8 +57,6 @@ class Graph:
 
 
 class GraphMaker:
-    """Makes the graph of a task."""
-
     def __init__(
         self,
         topology: BuiltTopology,

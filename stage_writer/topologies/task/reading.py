@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column."""
     if not pa.types.is_timestamp(column.type):
         plain: list[Any] = column.to_pylist(maps_as_pydicts="strict")
         return plain
@@ -77,7 +76,6 @@ class InputReader:
         return (None if is_null else value for is_null, value in zip(gone.tolist(), values, strict=True))
 
     def headers(self, places: Sequence[int]) -> Iterator[Headers]:
-        """The headers of some messages."""
         if self._headers is None:
             return repeat(())
         headers = self._headers

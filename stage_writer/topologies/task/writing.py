@@ -29,8 +29,6 @@ Problems = dict[int, str]
 
 
 class RowWriter:
-    """Makes rows of one table."""
-
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self.names = frozenset(schema.names)
