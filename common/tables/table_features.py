@@ -90,6 +90,7 @@ COMMITS_OF_A_CATALOG = (
 """Why a table with catalog-managed commits is refused, and the remedy."""
 _REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
 _CHAR = re.compile(r"\bchar\(", re.IGNORECASE)
+_CONSTRAINT_WRITER_VERSION = 3
 _LEGACY_WRITER_VERSIONS = 6
 _FEATURE_WRITER_VERSION = 7
 _UNIFORM = "delta.universalFormat.enabledFormats"
@@ -127,6 +128,12 @@ def may_refuse_rows(state: TableState) -> bool:
         return True
     fields = fields_of(state.schema)
     return any(not field.nullable or json.loads(field.metadata_json).keys() & _CHECKED for _, field in fields)
+
+
+def may_have_refused_rows(state: TableState) -> bool:
+    """Whether the table checks its rows, or may have had a constraint: the protocol keeps what one needed."""
+    had_constraint = _CONSTRAINT_WRITER_VERSION <= state.writer_version <= _LEGACY_WRITER_VERSIONS
+    return had_constraint or "checkConstraints" in state.features or may_refuse_rows(state)
 
 
 def padded_column(state: TableState) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError, TableError
 from common.schema import schema_to_json
 from common.stage.merged import ends_at, id_of_input
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
@@ -100,8 +100,13 @@ class Refusals:
         return without_refused(commit, seen.values(), counted=alone)
 
     def _known(self, commit: TableCommit, ids: TxnIds) -> list[RefusedRecord]:
-        """The records that a loader which died already made dead letters of (rule 3)."""
-        letters = self.tables.targets.get(self.stream.dead_letters)
+        """The records that a loader which died already made dead letters of (rule 3). Raises TableError."""
+        url = self.stream.dead_letters
+        if url in self.tables.failed and url not in self.tables.last_known and commit.target.has_refused:
+            error = self.tables.failed[url]
+            msg = f"rows for {commit.target.url} wait, because some may already be dead letters: {error.problem}"
+            raise TableError(msg, error.remedy)
+        letters = self.tables.targets.get(url) or self.tables.last_known.get(url)
         if letters is None:
             return []
         records: list[RefusedRecord] = []
@@ -130,6 +135,8 @@ class Refusals:
                     letters_commit(target, ids, letters, commit.metadata.spans, self.new_id())
                 )
         if url in self.tables.failed:
+            if target is not None:
+                del self.tables.last_known[url]  # these dead letters may be in it
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
             self._hold_all(fresh, commit, why)
         return after

@@ -23,6 +23,7 @@ from common.tables.deferred_ranges import DeferredRanges
 from common.tables.identity import KnownChain
 from common.tables.rollback import RollbackKind
 from common.tables.stream_columns import with_columns_of_files
+from common.tables.table_features import may_have_refused_rows
 from common.tables.urls import comparable
 from delta_loader.load.creating import Creator
 from delta_loader.load.deferred import left_out, with_deferred, without_sources
@@ -104,6 +105,9 @@ class StreamTables:
         self.rolled_back: list[tuple[Target, Rollback]] = []
         self.failed: dict[str, KafkaDeltaExpressError] = {}
         """The tables that are left out, and why (rule 1)."""
+        self.last_known: dict[str, Target | None] = {}
+        """Of those that could be read until then: the table, or None if it did not exist."""
+        self._absent: set[str] = set()
 
     @property
     def own(self) -> Target | None:
@@ -125,12 +129,14 @@ class StreamTables:
                 self._fatal = error
                 raise
             self.failed[url] = error
-            self.targets.pop(url, None)
+            if url in self.targets or url in self._absent:
+                self.last_known[url] = self.targets.pop(url, None)
             self._log.error("table left out", table=url, problem=error.problem, remedy=error.remedy)
 
     def refresh(self) -> None:
         """Read the tables' current state. Raises TableError."""
         self.targets.clear()
+        self._absent.clear()
         self.rolled_back = []
         urls = [url for url in self._stream.tables if url not in self.failed]
         for url, found in zip(urls, self._parallel(self._state_or_error, urls), strict=True):
@@ -149,13 +155,21 @@ class StreamTables:
         if self._registering is not None and self._registering.see_to(self._stream, url, exists=state is not None):
             self._log.info("table registered in the catalog", table=url)
         if state is None:
+            self._absent.add(url)
             return
         way = choose_load_mode(state, self._stream.load_of(url))
         require_loadable(way, url)
         self._guard.table(url, state.properties)
         shape = TableShape(state.schema, state.partition_by)
         seen = Target(
-            url, state.table_id, shape, state.transactions, state.version, way, owned=self._owned(way, url, state)
+            url,
+            state.table_id,
+            shape,
+            state.transactions,
+            state.version,
+            way,
+            owned=self._owned(way, url, state),
+            has_refused=may_have_refused_rows(state),
         )
         target, back = self._look_back.inspect(seen)
         self.rolled_back += [] if back is None else [(target, back)]

@@ -57,6 +57,8 @@ class Target:
     """What the stream's positions in it belong to."""
     owned: frozenset[str] = frozenset()
     """Where events are merged: the columns that the stream's rows have, some of which an older file may lack."""
+    has_refused: bool = False
+    """Whether the table may have refused rows, now or before."""
 
     def after(self, commit: TableCommit, version: int) -> Target:
         """The table with the commit in it, as the version right after this one."""

@@ -24,6 +24,8 @@ class MemoryTable:
     commits: list[TableCommit] = field(default_factory=list)
     transactions: dict[str, int] = field(default_factory=dict)
     properties: dict[str, str] = field(default_factory=dict)
+    protocol: tuple[int, frozenset[str]] = (2, frozenset())
+    """The writer version, and features."""
 
     @property
     def paths(self) -> list[str]:
@@ -58,8 +60,8 @@ class MemoryDeltaTables:
             partition_by=table.partition_by,
             properties=dict(table.properties),
             reader_version=1,
-            writer_version=2,
-            features=frozenset(),
+            writer_version=table.protocol[0],
+            features=table.protocol[1],
             transactions=dict(table.transactions),
         )
 

@@ -25,7 +25,7 @@ from common.tables.dead_letters import KAFKA_FIELDS
 from stage_writer.convert import table_format
 from tests.fakes.events import Event, Forbids, Row, Table, replay
 from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.delta_log import CONSTRAINT, Place
+from tests.simulation.delta_log import CHECKED, CONSTRAINT, Place
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
 from tests.simulation.refusing import CheckedLog, refusing_ports
 from tests.simulation.world import Fault
@@ -144,6 +144,7 @@ class Changes(Kind):
         assert self._check is not None
         if table.properties.pop(CONSTRAINT, None) is None and self.log.takes(TABLE, self._check):
             table.properties[CONSTRAINT] = self._check
+            table.protocol = CHECKED
         world.faults[Fault.ALTERED] += 1
         world.tell(f"the table checks {list(table.properties)}")
 

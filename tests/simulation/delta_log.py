@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CONSTRAINT = "delta.constraints.world"
+CHECKED = 3, frozenset[str]()
+"""The protocol of a table that has, or had, a constraint."""
 _OFFSET = "_kafka_offset"
 
 

@@ -15,7 +15,7 @@ from delta_loader.load.ports import Original
 from delta_loader.load.ports import Refusing as RefusingPorts
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, PlainConverter
-from tests.simulation.delta_log import CONSTRAINT, DeltaLog
+from tests.simulation.delta_log import CHECKED, CONSTRAINT, DeltaLog
 from tests.simulation.kinds import DEAD_LETTERS, STAGE, TABLE, Around, Kind, settings_of
 from tests.simulation.world import Fault
 
@@ -126,6 +126,7 @@ class Refusing(Kind):
         world.faults[Fault.ALTERED] += 1
         if table.properties.pop(CONSTRAINT, None) is None:
             table.properties[CONSTRAINT] = CheckedLog.check
+            table.protocol = CHECKED
         world.tell(f"the table checks {list(table.properties)}")
 
     def refusing(self, tables: SimulatedTables) -> RefusingPorts:

@@ -10,10 +10,11 @@ from common.remedies import CONFIG
 from common.settings import Settings
 from common.spans import Offset, Partition, Position, Span, Topic, TopicPartition
 from common.stage.merged import ends_at, inputs_of
+from common.tables.state import TableState
 from delta_loader.load.ports import Original, Refusing
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.commits import CommitOutcome, TableCommit, Target
+from delta_loader.tables.commits import CommitOutcome, TableCommit, Target, Unknown
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.refused import RefusedRecord
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -34,13 +35,22 @@ class World(MemoryDeltaTables):
         self.in_kafka = set(range(100))
         self.dies = False
         self.may_create = True
+        self.unreadable: set[str] = set()
+        self.lost: set[str] = set()
+        """Tables whose commits are made, and not known to be."""
         self.before_creating: Callable[[], None] | None = None
         """Happens right before a table is created."""
 
     def commit(self, commit: TableCommit) -> CommitOutcome:
         if self.dies and commit.target.url == self.staging.table:
             raise TableError("the loader dies")
-        return super().commit(commit)
+        outcome = super().commit(commit)
+        return Unknown("no response") if commit.target.url in self.lost else outcome
+
+    def state(self, url: str) -> TableState | None:
+        if url in self.unreadable:
+            raise TableError("the log is away")
+        return super().state(url)
 
     def create(self, url: str, shape: TableShape) -> None:
         if not self.may_create:
@@ -162,6 +172,37 @@ def test_a_dead_letter_is_no_row_although_the_table_checks_nothing_any_more(worl
     world.staging.flush(0, 10, 12)
     world.run()
     assert world.tables[world.staging.table].commits[-1].files, "the next ones are added again"
+
+
+@pytest.mark.parametrize("leaves", ["a writer version", "a feature"])
+def test_while_the_dead_letters_cannot_be_read_a_table_that_had_a_check_gets_no_rows(world: World, leaves: str) -> None:
+    """Which of its records a loader that died made dead letters of is not known."""
+    world.refuses, world.dies = {5, 7}, True
+    world.staging.flush(0, 4, 10)
+    world.run()
+    world.dies, world.refuses, world.unreadable = False, set(), {world.staging.dead_letters}
+    table = world.tables[world.staging.table]
+    table.properties = {}
+    table.protocol = (3, frozenset()) if leaves == "a writer version" else (7, frozenset({"checkConstraints"}))
+    assert "some may already be dead letters" in str(world.run().failure)
+    assert world.left_out == []
+    world.unreadable = set()
+    assert world.run().failure is None
+    assert world.buried == [5, 7] == world.left_out
+
+
+def test_a_dead_letter_that_may_have_been_written_all_the_same_is_no_row(world: World) -> None:
+    """A commit that failed as far as the loader knows, and a check that is dropped before it plans again."""
+    world.refuses = {5}
+    world.staging.flush(0, 4, 10, dead=[6])
+    world.run()
+    world.refuses, world.lost = {12}, {world.staging.dead_letters}
+    world.staging.flush(0, 10, 14)
+    world.staging.flush(1, 0, 5)
+    assert world.run().failure is not None
+    world.refuses, world.lost = set(), set()
+    world.run()
+    assert world.buried == [5, 12] == world.left_out
 
 
 def test_a_record_of_a_chain_of_several_topics_is_a_dead_letter_of_its_own_topic() -> None:
