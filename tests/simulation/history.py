@@ -81,6 +81,7 @@ class History:
         around = Around(self.world, self.broker, self.bucket, self._given_up)
         self.kind = kind_of(self.worlds, around)
         self.invariants = self.kind.invariants()
+        self.invariants.is_given_up = self._given_up.has
         self.bucket.invariants = self.kind.log.invariants = self.invariants
         self.world.find_rival = self._find_rival
         several = len(self.kind.topics) > 1

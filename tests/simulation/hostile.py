@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from common.stage.markers import Manifest
     from delta_loader.tables.commits import CommitOutcome, TableCommit
     from tests.simulation.invariants import Objects
-    from tests.simulation.operators import GivenUp
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 _SLACK_MS = 6_000
@@ -59,7 +58,6 @@ class HostileInvariants(RowInvariants):
     kept_ms: int
     pinned: Callable[[TopicPartition, int], None]
     """What is told of each origin of a chain."""
-    given_up: GivenUp
     _since_ms: dict[str, int] = field(default_factory=dict)
     """Since when a marker's name is there: one that a rewind writes over counts as the one that a loader has listed."""
 
@@ -90,10 +88,6 @@ class HostileInvariants(RowInvariants):
             if age_ms < self.kept_ms - _SLACK_MS:
                 self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
         super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
-
-    def _is_given_up(self, partition: TopicPartition, offset: int) -> bool:
-        """By an operator, or as what Kafka lost before a chain began."""
-        return self.given_up.has(partition, offset)
 
     def _goes(self, path: str, process: str) -> None:
         if any(path == f"{url}/{found}" for url in self.log.tables for found in self.log.files(url)):
@@ -163,7 +157,6 @@ class Hostile(Kind):
             log=self.log,
             kept_ms=self._kept_s * 1000,
             pinned=self._pinned,
-            given_up=self.around.given_up,
         )
         self.log.stage_of = lambda path: STAGE if found.has_staged(path) else None
         self._invariants = found

@@ -63,6 +63,8 @@ class StageInvariants:
     stream: Stream
     tables: Callable[[], Mapping[str, MemoryTable]]
     problems: list[str] = field(default_factory=list)
+    is_given_up: Callable[[TopicPartition, int], bool] = lambda _source, _offset: False
+    """Whether nobody misses a record: an operator gave it up, or Kafka lost it before a chain began."""
     _claims: dict[TopicPartition, dict[Position, _Claim]] = field(default_factory=dict)
     _ends: dict[tuple[MarkerName, int], set[Position]] = field(default_factory=dict)
     _seen: dict[bytes, bool] = field(default_factory=dict)
@@ -195,19 +197,24 @@ class StageInvariants:
         return [
             url
             for url, place in places.items()
-            if place is None or not (is_merged(partition.topic) or place >= self._end_in(url, marker))
+            if not (is_merged(partition.topic) and place is not None) and (place or 0) < self._end_in(url, marker)
         ]
 
     def _end_in(self, url: str, marker: Marker) -> int:
         """The position that a table has once it has a marker: of its last row there, in a secondary table.
 
-        What is staged again may reach further than before, with rows for a secondary table that has all of them.
+        What is staged again may reach further than before, with rows for a secondary table that has all of them, or
+        with rows of records that an operator had given up.
         """
         files = [file for table in marker.tables if self._url(table) == url for file in table.files]
-        highest = [json.loads(file.statistics).get("maxValues", {}).get("_kafka_offset") for file in files]
+        bounds = [json.loads(file.statistics) for file in files]
+        highest = [found.get("maxValues", {}).get("_kafka_offset") for found in bounds]
         if url == self.stream.table or None in highest:
             return marker.span.end
-        return int(max(highest)) + 1
+        low, end = min(found["minValues"]["_kafka_offset"] for found in bounds), int(max(highest)) + 1
+        while end > low and self.is_given_up(marker.name.topic_partition, end - 1):
+            end -= 1
+        return end if end > low else 0
 
     def _transactions(self, url: str) -> Mapping[str, int]:
         table = self.tables().get(url)
