@@ -19,7 +19,7 @@ from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
 from bootstrap.apply.live_loaders import require_no_loader
-from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
+from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, require_even, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain
@@ -250,8 +250,9 @@ class Work:
         prove_exclusive_create(self._store)
         with self._turns.taken(plan.partition, f"bootstrap rewind --to {plan.asked}") as store:
             require_not_loading(store, plan, lambda: self._table_position(plan.partition))
+            require_no_load_begun(plan, lambda: self._highest_position(plan.partition))
             late = staging.rewind(store, plan)
-            require_not_loaded(plan, lambda: self._table_position(plan.partition))
+            require_not_loaded(plan, lambda: self._highest_position(plan.partition))
             return late
 
     # accept
@@ -300,6 +301,17 @@ class Work:
             return None
         table = self._table(stream)
         return table_position(self._store, stream, partition, table, self._identity(stream, table))
+
+    def _highest_position(self, partition: TopicPartition) -> Position | None:
+        """The highest position that a table of the stream has."""
+        stream = self._settings.stream_of(partition.topic)
+        if stream is None:
+            return None
+        positions = (
+            table_position(self._store, stream, partition, table, self._identity(stream, table))
+            for table in self._tables(stream).values()
+        )
+        return max((position for position in positions if position is not None), default=None)
 
     def _tables(self, stream: Stream) -> dict[str, TableState]:
         return {url: state for url in stream.tables if (state := self._state_of(stream, url)) is not None}

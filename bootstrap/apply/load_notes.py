@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
-from common.remedies import CONFIG, quoted
+from common.remedies import CONFIG, repair, replay
 from common.stage.loading import LoadNote, loading_folder
 from common.stage.merged import is_merged
 
@@ -44,18 +44,37 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
         raise UsageError(msg, "look at the plan again")
 
 
-def require_not_loaded(plan: RewindPlan, table: Callable[[], Position | None]) -> None:
-    """Call this after a rewind's last change; ``table`` reads the table's position again.
+def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None]) -> None:
+    """Call this under the repair lock of a rewind, before its first change; ``tables`` reads their highest position.
+
+    Raises UsageError where a load of the chain's first records was interrupted between two tables, or was made since
+    the plan: the loader would pass over what is staged from before them for the tables that have them.
+    """
+    position = None if plan.chain_start is None else tables()
+    if position is not None and position > plan.position:
+        partition, start = plan.partition, plan.chain_start
+        msg = (
+            f"a table of the stream has {partition} up to {position} already, and would get nothing of what is staged "
+            f"from before the chain's start, {start}"
+        )
+        remedy = (
+            f"let a loader complete that load (if it is held, after `{repair('rewind', partition, start)}`), then load "
+            f"what is before it: `{replay(partition, plan.position, start)}`"
+        )
+        raise UsageError(msg, remedy)
+
+
+def require_not_loaded(plan: RewindPlan, tables: Callable[[], Position | None]) -> None:
+    """Call this after a rewind's last change; ``tables`` reads the highest position of the stream's tables.
 
     Raises UsageError where a loader has loaded the chain's first records since the plan was made: it will pass over
     what is staged from before them.
     """
-    position = table() if plan.before_chain else None
+    position = None if plan.chain_start is None else tables()
     if position is not None and position > plan.position:
         msg = (
             f"a loader has loaded {plan.partition} up to {position} since the chain was read: it will pass over what "
             f"is staged from {plan.position} to there"
         )
-        partition, span = plan.partition, f"--from {plan.position} --to {position}"
-        where = f"--topic {quoted(partition.topic)} --partition {partition.partition} {span} --yes"
-        raise UsageError(msg, f"load these records by themselves: `stage-writer replay {CONFIG} {where}`")
+        command = replay(plan.partition, plan.position, position)
+        raise UsageError(msg, f"load these records by themselves: `{command}`")

@@ -60,8 +60,8 @@ class RewindPlan:
     partition: TopicPartition
     beginning: ChainOrigin | None = None
     """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
-    before_chain: bool = False
-    """Whether it stages records from before the chain's start, which no table has."""
+    chain_start: Position | None = None
+    """Where the chain started, if records from before that are staged; None if no table may lack such records."""
     notes: tuple[str, ...] = ()
 
 
@@ -180,8 +180,9 @@ def plan_rewind(
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    before_chain = state.table is None and position < _root(state)
-    return RewindPlan(to, end, aside, marker, state.partition, beginning, before_chain, notes)
+    root = _root(state) if state.table is None else position
+    chain_start = root if position < root else None
+    return RewindPlan(to, end, aside, marker, state.partition, beginning, chain_start, notes)
 
 
 def _previous(chain: PartitionState, position: Position) -> Position | None:

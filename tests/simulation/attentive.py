@@ -10,7 +10,7 @@ from bootstrap.apply.partition_state import partition_state
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Ends
 from common.errors import KafkaDeltaExpressError
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Topic, TopicPartition
 from common.tables.commit_metadata import Decision
 from tests.simulation.operators import Operator
 from tests.simulation.world import Crash, Fault
@@ -58,8 +58,8 @@ class Attentive(Operator):
             return
 
     def _stage_again(self, state: PartitionState) -> None:
-        to = state.in_all_tables
-        self._rewind(state, to or Position(0), below_table=to != state.table)
+        to = self._held_at(state)
+        self._rewind(state, to, below_table=to != state.table)
 
     def _give_up(self, state: PartitionState) -> None:
         """What Kafka has lost, above what is staged, or in a gap."""
@@ -73,7 +73,7 @@ class Attentive(Operator):
 
     def _rewind_beyond(self, state: PartitionState) -> None:
         """The same, of staged records whose files are gone too."""
-        to = state.in_all_tables or Position(0)
+        to = self._held_at(state)
         plan = plan_rewind(state, to, self._author(), below_table=to != state.table, give_up=True)
         self._skipped(state, to, plan.position)
         with self._turns.taken(state.partition, "rewind") as store:

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
-from bootstrap.apply.load_notes import require_not_loaded, require_not_loading
+from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind, plan_skip
@@ -27,7 +27,7 @@ from common.stage.repair_lock import last_repair, repairs_folder
 from tests.simulation.world import Crash, Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from bootstrap.plans.state import PartitionState
     from common.settings import Stream
@@ -129,10 +129,10 @@ class Operator:
             state = self._look(partition)
             if state.chain_topic_id in {None, state.topic_id}:
                 # A table that waits for records that are not staged any more names a place below the own table's.
-                to = state.in_all_tables
-                if self._stream.topology is not None and TaskStates.of(state).at(to or Position(0)) is None:
+                to = self._held_at(state)
+                if self._stream.topology is not None and TaskStates.of(state).at(to) is None:
                     to = Position(0)  # what a writer says that does not know the state any more
-                self._rewind(state, to or Position(0), below_table=to != state.table)
+                self._rewind(state, to, below_table=to != state.table)
             else:
                 self._restart(state, give_up=give_up)
         except KafkaDeltaExpressError as error:
@@ -176,17 +176,26 @@ class Operator:
         self._world.faults[Fault.REWIND] += 1
         self._world.tell(f"an operator rewinds {state.partition} to {plan.position}")
         with self._turns.taken(state.partition, "rewind") as store:
-            table = partial(self._tables.state, self._stream.table)
-
-            def position() -> Position | None:
-                return table_position(store, self._stream, state.partition, table())
-
-            require_not_loading(store, plan, position)
+            require_not_loading(store, plan, partial(self._position, state.partition, [self._stream.table]))
+            everywhere = partial(self._position, state.partition, self._stream.tables)
+            require_no_load_begun(plan, everywhere)
             staging.rewind(store, plan)
-            require_not_loaded(plan, position)
+            require_not_loaded(plan, everywhere)
             self._done(state.partition)
-        if plan.before_chain:
+        if plan.chain_start is not None:
             self._given_up.want(state.partition, int(plan.position))
+
+    def _position(self, partition: TopicPartition, urls: Iterable[str]) -> Position | None:
+        """The highest position that one of these tables has."""
+        found = (table_position(self._store, self._stream, partition, self._tables.state(url)) for url in urls)
+        return max((position for position in found if position is not None), default=None)
+
+    def _held_at(self, state: PartitionState) -> Position:
+        """Where the loader says that the chain is to be staged again."""
+        if state.in_all_tables is not None:
+            return state.in_all_tables
+        has_begun = self._position(state.partition, self._stream.side_tables) is not None
+        return state.staged[0].name.start if has_begun and state.staged else Position(0)
 
     def _restart(self, state: PartitionState, *, give_up: bool) -> None:
         plan = plan_restart(state, give_up=give_up)

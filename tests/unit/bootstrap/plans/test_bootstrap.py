@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap import view
 from bootstrap.apply import stage
-from bootstrap.apply.load_notes import require_not_loaded
+from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded
 from bootstrap.plans.plan import (
     BeginChain,
     Make,
@@ -455,7 +455,12 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
     plan = rewound(state([flush(30, 40, None)], beginning=ChainOrigin(Position(30))), to)
     found = None if table is None else Position(table)
     if not is_told:
+        require_no_load_begun(plan, lambda: found)
         return require_not_loaded(plan, lambda: found)
+    with pytest.raises(UsageError, match="has orders/0 up to 40 already") as error:
+        require_no_load_begun(plan, lambda: found)
+    assert "bootstrap rewind ⟨config⟩ --topic orders --partition 0 --to 30" in error.value.remedy
+    assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 30 --yes" in error.value.remedy
     with pytest.raises(UsageError, match="has loaded orders/0 up to 40 since") as error:
         require_not_loaded(plan, lambda: found)
     assert "stage-writer replay ⟨config⟩ --topic orders --partition 0 --from 10 --to 40 --yes" in error.value.remedy
