@@ -83,7 +83,7 @@ def _rewind(plan: RewindPlan) -> Record:
         "position": plan.position,
         "put_aside": [staged.path for staged in plan.put_aside],
         "marker": None if plan.marker is None else plan.marker.name.path,
-        "beginning": None if plan.beginning is None else origin_path(plan.partition),
+        "beginning": None if plan.beginning is None else origin_path(plan.partition, plan.beginning.number),
         "notes": list(plan.notes),
     }
 

@@ -66,7 +66,7 @@ def rewind_as_text(plan: RewindPlan, late: Sequence[str], *, done: bool) -> str:
     if plan.marker is not None:
         lines.append(f"{_verb(done, 'made', 'to make')}  {plan.marker.name.path}")
     if plan.beginning is not None:
-        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition)}")
+        lines.append(f"{_verb(done, 'written', 'to write')}  {origin_path(plan.partition, plan.beginning.number)}")
     lines.append(RUNNING if done else _DRY)
     return "\n".join(lines)
 
@@ -113,7 +113,7 @@ def restarts_as_text(plans: Sequence[Restart | Left], *, done: bool) -> str:
         lines += [f"  {note}" for note in plan.notes]
         lines += [f"  {_verb(done, 'put aside', 'to put aside')}  {staged.path}" for staged in plan.put_aside]
         if begin is not None:
-            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition)}")
+            lines.append(f"  {_verb(done, 'written', 'to write')}  {origin_path(plan.partition, begin.number)}")
     if not all(isinstance(plan, Left) for plan in plans):
         lines.append(RUNNING_HELD if done else _DRY)
     return "\n".join(lines)

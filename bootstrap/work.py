@@ -337,10 +337,17 @@ class Work:
     def _state(
         self, stream: Stream, ends: Ends, partition: TopicPartition, table: TableState | None, topic_id: str | None
     ) -> PartitionState:
-        self._turns.read_last(partition)  # before the chain is read: this is how a stale plan is detected
+        repairs = self._turns.read_last(partition)  # before the chain is read: this is how a stale plan is detected
         known_of = partial(self._identity_under, stream, table)
         return partition_state(
-            self._store, stream, partition, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
+            self._store,
+            stream,
+            partition,
+            ends=ends,
+            table=table,
+            topic_id=topic_id,
+            identity_of=known_of,
+            repairs=repairs,
         )
 
 

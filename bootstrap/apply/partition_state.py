@@ -34,10 +34,12 @@ def partition_state(
     table: TableState | None,
     topic_id: str | None,
     identity_of: Callable[[str], TableIdentity] = lambda _app_id: NO_IDENTITY,
+    repairs: int = 0,
 ) -> PartitionState:
     """The stage is read now; the rest was looked up before. Raises StoreError and MarkerError.
 
-    ``identity_of`` says what the positions belong to that the table has under an app_id.
+    ``identity_of`` says what the positions belong to that the table has under an app_id; ``repairs`` is the number of
+    the partition's last repair lock.
     """
     identity = identity_of(stream.app_id)
     beginning = beginning_of(store, partition)
@@ -59,6 +61,7 @@ def partition_state(
         beginning=beginning,
         generation=generation,
         topic_id=topic_id,
+        repairs=repairs,
         deferred_from=min((missing.span.start for missing in deferred), default=None),
     )
     foreign = _foreign(state, stream, ids, begun, identity)

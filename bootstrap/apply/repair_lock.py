@@ -36,10 +36,14 @@ class RepairLocks:
         self._take_over = take_over
         self._seen: dict[TopicPartition, LastRepair] = {}
 
-    def read_last(self, partition: TopicPartition) -> None:
-        """Call this before a partition's chain is read (rule 2); only the first call counts. Raises StoreError."""
+    def read_last(self, partition: TopicPartition) -> int:
+        """The last lock's number. Call this before a partition's chain is read (rule 2); only the first call counts.
+
+        Raises StoreError.
+        """
         if partition not in self._seen:
             self._seen[partition] = last_repair(item.path for item in self._store.list(repairs_folder(partition)))
+        return self._seen[partition].number
 
     @contextmanager
     def taken(self, partition: TopicPartition, work: str) -> Iterator[ObjectStore]:

@@ -3,7 +3,8 @@
 Rules:
 
 1. A marker is created exclusively. Only a rewind overwrites one, and only after a copy of it was put aside.
-2. A marker that is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path
+2. An origin is created exclusively too, under a number of its own (common/stage/chain_origins.py, rule 1).
+3. A marker that is put aside keeps its path below ``stray/`` and is never overwritten: a second one of the same path
    gets a number. A marker is deleted only after its copy exists.
 """
 
@@ -16,7 +17,7 @@ from bootstrap.plans.repair import RewindPlan, replaces
 from bootstrap.plans.state import StagedMarker
 from common.errors import MarkerError, UsageError
 from common.ports import AlreadyExists
-from common.stage.chain_origins import origin_from_bytes, origin_path, origin_to_bytes
+from common.stage.chain_origins import SUPERSEDED, newest_origin, origin_path, origin_to_bytes
 from common.stage.loading import loading_folder
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes, marker_to_bytes, stray_path
 
@@ -56,17 +57,17 @@ def make(store: ObjectStore, marker: Marker) -> None:
 
 def beginning_of(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
     """The origin of a chain while it has no marker. Raises StoreError, and MarkerError for an unreadable one."""
-    path = origin_path(partition)
-    data = store.read(path)
-    return None if data is None else origin_from_bytes(path, data)
+    return newest_origin(store, partition)
 
 
 def begin(store: ObjectStore, partition: TopicPartition, beginning: ChainOrigin) -> None:
-    """Record an origin. Raises UsageError when another process has done so meanwhile."""
-    path = origin_path(partition)
+    """Record an origin (rule 2). Raises UsageError when another process has made one of its number meanwhile."""
+    path = origin_path(partition, beginning.number)
     if isinstance(store.create(path, origin_to_bytes(beginning)), AlreadyExists):
         msg = f"{path} was written by another process meanwhile"
         raise UsageError(msg, "look at the plan again; a running stage writer continues by itself")
+    if beginning.number:
+        store.write(origin_path(partition), SUPERSEDED)
 
 
 def restart(store: ObjectStore, plan: Restart) -> None:
@@ -74,7 +75,7 @@ def restart(store: ObjectStore, plan: Restart) -> None:
     for staged in plan.put_aside:
         _copy(store, staged.path)
     if plan.beginning is not None:
-        store.write(origin_path(plan.partition), origin_to_bytes(plan.beginning))
+        begin(store, plan.partition, plan.beginning)
     store.delete([found.path for found in plan.put_aside])
     # A crashed loader's notes are about the previous chain, whose positions mean nothing in this one.
     store.delete([item.path for item in store.list(loading_folder(plan.partition))])
@@ -86,7 +87,7 @@ def rewind(store: ObjectStore, plan: RewindPlan) -> tuple[str, ...]:
     Returns the paths of the markers that a running writer added meanwhile, and that were put aside after the others.
     """
     if plan.beginning is not None:
-        store.write(origin_path(plan.partition), origin_to_bytes(plan.beginning))
+        begin(store, plan.partition, plan.beginning)
     _put_aside(store, plan.put_aside[:-1], copy_also=plan.put_aside[-1:])
     if plan.marker is not None and replaces(plan):
         store.write(plan.marker.name.path, marker_to_bytes(plan.marker))

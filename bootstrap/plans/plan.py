@@ -45,7 +45,7 @@ class BeginChain:
 
     @property
     def path(self) -> str:
-        return origin_path(self.partition)
+        return origin_path(self.partition, self.beginning.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ def _origin(state: PartitionState, rest: PartitionState, position: Position) -> 
     end = rest.chain.end
     generation = rest.staged_generation if rest.staged else state.generation
     at = end if end is not None and end == position else position  # with the inputs' positions, in a merged chain
-    return ChainOrigin(at, generation, state.chain_topic_id)
+    return ChainOrigin(at, generation, state.chain_topic_id, number=state.next_origin)
 
 
 def _check_above_table(state: PartitionState, to: Position, *, below_table: bool) -> None:

@@ -81,7 +81,13 @@ def plan_restart(state: PartitionState, *, give_up: bool, at: Position | None = 
             "its records will be loaded a second time"
         )
     outboxes = TaskStates.of(state).outboxes(Position(MAX_POSITION))
-    beginning = ChainOrigin(state.ends.low if at is None else at, state.generation + 1, state.topic_id, outboxes)
+    beginning = ChainOrigin(
+        state.ends.low if at is None else at,
+        state.generation + 1,
+        state.topic_id,
+        outboxes,
+        number=state.next_origin,
+    )
     return Restart(state.partition, beginning, (*reversed(state.staged), *older), tuple(notes))
 
 
@@ -101,7 +107,8 @@ def _separate_chain(state: PartitionState, why: str, at: Position | None, *, giv
         )
         raise UsageError(msg, f"give --at {loaded}")
     notes = (f"it gets a chain of its own, because {why}", *_lost(state, give_up=give_up, begin=begin))
-    beginning = ChainOrigin(begin, max(state.generation, state.replaced_generation) + 1, state.topic_id)
+    generation = max(state.generation, state.replaced_generation) + 1
+    beginning = ChainOrigin(begin, generation, state.topic_id, number=state.next_origin)
     return Restart(state.partition, beginning, (*reversed(state.staged), *reversed(state.older)), notes)
 
 

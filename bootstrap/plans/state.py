@@ -67,6 +67,14 @@ class PartitionState:
     deferred_from: Position | None = None
     """Where the ranges begin that another table of the stream lacks and the main table has."""
 
+    repairs: int = 0
+    """The number of the partition's last repair lock."""
+
+    @property
+    def next_origin(self) -> int:
+        """The number of an origin that a repair makes (common/stage/chain_origins.py, rule 1b)."""
+        return max(self.repairs, 0 if self.beginning is None else self.beginning.number) + 1
+
     @property
     def in_all_tables(self) -> Position | None:
         """The end of what every table of the stream has; None while the main table has no position."""
@@ -174,4 +182,5 @@ class Author:
 
 def begin_at_zero(state: PartitionState) -> ChainOrigin:
     """An origin that sets a chain without a marker to start at position 0."""
-    return ChainOrigin(Position(0), state.generation, state.chain_topic_id)
+    number = 0 if state.beginning is None else state.next_origin
+    return ChainOrigin(Position(0), state.generation, state.chain_topic_id, number=number)

@@ -2,9 +2,14 @@
 
 Rules:
 
-1. ``begin/<topic>/<partition>/<20 zeros>.begin`` says where a chain without any marker starts. A marker can do so for
-   every position but 0. It is made by exclusive create and has one name for all positions, so two writers that start at
-   the same time agree. An empty object means position 0.
+1. ``begin/<topic>/<partition>/<number, 20 digits>.begin`` says where a chain without any marker starts. A marker can
+   do so for every position but 0. An empty object means position 0. The highest number counts. An origin is not
+   overwritten while it counts, and never deleted, so a request that arrives late or twice changes nothing.
+   a. Number 0 is made by exclusive create, for any position, so two writers that start at the same time agree.
+   b. Only a repair makes a higher number: that of its repair lock, or the next one after a higher number that is there.
+      Of a repair that was taken over, a request in flight therefore counts for less than any of its successor's.
+   c. Older releases read number 0 only, and overwrite it. Once there is a higher number, it has version 3 and no
+      position: they refuse it. Its content never differs, so this one overwrite may arrive at any time.
 2. A topic that was deleted and recreated has other records at the same offsets. Its chain is a new one: it has the next
    *generation*, which its origin, each of its markers and its txn actions name. Only an origin starts a generation
    (``bootstrap restart``), so a partition's generation is its origin's, and 0 where there is none.
@@ -21,19 +26,28 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from common.spans import Position, TopicPartition
+from common.errors import MarkerError
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
 from common.stage.outboxes import checked_outboxes
 from common.stage.paths import ChainPaths
 from common.stage.state_files import EMPTY_STATE, StateFiles, StoredFiles, files_from_stored, files_to_stored
 from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from common.ports import ObjectStore
+    from common.spans import Position, TopicPartition
+
 BEGIN = "begin"
-VERSION = 2
+_SUPERSEDED = 3
+VERSION = _SUPERSEDED
 """The highest version that can be read; an origin is written in the lowest version that expresses it (rule 6)."""
-_PATHS = ChainPaths(BEGIN, r"0{20}\.begin")
+SUPERSEDED = b'{"version":3}'
+"""The content of number 0 where a higher number counts (rule 1c)."""
+_PATHS = ChainPaths(BEGIN, r"(?P<number>\d{20})\.begin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,8 @@ class ChainOrigin:
     """The chain's outboxes that are not known to be delivered there (common/stage/outboxes.py), oldest first."""
     state: StateFiles | None = None
     """The state of the partition's task there; None without a task, and where it is unknown."""
+    number: int = 0
+    """Which of the chain's origins it is (rule 1); only its name says so."""
 
     @property
     def version(self) -> int:
@@ -56,21 +72,33 @@ class ChainOrigin:
         return 2 if self.outboxes or self.state not in (None, EMPTY_STATE) else 1
 
 
-def origin_path(partition: TopicPartition) -> str:
+def origin_path(partition: TopicPartition, number: int = 0) -> str:
     """The path of an origin below the stage's root."""
-    return f"{_PATHS.folder(partition)}{0:020d}.begin"
+    return f"{_PATHS.folder(partition)}{number:020d}.begin"
 
 
-def source_of(path: str) -> TopicPartition | None:
-    """The Kafka partition of an origin's path; None for any other path."""
-    parsed = _PATHS.parse(path)
-    return None if parsed is None else parsed[0]
+def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
+    """Of each chain that has origins in a listing, the path of the one that counts."""
+    found: dict[TopicPartition, tuple[int, str]] = {}
+    for path in paths:
+        parsed = _PATHS.parse(path)
+        if parsed is not None:
+            partition, match = parsed
+            found[partition] = max((int(match["number"]), path), found.get(partition, (-1, "")))
+    return {partition: path for partition, (_, path) in found.items()}
+
+
+def newest_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
+    """The origin of a chain that counts; None if it has none. Raises StoreError, MarkerError."""
+    path = newest_paths(item.path for item in store.list(_PATHS.folder(partition))).get(partition)
+    data = None if path is None else store.read(path)
+    return None if path is None or data is None else origin_from_bytes(path, data)
 
 
 class _StoredBeginning(Lean):
     OMITTED = ("inputs", "outboxes", "state")
 
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3]
     position: StoredOffset = 0
     generation: Count = 0
     topic_id: str | None = None
@@ -97,16 +125,21 @@ def origin_to_bytes(beginning: ChainOrigin) -> bytes:
 
 def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
     """The inverse of `origin_to_bytes`; an empty object means position 0. Raises MarkerError, which names it."""
-    partition = source_of(path)
-    if not data:
-        return ChainOrigin(Position(0) if partition is None else position_from_stored(partition, 0, None))
+    parsed = _PATHS.parse(path)
     what = f"the object {path}"
     with reading(what, "upgrade this service, or put the object back from a version or backup of the bucket"):
+        if parsed is None:
+            msg = "it is not named like a chain origin"
+            raise ValueError(msg)
+        partition, number = parsed[0], int(parsed[1]["number"])
+        if not data:
+            return ChainOrigin(position_from_stored(partition, 0, None), number=number)
         require_known_version(what, data, VERSION)
         stored = _StoredBeginning.model_validate_json(data)
-        if partition is None:
-            return ChainOrigin(Position(stored.position), stored.generation, stored.topic_id)
+        if stored.version == _SUPERSEDED:
+            msg = f"{what} was replaced by an origin of a higher number, and there is none"
+            raise MarkerError(msg, f"put {_PATHS.folder(partition)} back from versions or a backup of the bucket")
         position = position_from_stored(partition, stored.position, stored.inputs)
         outboxes = checked_outboxes(partition, stored.outboxes or ())
         state = None if stored.state is None else files_from_stored(partition, stored.state)
-    return ChainOrigin(position, stored.generation, stored.topic_id, outboxes, state)
+    return ChainOrigin(position, stored.generation, stored.topic_id, outboxes, state, number)

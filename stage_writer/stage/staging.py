@@ -39,7 +39,7 @@ from common.errors import MarkerError, StoreError
 from common.ports import AlreadyExists, Clock, ObjectStore
 from common.schema import schema_to_json
 from common.spans import Span
-from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes
+from common.stage.chain_origins import ChainOrigin, newest_origin, origin_path, origin_to_bytes
 from common.stage.data_files import LONGEST_FLUSH_S, DataFileName, waiting_path
 from common.stage.evolved import latest
 from common.stage.idle import facts_to_bytes, idle_path
@@ -133,8 +133,10 @@ class ObjectStage:
 
     def tail(self, partition: TopicPartition) -> Tail | None:
         """The end of a partition's chain (rules 3 and 5)."""
-        beginning = self.beginning(partition)
-        generation = 0 if beginning is None else beginning.generation
+        return self._tail(partition, self.beginning(partition))
+
+    def _tail(self, partition: TopicPartition, origin: ChainOrigin | None) -> Tail | None:
+        generation = 0 if origin is None else origin.generation
         for _ in range(_READ_AGAIN):
             found = [
                 (name, item.size_bytes > 0, item.path)
@@ -174,9 +176,7 @@ class ObjectStage:
 
     def beginning(self, partition: TopicPartition) -> ChainOrigin | None:
         """The origin of a partition's chain while it has no marker."""
-        path = origin_path(partition)
-        data = self._store.read(path)
-        return None if data is None else origin_from_bytes(path, data)
+        return newest_origin(self._store, partition)
 
     def begin(self, partition: TopicPartition, beginning: ChainOrigin) -> None:
         """Record where a new chain starts; an existing record wins."""
@@ -305,7 +305,8 @@ class ObjectStage:
     def begins_at(self, partition: TopicPartition, start: Position, generation: int, own: str | None = None) -> bool:
         """Whether a chain without a marker, but for ``own``, still has its origin there (rule 7)."""
         try:
-            origin, tail = self.beginning(partition), self.tail(partition)
+            origin = self.beginning(partition)
+            tail = self._tail(partition, origin)
         except MarkerError:
             return False  # the partition's next start reports it
         is_moved = origin is not None and (origin.position, origin.generation) != (start, generation)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, StoreError
-from common.stage.chain_origins import origin_from_bytes, origin_path
+from common.stage.chain_origins import newest_origin
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
 from common.stage.state_files import state_folder
 from stage_writer.stage.superseded import superseded
@@ -52,8 +52,6 @@ class StateCleaning:
         data = self._store.read(path)
         if data is None:
             return []  # just settled
-        path = origin_path(partition)
-        begun = self._store.read(path)
-        origin = None if begun is None else origin_from_bytes(path, begun)
+        origin = newest_origin(self._store, partition)
         newest_ms = max((item.modified_ms for item in files), default=0)
         return superseded(files, marker_from_bytes(name, data), origin, newest_ms - self._keep_ms)

@@ -125,7 +125,7 @@ def state_of_origin(store: ObjectStore, partition: TopicPartition, origin: Chain
     if origin.state is None:
         _require_none_lost(partition, there, origin.position, origin.generation, flushed=False)
         return EMPTY_STATE
-    return _all_there(origin.state, there, origin_path(partition))
+    return _all_there(origin.state, there, origin_path(partition, origin.number))
 
 
 def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> StateFiles:

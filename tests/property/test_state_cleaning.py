@@ -46,6 +46,7 @@ class History:
         self.names = 0
         self.stand_ins: set[str] = set()
         self.begun = EMPTY_STATE
+        self.origins = 0
         self.cleaning = StateCleaning(self.store, 0)
 
     @property
@@ -106,7 +107,8 @@ class History:
             case "origin" if self.markers:
                 self.begun = self.marked
                 origin = ChainOrigin(self.markers[-1].span.end, state=self.begun)
-                self.store.write(origin_path(ORDERS), origin_to_bytes(origin))
+                self.origins += 1
+                self.store.write(origin_path(ORDERS, self.origins), origin_to_bytes(origin))
             case "settle" if len(self.markers) > 1:
                 self.drop(0)
             case "rewind" if len(self.markers) > 1:

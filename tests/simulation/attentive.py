@@ -111,11 +111,13 @@ class Attentive(Operator):
         return False
 
     def _state_of(self, partition: TopicPartition, table: TableState) -> PartitionState:
-        self._turns.read_last(partition)
+        repairs = self._turns.read_last(partition)
         self._looked_ms = self._world.now_ms
         ends = Ends(self._broker.begin(partition), self._broker.end(partition))
         topic_id = self._broker.id_of(partition.topic)
-        return partition_state(self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id)
+        return partition_state(
+            self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id, repairs=repairs
+        )
 
     def _lost(self) -> set[tuple[TopicPartition, int]]:
         log = cast("VacuumedLog", self._tables.log)

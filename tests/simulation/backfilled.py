@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from common.stage.chain_origins import origin_from_bytes, origin_path
-from tests.simulation.invariants import StageInvariants
+from tests.simulation.invariants import StageInvariants, first_origin
 from tests.simulation.kinds import STAGE, Around, Kind, settings_of
 from tests.simulation.operators import Operator
 
@@ -31,9 +30,9 @@ class OriginInvariants(StageInvariants):
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         """An object is about to be written."""
         super(OriginInvariants, self).put(objects, path, data)
-        for partition in self.around.broker.logs:
-            if path == f"{STAGE}/{origin_path(partition)}" and path not in objects:
-                self.around.given_up.give(partition, 0, int(origin_from_bytes(path, data).position))
+        begun = first_origin(objects, STAGE, path, data)
+        if begun is not None and begun[0] in self.around.broker.logs:
+            self.around.given_up.give(begun[0], 0, begun[1])
 
 
 class Early(Operator):

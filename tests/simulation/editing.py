@@ -523,10 +523,17 @@ class EditedHistory:
         turns = RepairLocks(
             store, Author("operator", world.now_ms), f"{world.rng.getrandbits(128):032x}", take_over=None
         )
-        turns.read_last(partition)
+        repairs = turns.read_last(partition)
         ends, topic_id = Ends(Position(0), group.end(partition)), group.id_of(partition.topic)
         state = partition_state(
-            store, stream, partition, ends=ends, table=table, topic_id=topic_id, identity_of=known_of
+            store,
+            stream,
+            partition,
+            ends=ends,
+            table=table,
+            topic_id=topic_id,
+            identity_of=known_of,
+            repairs=repairs,
         )
         urls = [url for url in stream.tables if url in self.log.tables]
         require_whole(stream, urls, self._history, [one for one in state.staged_for if one != stream.app_id])

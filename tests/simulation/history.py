@@ -14,10 +14,10 @@ from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.merged import inputs_of
 from common.tables.transactions import TxnIds
 from tests.simulation.delta_log import Place, SimulatedTables
+from tests.simulation.invariants import newest
 from tests.simulation.kafka import Broker
 from tests.simulation.kinds import STAGE, TABLE, Around
 from tests.simulation.operators import GivenUp, Repairs
@@ -290,7 +290,7 @@ class History:
     def _position(self, partition: TopicPartition) -> Position | None:
         """The table's position for the newest chain."""
         table = self.kind.log.tables.get(TABLE)
-        path, stored = origin_path(partition), self.bucket.objects.get(f"{STAGE}/{origin_path(partition)}")
-        generation = 0 if stored is None else origin_from_bytes(path, stored[0]).generation
+        origin = newest(self.bucket.objects, STAGE, partition)
+        generation = 0 if origin is None else origin.generation
         ids = TxnIds(self.kind.stream.app_id, self.kind.stream.several_topics, {partition: generation})
         return None if table is None else ids.position(table.transactions, partition)

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from common.settings.pace import RETRIES_S
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.markers import DONE
 from delta_loader.maintenance.cleaning.clean import CleanUp
 from delta_loader.ports import in_turn
 from tests.simulation.attentive import Attentive
+from tests.simulation.invariants import first_origin
 from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.store import SimulatedStore
@@ -70,9 +70,9 @@ class HostileInvariants(RowInvariants):
                 self._since_ms[path] = self.log.world.now_ms
             for url in self.log.tables:
                 _ = [self.log.places_in(one) for one in self._named if one.startswith(f"{url}/") and one in objects]
-        for partition in {TopicPartition(Topic("orders"), Partition(number)) for number in range(8)}:
-            if path == f"{STAGE}/{origin_path(partition)}" and path not in objects:
-                self.pinned(partition, int(origin_from_bytes(path, data).position))
+        begun = first_origin(objects, STAGE, path, data)
+        if begun is not None:
+            self.pinned(*begun)
 
     def delete(self, objects: Objects, path: str, process: str, *, is_late: bool) -> None:
         """An object is about to be deleted."""

@@ -26,14 +26,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.stage.chain_origins import origin_path
+from common.stage.chain_origins import BEGIN, ChainOrigin, newest_paths, origin_from_bytes
 from common.stage.markers import STRAY, MarkerName, Origin, marker_from_bytes, stray_path
 from common.stage.merged import is_merged
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from common.settings import Stream
     from common.spans import Position, TopicPartition
@@ -178,7 +178,7 @@ class StageInvariants:
         ]
         if lower:
             self.problems.append(f"{name.path} is settled before {MarkerName(partition, min(lower)).path} (rule 5)")
-        if not any(start > name.start for start in claims) and f"{self.stage}/{origin_path(partition)}" not in objects:
+        if not any(start > name.start for start in claims) and newest(objects, self.stage, partition) is None:
             self.problems.append(f"{name.path}, the last marker, is settled (rule 5)")
         for url in self._lacking(marker):
             self.problems.append(f"{name.path} is settled, and {url} does not have it (rule 5)")
@@ -257,3 +257,21 @@ def _generation(marker: Marker) -> int:
 def _same(one: Marker, other: Marker) -> bool:
     """Whether both are of one generation; a marker made by hand is of any."""
     return one.manifest is None or other.manifest is None or _generation(one) == _generation(other)
+
+
+def newest(objects: Objects, stage: str, partition: TopicPartition) -> ChainOrigin | None:
+    """The origin of a chain, as all programs read it."""
+    path = newest_paths(_origins(objects, stage)).get(partition)
+    return None if path is None else origin_from_bytes(path, objects[f"{stage}/{path}"][0])
+
+
+def first_origin(objects: Objects, stage: str, path: str, data: bytes) -> tuple[TopicPartition, int] | None:
+    """The chain of an object that is about to be its first origin, and the position there."""
+    partition = next(iter(newest_paths(_origins([path], stage))), None)
+    if partition is None or partition in newest_paths(_origins(objects, stage)):
+        return None
+    return partition, int(origin_from_bytes(path.removeprefix(f"{stage}/"), data).position)
+
+
+def _origins(paths: Iterable[str], stage: str) -> Iterator[str]:
+    return (path.removeprefix(f"{stage}/") for path in paths if path.startswith(f"{stage}/{BEGIN}/"))

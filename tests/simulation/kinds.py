@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from common.errors import KafkaDeltaExpressError
 from common.settings import Settings
 from common.spans import TopicPartition
-from common.stage.chain_origins import origin_path
+from common.stage.chain_origins import BEGIN
 from common.stage.markers import folder_of
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
@@ -91,7 +91,7 @@ class Around:
         starts = (
             f"{STAGE}/{folder_of(partition)}",
             f"{STAGE}/stray/{folder_of(partition)}",
-            f"{STAGE}/{origin_path(partition)}",
+            f"{STAGE}/{BEGIN}/{partition.topic}/{partition.partition}/",
         )
         return any(path.startswith(starts) for path in self.bucket.objects)
 

@@ -71,6 +71,7 @@ from tests.simulation.world import (
     LATE_CLAIMS,
     LATE_COMMITS,
     LATE_LOADS,
+    LATE_ORIGINS,
     MACHINES_STOP,
     MANY_REPAIRS,
     MANY_REPLAYS,
@@ -723,11 +724,12 @@ MUTATIONS: tuple[Mutation, ...] = (
         )
     ),
     *(
-        Mutation(rule, breaking, OPERATED_EARLY, Worlds.BACKFILLED)
-        for rule, breaking in (
-            ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed),
-            ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys),
-            ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed),
+        Mutation(rule, breaking, chances, Worlds.BACKFILLED)
+        for rule, breaking, chances in (
+            ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed, OPERATED_EARLY),
+            ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys, OPERATED_EARLY),
+            ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed, OPERATED_EARLY),
+            ("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS),
         )
     ),
     *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),

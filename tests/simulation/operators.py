@@ -142,13 +142,15 @@ class Operator:
 
     def _look(self, partition: TopicPartition) -> PartitionState:
         self._turns = self._new_turns(partition)
-        self._turns.read_last(partition)
+        repairs = self._turns.read_last(partition)
         self._looked_ms = self._world.now_ms
         table = self._tables.state(self._stream.table)
         low = merged_position(InputEnd(one, Position(0)) for one in inputs_of(partition))
         ends = Ends(low if is_merged(partition.topic) else self._broker.begin(partition), self._broker.end(partition))
         topic_id = self._broker.id_of(partition.topic)
-        return partition_state(self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id)
+        return partition_state(
+            self._store, self._stream, partition, ends=ends, table=table, topic_id=topic_id, repairs=repairs
+        )
 
     def _new_turns(self, partition: TopicPartition) -> RepairLocks:
         """Somebody's turn that has not ended is taken over when all others are dead."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from bootstrap.apply import stage
+from common.stage.chain_origins import origin_path, origin_to_bytes
 from delta_loader.load.context import LoadContext
 from stage_writer.stage.staging import ObjectStage
 from tests.simulation import operators
@@ -12,6 +14,10 @@ from tests.simulation import operators
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+
+    from common.ports import ObjectStore
+    from common.spans import TopicPartition
+    from common.stage.chain_origins import ChainOrigin
 
 from contextlib import contextmanager
 
@@ -32,3 +38,12 @@ def what_lies_before_the_first_marker_is_nobodys() -> AbstractContextManager[obj
 
 def a_first_load_during_a_rewind_goes_unnoticed() -> AbstractContextManager[object]:
     return patch.object(operators, "require_not_loaded", lambda _plan, _table: None)
+
+
+def an_origin_is_overwritten() -> AbstractContextManager[object]:
+    """By each repair, as releases did that knew one number only: an earlier one's request may arrive again."""
+
+    def begin(store: ObjectStore, source: TopicPartition, origin: ChainOrigin) -> None:
+        store.write(origin_path(source), origin_to_bytes(origin))
+
+    return patch.object(stage, "begin", begin)

@@ -42,6 +42,7 @@ _ROUNDING = 1e-6
 
 
 _CLAIM, _COMMIT = "create done/", "commit to "
+_ORIGIN = "create begin/", "write begin/"
 _DECIDES = (_CLAIM, _COMMIT, "copy ")
 """Requests that decide what is staged or loaded, and what comes right before them."""
 
@@ -151,6 +152,8 @@ class Chances:
     refused: float = 0.02
     lost_answer: float = 0.02
     duplicate: float = 0.02
+    origin_duplicate: float | None = None
+    """The same of requests that say where a chain begins, where it differs."""
     late: float = 0.5
     given_up: float = 0.005
     """The sender hears nothing and does not wait; the request arrives all the same, at any later time."""
@@ -196,6 +199,11 @@ OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 
 OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
 """Operators who come before the first marker, and claims that take their time."""
+
+LATE_ORIGINS = Chances(
+    operator=0.05, origin_duplicate=0.9, claim_stall=0.3, commit_stall=0.5, stall=0.05, shuffle=0.003
+)
+"""Operators who move origins before the first load, and whose requests for that arrive once more."""
 
 MANY_REPAIRS = Chances(operator=0.05, claim_stall=0.1, stall=0.05, shuffle=0.005, lost_answer=0.05, undelivered=0.02)
 """Operators who repair all the time, and so at once."""
@@ -462,7 +470,7 @@ class World:
         if effect.changes:
             self.tell(f"{process.name}: {effect.name}: {type(answer).__name__}")
         if effect.changes and not self.healed:
-            if self._chance(self.chances.duplicate):
+            if self._chance(self._duplicate(effect)):
                 self.faults[Fault.DUPLICATE_REQUEST] += 1
                 self._late.append((self._much_later_ms(), effect))
             if self._chance(self.chances.lost_answer):
@@ -497,6 +505,10 @@ class World:
         if effect.name.startswith(_CLAIM):
             return self.chances.claim_stall
         return self.chances.commit_stall if effect.name.startswith(_COMMIT) else self.chances.stall
+
+    def _duplicate(self, effect: Effect) -> float:
+        own = self.chances.origin_duplicate if effect.name.startswith(_ORIGIN) else None
+        return self.chances.duplicate if own is None else own
 
     def _meet(self, rival: Task, claim: str) -> None:
         """The claim that waited for this one goes on: which of the two comes first is the world's to choose."""

@@ -91,14 +91,14 @@ def test_a_running_writer_goes_on_at_zero(store: FsspecStore, writer: ObjectStag
         "no marker is left, and the beginning says where it goes on"
     )
     assert writer.tail(ORDERS) is None
-    assert writer.beginning(ORDERS) == ChainOrigin(Position(0))
+    assert writer.beginning(ORDERS) == ChainOrigin(Position(0), number=1)
 
 
 def test_an_only_marker_without_a_beginning_is_never_withdrawn(store: FsspecStore, writer: ObjectStage) -> None:
     put(store, *chain_of(0, 10))
     tail = writer.tail(ORDERS)
     rewind(store, 0)
-    store.delete([origin_path(ORDERS)])
+    store.delete([origin_path(ORDERS), origin_path(ORDERS, 1)])
     assert isinstance(seal(writer, tail, 10, 20), Sealed)
     assert end(writer) == 20
 

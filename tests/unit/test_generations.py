@@ -13,10 +13,19 @@ from bootstrap.apply.partition_state import require_even
 from bootstrap.plans.restart import Left, Restart, plan_restart
 from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
-from common.errors import MarkerError, UsageError
+from common.errors import MarkerError, NewerFormatError, UsageError
 from common.settings import StartAt
 from common.spans import MAX_POSITION, Partition, Position, TopicPartition
-from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes, source_of
+from common.stage import chain_origins
+from common.stage.chain_origins import (
+    SUPERSEDED,
+    ChainOrigin,
+    newest_origin,
+    newest_paths,
+    origin_from_bytes,
+    origin_path,
+    origin_to_bytes,
+)
 from common.stage.markers import Marker, manifest_from_bytes, manifest_to_bytes
 from common.stage.outboxes import OutboxName
 from common.stage.resolutions import Resolution
@@ -83,15 +92,41 @@ def test_an_origin_names_what_is_of_its_chain() -> None:
 
 def test_a_beginning_s_path_is_its_partition_s() -> None:
     assert origin_path(ORDERS) == "begin/orders/0/00000000000000000000.begin"
-    assert source_of(origin_path(ORDERS)) == ORDERS
-    assert source_of("done/orders/0/00000000000000000000.done") is None
+    assert origin_path(ORDERS, 12) == "begin/orders/0/00000000000000000012.begin"
+    assert newest_paths([origin_path(ORDERS)]) == {ORDERS: origin_path(ORDERS)}
+    assert newest_paths(["done/orders/0/00000000000000000000.done", "begin/orders/0/1.begin", "begin/x"]) == {}
+
+
+def test_of_several_origins_the_one_of_the_highest_number_counts() -> None:
+    """What a repair wrote before another one may arrive once more, or only then: a name for each."""
+    store, elsewhere = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), replace(ORDERS, partition=Partition(1))
+    assert newest_origin(store, ORDERS) is None
+    later = ChainOrigin(Position(20), number=10)
+    for origin in (later, ChainOrigin(Position(100)), ChainOrigin(Position(70), number=9)):
+        store.create(origin_path(ORDERS, origin.number), origin_to_bytes(origin))
+    store.create(origin_path(elsewhere, 11), b"")
+    assert newest_origin(store, ORDERS) == later
+    assert newest_origin(store, elsewhere) == ChainOrigin(Position(0), number=11)
+
+
+def test_number_0_says_that_another_counts_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}", {})
+    store.write(origin_path(ORDERS), SUPERSEDED)
+    with pytest.raises(MarkerError, match=r"0{20}\.begin was replaced by an origin of a higher number"):
+        newest_origin(store, ORDERS)
+    monkeypatch.setattr(chain_origins, "VERSION", 2)  # what releases before it know
+    with pytest.raises(NewerFormatError, match="has format version 3"):
+        origin_from_bytes(origin_path(ORDERS), SUPERSEDED)
 
 
 def test_an_empty_beginning_is_position_0_and_a_broken_one_names_itself() -> None:
-    assert origin_from_bytes("begin/x", b"") == ChainOrigin(Position(0))
-    for data in (b"{", b'{"version": 3}', b'{"version": 1, "generation": -1}'):
-        with pytest.raises(MarkerError, match="begin/x"):
-            origin_from_bytes("begin/x", data)
+    path = origin_path(ORDERS)
+    assert origin_from_bytes(path, b"") == ChainOrigin(Position(0))
+    for data in (b"{", b'{"version": 4}', b'{"version": 1, "generation": -1}'):
+        with pytest.raises(MarkerError, match=path):
+            origin_from_bytes(path, data)
+    with pytest.raises(MarkerError, match="begin/x cannot be read: it is not named like a chain origin"):
+        origin_from_bytes("begin/x", b"")
 
 
 def test_a_loader_that_knows_no_generations_refuses_such_a_marker() -> None:
@@ -135,7 +170,7 @@ OLD = [of(marker, topic_id="old") for marker in chain_of(0, 10, 20)]
 
 def test_a_new_chain_begins_where_the_topic_does_and_all_of_the_old_goes() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20, ends=(7, 50)), give_up=False))
-    assert plan.beginning == ChainOrigin(Position(7), 1, "new")
+    assert plan.beginning == ChainOrigin(Position(7), 1, "new", number=1)
     assert [found.name.start for found in plan.put_aside] == [10, 0]
     assert plan.notes == ()
 
@@ -144,7 +179,7 @@ def test_a_new_chain_delivers_what_the_old_one_has_not() -> None:
     first, last = OLD
     last = replace(last, manifest=replace(required(last.manifest), outboxes=(OUTBOX,)))
     plan = instance(Restart, plan_restart(state(first, last, table=20), give_up=False))
-    assert plan.beginning == ChainOrigin(Position(0), 1, "new", (OUTBOX,))
+    assert plan.beginning == ChainOrigin(Position(0), 1, "new", (OUTBOX,), number=1)
 
 
 def test_what_one_table_of_the_stream_lacks_has_to_be_given_up_too() -> None:
@@ -180,7 +215,7 @@ def test_of_a_topic_that_has_lost_records_an_operator_says_where_the_new_chain_b
                 replace(short, ends=Ends(Position(ends[0]), Position(ends[1]))), give_up=False, at=Position(8)
             ),
         )
-        assert plan.beginning == ChainOrigin(Position(8), 1, "old")
+        assert plan.beginning == ChainOrigin(Position(8), 1, "old", number=1)
         assert [found.name.start for found in plan.put_aside] == [10, 0]
     for at, high in ((2, 12), (13, 12), (21, 50)):
         with pytest.raises(UsageError, match=rf"Kafka has \[3, {high}\) of orders/0, and its chain ends at 20"):
@@ -236,7 +271,7 @@ def test_a_restart_keeps_copies_and_leaves_a_beginning() -> None:
     plan = instance(Restart, plan_restart(state(*OLD, table=20), give_up=False))
     operator.restart(store, plan)
     assert list(store.list("done")) == []
-    assert operator.beginning_of(store, ORDERS) == ChainOrigin(Position(0), 1, "new")
+    assert operator.beginning_of(store, ORDERS) == ChainOrigin(Position(0), 1, "new", number=1)
     assert len(list(store.list("stray/done/orders/0"))) == 2
 
 

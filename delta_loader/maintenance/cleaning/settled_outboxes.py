@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError
-from common.stage.chain_origins import origin_from_bytes, origin_path
+from common.stage.chain_origins import newest_origin
 from common.stage.markers import MarkerName, folder_of, marker_from_bytes
 from common.stage.outboxes import OUTBOX, OutboxName
 
@@ -42,7 +42,7 @@ def settled_outboxes(stage: ScannedStore, parallel: ParallelMap, before_ms: int)
 
 def _named(stage: ObjectStore, parallel: ParallelMap, partition: TopicPartition) -> set[str] | None:
     """The outboxes that the markers of a chain and its origin name; None if one cannot be read (rule 2)."""
-    paths, begin = [item.path for item in stage.list(folder_of(partition))], origin_path(partition)
+    paths = [item.path for item in stage.list(folder_of(partition))]
     named: set[str] = set()
     try:
         for path, data in zip(paths, parallel(stage.read, paths), strict=True):
@@ -51,8 +51,8 @@ def _named(stage: ObjectStore, parallel: ParallelMap, partition: TopicPartition)
                 return None
             manifest = marker_from_bytes(name, data).manifest
             named.update(() if manifest is None else manifest.outboxes)
-        origin = stage.read(begin)
-        named.update(() if origin is None else origin_from_bytes(begin, origin).outboxes)
+        origin = newest_origin(stage, partition)
+        named.update(() if origin is None else origin.outboxes)
     except MarkerError:
         return None
     return named

@@ -1,6 +1,7 @@
 """Two operators repair one Kafka partition at the same time: one of them is told to look again."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends, PartitionState
 from common.errors import StoreError, UsageError
+from common.ports import CreateOutcome
 from common.settings import StartAt
 from common.spans import Position
-from common.stage.chain_origins import ChainOrigin
+from common.stage.chain_origins import BEGIN, ChainOrigin, origin_path
 from common.stage.repair_lock import RepairEntry, ended_path, turn_path
 from common.storage.store import FsspecStore
 from tests.fakes.markers import ORDERS, chain_of, put
@@ -30,17 +32,40 @@ class Deaf(FsspecStore):
         raise StoreError("no answer")
 
 
+class Twice(FsspecStore):
+    """A store whose requests about origins arrive once more, much later; ``is_late`` ones arrive only then."""
+
+    def __init__(self, url: str, *, is_late: bool = False) -> None:
+        super().__init__(url)
+        self.is_late = is_late
+        self.late: list[Callable[[], object]] = []
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        if not path.startswith(BEGIN):
+            return super().create(path, data)
+        self.late.append(partial(super().create, path, data))
+        if self.is_late:
+            raise StoreError("no answer")
+        return super().create(path, data)
+
+    def write(self, path: str, data: bytes) -> None:
+        self.late.append(partial(super().write, path, data))
+        super().write(path, data)
+
+
 class Operator:
     """One command: it looks when it is made, and does what it planned then."""
 
     def __init__(self, store: FsspecStore, name: str, to: int, *, take_over: int | None = None) -> None:
         author = Author(name, 1_700_000_000_000)
         self.turns = RepairLocks(store, author, name, take_over=take_over)
-        self.turns.read_last(ORDERS)
+        repairs = self.turns.read_last(ORDERS)
         found = stage.staged_markers(store, ORDERS)
         beginning = stage.beginning_of(store, ORDERS)
         ends = Ends(Position(0), Position(100))
-        looked = PartitionState(ORDERS, "orders", StartAt.LATEST, ends, None, found, beginning=beginning)
+        looked = PartitionState(
+            ORDERS, "orders", StartAt.LATEST, ends, None, found, beginning=beginning, repairs=repairs
+        )
         self.plan: RewindPlan = plan_rewind(looked, Position(to), author)
         self.work = f"bootstrap rewind --to {to}"
 
@@ -56,7 +81,7 @@ def test_a_plan_that_another_repair_has_made_stale_is_refused(store: FsspecStore
     with pytest.raises(UsageError, match="another repair of orders/0 has begun meanwhile"):
         second.act()
     assert stage.staged_markers(store, ORDERS) == ()  # no marker says that all before 5 is done
-    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0))
+    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=1)
     with pytest.raises(UsageError, match="staged up to 0 only"):
         Operator(store, "bob", 5)
 
@@ -83,6 +108,31 @@ def test_whoever_was_taken_over_changes_nothing_more(store: FsspecStore) -> None
         with pytest.raises(UsageError, match="another repair"):
             stage.rewind(mine, first.plan)
     assert [found.name.start for found in stage.staged_markers(store, ORDERS)] == [10, 20]
+
+
+def test_a_rewind_stays_where_requests_of_an_earlier_one_arrive_again(store: FsspecStore) -> None:
+    """The chain has no marker that could say more: a higher origin would leave out what lies in between."""
+    put(store, *chain_of(10, 20, 30))
+    first = Twice(store.url)
+    Operator(first, "ann", 20).act()
+    Operator(store, "bob", 0).act()
+    assert stage.staged_markers(store, ORDERS) == ()
+    for request in first.late:
+        request()
+    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=2)
+
+
+def test_an_origin_of_a_repair_that_was_taken_over_counts_for_less(store: FsspecStore) -> None:
+    """Its request may arrive after all that its successor has done."""
+    put(store, *chain_of(10, 20, 30))
+    first = Twice(store.url, is_late=True)
+    with pytest.raises(StoreError, match="no answer"):
+        Operator(first, "ann", 20).act()
+    Operator(store, "bob", 0, take_over=1).act()
+    for request in first.late:
+        request()
+    assert [item.path for item in store.list(BEGIN)] == [origin_path(ORDERS, number) for number in range(3)]
+    assert stage.beginning_of(store, ORDERS) == ChainOrigin(Position(0), number=2)
 
 
 def test_a_repair_whose_requests_may_still_be_under_way_has_not_ended(store: FsspecStore) -> None:

@@ -229,6 +229,13 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
     assert chained == NoPosition("the file does not name it; its chain is left as it is")
 
 
+def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
+    """As a marker does for any other position."""
+    begun = state(beginning=ChainOrigin(Position(42), 1, "new", number=3))
+    outcome = planned(replace(begun, repairs=7), 0).outcome
+    assert outcome == BeginChain(ORDERS, ChainOrigin(Position(0), 0, "new", number=8))
+
+
 def test_a_partition_that_is_left_out_under_latest_begins_at_the_end_of_now() -> None:
     outcome = planned(state(start=StartAt.LATEST, high=70), None, "the file does not name it").outcome
     assert outcome == BeginChain(ORDERS, ChainOrigin(Position(70)))
@@ -353,7 +360,7 @@ def test_a_rewind_gives_up_what_kafka_no_longer_has_only_on_request() -> None:
 def test_a_rewind_to_the_origin_gives_up_what_kafka_no_longer_has() -> None:
     plan = plan_rewind(state(chain_of(0, 10), low=50), Position(0), AUTHOR, give_up=True)
     assert plan.marker is not None
-    assert plan.beginning == ChainOrigin(Position(50))
+    assert plan.beginning == ChainOrigin(Position(50), number=1)
     assert (plan.marker.span, plan.marker.previous) == (span(0, 50), None)
 
 
@@ -470,7 +477,7 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
-    assert plan.beginning == ChainOrigin(Position(0)), "and says so, whatever the stream's start is"
+    assert plan.beginning == ChainOrigin(Position(0), number=1), "and says so, whatever the stream's start is"
     assert rewound(state(chain_of(0, 10, 20), start=StartAt.LATEST), 0).beginning == plan.beginning
 
 
@@ -615,13 +622,13 @@ def test_what_writers_stage_again_meanwhile_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "to", "origin"),
     [
-        (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10))),
+        (state(chain_of(0, 10, 20)), 10, ChainOrigin(Position(10), number=1)),
         (
             state(chain_of(0, 10, 20), beginning=ChainOrigin(Position(0), 2, "new")),
             10,
-            ChainOrigin(Position(10), 2, "new"),
+            ChainOrigin(Position(10), 2, "new", number=1),
         ),
-        (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12))),
+        (state(chain_of(0, 10, 20), table=12), 15, ChainOrigin(Position(12), number=1)),
     ],
 )
 def test_a_rewind_records_where_the_chain_goes_on(found: PartitionState, to: int, origin: ChainOrigin) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.chain_origins import ChainOrigin, origin_from_bytes, origin_path, origin_to_bytes, source_of
+from common.stage.chain_origins import ChainOrigin, newest_paths, origin_from_bytes, origin_path, origin_to_bytes
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
 from common.stage.merged import (
     InputEnd,
@@ -101,7 +101,7 @@ def test_inputs_that_are_not_the_chains_are_refused(inputs: object, problem: str
 
 def test_a_beginning_says_where_its_inputs_begin() -> None:
     path = origin_path(CHAIN)
-    assert source_of(path) == CHAIN
+    assert newest_paths([path]) == {CHAIN: path}
     found = origin_from_bytes(path, origin_to_bytes(ChainOrigin(place(5, 7), 1)))
     assert inputs_at(found.position) == inputs_at(place(5, 7))
     assert found == ChainOrigin(Position(12), 1)

@@ -269,7 +269,8 @@ def test_outboxes_go_that_neither_a_marker_of_their_chain_nor_its_origin_names(s
     strange = "outbox/orders/0/notes.txt"
     named = replace(marker, manifest=replace(marker.manifest, outboxes=(waiting,)))
     store.write(marker.name.path, marker_to_bytes(named))
-    store.write(origin_path(partition), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
+    store.write(origin_path(partition), origin_to_bytes(ChainOrigin(Position(9), outboxes=(lost,))))
+    store.write(origin_path(partition, 3), origin_to_bytes(ChainOrigin(Position(5), outboxes=(begun,))))
     for path in (waiting, begun, lost, elsewhere, strange):
         store.write(path, b"records")
     assert clean(staging)["outboxes /stage"].count == 0  # too young

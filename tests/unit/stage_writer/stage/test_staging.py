@@ -221,14 +221,14 @@ def test_the_first_claim_of_a_chain_is_not_made_where_its_origin_has_moved(world
     """A rewind to 0, or a restart, of a chain that began at the end of its topic, and has no marker yet."""
     world.stage().begin(SOURCE, ChainOrigin(Position(100)))
     late = world.job(100, 120, None)
-    world.store.write(origin_path(SOURCE), origin_to_bytes(moved))
+    world.store.write(origin_path(SOURCE, 1), origin_to_bytes(moved))
     assert isinstance(late.run(), LostClaim)
     assert world.markers() == []
 
 
 def test_an_origin_that_moves_during_the_first_claim_has_the_chain_read_again(world: World) -> None:
     def rewind() -> None:
-        world.store.write(origin_path(SOURCE), origin_to_bytes(ChainOrigin(Position(0))))
+        world.store.write(origin_path(SOURCE, 1), origin_to_bytes(ChainOrigin(Position(0))))
 
     world.stage().begin(SOURCE, ChainOrigin(Position(100)))
     outcome = world.job(100, 120, None, world.stage(Meanwhile(world, rewind))).run()
