@@ -12,27 +12,17 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, TypeAdapter
+from pydantic_core import to_json
 
 from common.errors import UsageError
 from common.remedies import CONFIG, quoted
-from common.tables.commit_metadata import (
-    Decision,
-    GenerationsByPartition,
-    flat,
-    generations_from_stored,
-    generations_to_stored,
-    nested,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.spans import Position, TopicPartition
+from common.stored_types import StoredForm, StoredPositions
+from common.tables.commit_metadata import Decision, StoredGenerations, not_first
 
 ACCEPT = "accept"
 
@@ -44,13 +34,14 @@ class Resolution:
     app_id: str
     table: str
     table_id: str
-    version: int
+    version: Annotated[int, Field(alias="went_back_at")]
+    """The version of the commit that rolled the table back."""
     decision: Decision
-    positions: Mapping[TopicPartition, Position]
+    positions: StoredPositions
     """Where loading continues, for the Kafka partitions that the event concerns."""
     author: str
     created_ms: int
-    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    generations: StoredGenerations = field(default_factory=dict)
     """The generations of the positions' chains; a missing one is 0."""
 
     @property
@@ -58,37 +49,14 @@ class Resolution:
         return resolution_path(self.app_id, self.table_id, self.version)
 
     def to_bytes(self) -> bytes:
-        stored = _Stored(
-            app_id=self.app_id,
-            table=self.table,
-            table_id=self.table_id,
-            went_back_at=self.version,
-            decision=self.decision,
-            positions=nested(self.positions),
-            author=self.author,
-            created_ms=self.created_ms,
-            generations=generations_to_stored(self.generations),
-        )
-        absent = {"generations"} if stored.generations is None else set()
-        return stored.model_dump_json(indent=2, exclude=absent).encode()
+        return to_json(_FORM.write(replace(self, generations=not_first(self.generations))), indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Resolution:
         """The inverse. Raises UsageError."""
         try:
-            stored = _Stored.model_validate_json(data)
-            return cls(
-                app_id=stored.app_id,
-                table=stored.table,
-                table_id=stored.table_id,
-                version=stored.went_back_at,
-                decision=stored.decision,
-                positions=flat(stored.positions),
-                author=stored.author,
-                created_ms=stored.created_ms,
-                generations=generations_from_stored(stored.generations),
-            )
-        except (ValidationError, ValueError) as error:
+            return _FORM.read(_CONTENT.validate_json(data))
+        except ValueError as error:
             msg = f"the answer {path} in the stage cannot be read: {' '.join(str(error).split())[:200]}"
             app_id = unquote(path.split("/")[1]) if path.count("/") else path
             command = f"bootstrap accept {CONFIG} --stream {quoted(app_id)}"
@@ -97,21 +65,10 @@ class Resolution:
             ) from None
 
 
+_FORM = StoredForm(Resolution)
+_CONTENT = TypeAdapter(dict[str, Any])
+
+
 def resolution_path(app_id: str, table_id: str, version: int) -> str:
     """The path of an event's resolution (rule 1)."""
     return f"{ACCEPT}/{quote(app_id, safe='')}/{quote(table_id, safe='')}/{version:020d}.json"
-
-
-class _Stored(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    version: int = Field(default=1, le=1)
-    app_id: str
-    table: str
-    table_id: str
-    went_back_at: int
-    decision: Decision
-    positions: dict[str, dict[str, int]]
-    author: str
-    created_ms: int
-    generations: GenerationsByPartition | None = None

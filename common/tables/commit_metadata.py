@@ -20,27 +20,18 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter
+from pydantic_core import to_json
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.tables.changes import MergedBy
-from common.tables.counts import (
-    ByPartition,
-    Counts,
-    Replaced,
-    ReplacedByPartition,
-    counts_from_stored,
-    counts_to_stored,
-    replaced_from_stored,
-    replaced_to_stored,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, stored_by_topic
+from common.tables.changes import MergedBy  # noqa: TC001 - pydantic evaluates it
+from common.tables.counts import Counts, Replaced
 
 
 class Decision(StrEnum):
@@ -59,8 +50,17 @@ class Resolved:
     version: int
     """The version of the commit that rolled the table back."""
     decision: Decision
-    positions: Mapping[TopicPartition, Position]
+    positions: StoredPositions
     """Where loading continues."""
+
+
+StoredGenerations = Annotated[Mapping[TopicPartition, int], stored_by_topic(Annotated[int, Field(ge=1)])]
+"""Without those of 0: see `not_first`."""
+_Unproved = StoredAs(
+    list[tuple[str, int, int]],
+    lambda stored: frozenset((TopicPartition(Topic(topic), Partition(number)), gen) for topic, number, gen in stored),
+    lambda unproved: [(chain.topic, chain.partition, generation) for chain, generation in sorted(unproved)],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +69,23 @@ class CommitMetadata:
 
     commit_id: str
     app_id: str
-    spans: Mapping[TopicPartition, Span]
+    spans: Annotated[Mapping[TopicPartition, Span], stored_by_topic(StoredSpan)]
     valid_through_ms: int | None
     """All records with a timestamp up to this one are in the table; None while unknown."""
-    counts: Mapping[TopicPartition, Counts] = field(default_factory=dict)
+    counts: Annotated[Mapping[TopicPartition, Counts], stored_by_topic(Counts)] = field(default_factory=dict)
     """The counts of the spans' records; empty for a commit of a release that did not count."""
-    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+    replaced: Annotated[Mapping[TopicPartition, Replaced], stored_by_topic(Replaced)] = field(default_factory=dict)
     """Ranges whose rows it deleted and wrote again."""
     answers: Resolved | None = None
-    generations: Mapping[TopicPartition, int] = field(default_factory=dict)
+    generations: StoredGenerations = field(default_factory=dict)
     """The generations of the chains that it names; a missing one is 0."""
-    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    positions: StoredPositions = field(default_factory=dict)
     """The table's position in each chain that it has something of (rule 4)."""
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
     """The broker's ids of the topics that these positions belong to, where known."""
     plain_topic: str | None = None
     """The topic that txn actions do not name; empty for none. None in a commit without this field (rule 4)."""
-    unproved: frozenset[tuple[TopicPartition, int]] = frozenset()
+    unproved: Annotated[frozenset[tuple[TopicPartition, int]], _Unproved] = frozenset()
     """Chains, with their generations, of which it was unknown whether the table has something (rollback.py, rule 7)."""
     merged_by: MergedBy | None = None
     """How all of the table's rows were merged; None if some were added, or if it is unknown (rule 5)."""
@@ -95,157 +95,38 @@ class CommitMetadata:
         return self.generations.get(partition, 0)
 
     def to_json(self) -> str:
-        spans: dict[str, dict[str, tuple[int, int]]] = {}
-        for partition, span in sorted(self.spans.items()):
-            spans.setdefault(partition.topic, {})[str(partition.partition)] = (span.start, span.end)
-        content = _Content(
-            commit_id=self.commit_id,
-            app_id=self.app_id,
-            spans=spans,
-            valid_through_ms=self.valid_through_ms,
-            counts=counts_to_stored(self.counts),
-            replaced=replaced_to_stored(self.replaced),
-            answers=None if self.answers is None else _stored_answer(self.answers),
-            generations=generations_to_stored(self.generations),
-            positions=nested(self.positions) or None,
-            topic_ids=_topic_ids_to_stored(self.positions, self.topic_ids),
-            plain_topic=self.plain_topic,
-            unproved=[(partition.topic, partition.partition, number) for partition, number in sorted(self.unproved)]
-            or None,
-            merged_by=None if self.merged_by is None else _MergedBy(**asdict(self.merged_by)),
-        )
-        absent = {name for name in _OPTIONAL if getattr(content, name) is None}
-        return _Stored(kafka_delta_express=content).model_dump_json(exclude={"kafka_delta_express": absent})
+        known = replace(self, generations=not_first(self.generations))
+        content = _FORM.write(known) | {"topic_ids": _topic_ids_to_stored(self.positions, self.topic_ids)}
+        if not content["topic_ids"]:
+            del content["topic_ids"]
+        return to_json({_KEY: content}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> CommitMetadata | None:
         """The inverse of `to_json`; None for metadata of another program."""
         try:
             content = _Stored.model_validate_json(text).kafka_delta_express
-            spans = {
-                TopicPartition(Topic(topic), Partition(int(partition))): Span(Position(start), Position(end))
-                for topic, partitions in content.spans.items()
-                for partition, (start, end) in partitions.items()
-            }
-            counts, replaced = counts_from_stored(content.counts), replaced_from_stored(content.replaced)
-            answers = None if content.answers is None else _answer(content.answers)
-            generations = generations_from_stored(content.generations)
-            positions = flat(content.positions or {})
-            topic_ids = _topic_ids_from_stored(positions, content.topic_ids or {})
-            unproved = frozenset(
-                (TopicPartition(Topic(topic), Partition(partition)), generation)
-                for topic, partition, generation in content.unproved or ()
-            )
-            merged = content.merged_by
-            merged_by = None if merged is None else MergedBy(merged.keys, merged.sequence, merged.history)
-        except (ValidationError, ValueError):
+            topic_ids = _TOPIC_IDS.validate_python(content.pop("topic_ids", None) or {})
+            metadata = _FORM.read(content)
+        except ValueError:
             return None
-        return cls(
-            content.commit_id,
-            content.app_id,
-            spans,
-            content.valid_through_ms,
-            counts,
-            replaced,
-            answers,
-            generations,
-            positions,
-            topic_ids,
-            content.plain_topic,
-            unproved,
-            merged_by,
-        )
+        return replace(metadata, topic_ids=_topic_ids_from_stored(metadata.positions, topic_ids))
 
 
+_KEY = "kafka_delta_express"
+_FORM = StoredForm(CommitMetadata)
+_TOPIC_IDS = TypeAdapter(dict[str, dict[str, str | None]])
 _ALL = "*"
 """Stands for all partitions of a topic that are not listed."""
 
-GenerationsByPartition = dict[str, dict[str, Annotated[int, Field(ge=1)]]]
-
-
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    version: int
-    decision: Decision
-    positions: dict[str, dict[str, int]]
-
-
-class _MergedBy(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    keys: tuple[str, ...]
-    sequence: str | None = None
-    history: bool = False
-
-
-class _Content(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    version: int = Field(default=1, le=1)
-    commit_id: str
-    app_id: str
-    spans: dict[str, dict[str, tuple[int, int]]]
-    valid_through_ms: int | None
-    counts: ByPartition | None = None
-    replaced: ReplacedByPartition | None = None
-    answers: _Answer | None = None
-    generations: GenerationsByPartition | None = None
-    positions: dict[str, dict[str, int]] | None = None
-    topic_ids: dict[str, dict[str, str | None]] | None = None
-    plain_topic: str | None = None
-    unproved: list[tuple[str, int, int]] | None = None
-    merged_by: _MergedBy | None = None
-
-
-_OPTIONAL = [name for name, field in _Content.model_fields.items() if not field.is_required() and field.default is None]
-
 
 class _Stored(BaseModel):
-    kafka_delta_express: _Content
+    kafka_delta_express: dict[str, Any]
 
 
-def _stored_answer(answer: Resolved) -> _Answer:
-    return _Answer(version=answer.version, decision=answer.decision, positions=nested(answer.positions))
-
-
-def _answer(stored: _Answer) -> Resolved:
-    return Resolved(stored.version, stored.decision, flat(stored.positions))
-
-
-def nested(positions: Mapping[TopicPartition, Position]) -> dict[str, dict[str, int]]:
-    """Positions by topic and partition, as JSON has them."""
-    found: dict[str, dict[str, int]] = {}
-    for partition, position in sorted(positions.items()):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = position
-    return found
-
-
-def flat(stored: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, Position]:
-    """The inverse of `nested`. Raises ValueError."""
-    return {
-        TopicPartition(Topic(topic), Partition(int(partition))): Position(position)
-        for topic, partitions in stored.items()
-        for partition, position in partitions.items()
-    }
-
-
-def generations_to_stored(generations: Mapping[TopicPartition, int]) -> GenerationsByPartition | None:
-    """By topic and partition, those that are not 0; None if there are none, so they cost no bytes."""
-    found: GenerationsByPartition = {}
-    for partition, generation in sorted(generations.items()):
-        if generation:
-            found.setdefault(partition.topic, {})[str(partition.partition)] = generation
-    return found or None
-
-
-def generations_from_stored(stored: GenerationsByPartition | None) -> dict[TopicPartition, int]:
-    """The inverse of `generations_to_stored`. Raises ValueError."""
-    return {
-        TopicPartition(Topic(topic), Partition(int(partition))): generation
-        for topic, partitions in (stored or {}).items()
-        for partition, generation in partitions.items()
-    }
+def not_first(generations: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Those that are not 0, which is what a missing one means."""
+    return {partition: generation for partition, generation in generations.items() if generation}
 
 
 def _topic_ids_to_stored(

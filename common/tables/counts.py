@@ -19,14 +19,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.spans import Span
 from common.stage.markers import Origin, TableKind
+from common.stored_types import StoredSpan  # noqa: TC001 - pydantic evaluates it
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from common.spans import Position
     from common.stage.markers import Marker
 
 
@@ -38,7 +40,7 @@ class Counts:
     rows: int
     tombstones: int
     dead_letters: int
-    given_up: tuple[Span, ...] = ()
+    given_up: tuple[StoredSpan, ...] = ()
     """Positions that no writer staged: an operator skipped them or started after them."""
     filtered: int = 0
     """Records that the stream's condition left out."""
@@ -46,6 +48,12 @@ class Counts:
     """Rows beyond the first one of their record."""
     here: int | None = None
     """How many of the rows went into the very table of the commit; None for all of them (rule 4)."""
+
+    @model_serializer(mode="wrap")
+    def _without_here(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        """Without ``here`` where it is None, so it costs no bytes."""
+        stored: dict[str, object] = serialize(self)
+        return {name: value for name, value in stored.items() if name != "here" or value is not None}
 
     @property
     def records_with_rows(self) -> int:
@@ -67,7 +75,7 @@ class Counts:
 class Replaced:
     """A range whose rows a commit deleted and wrote again."""
 
-    span: Span
+    span: StoredSpan
     request: str
     """The id of the request."""
     counts: Counts
@@ -105,108 +113,3 @@ def counts_of(markers: Iterable[Marker], start: Position, url: str) -> Counts | 
                 here = (here or 0) + table.rows if table.url == url else here
     here = None if here == rows else here
     return Counts(records, rows, tombstones, dead_letters, tuple(given_up), filtered, exploded, here)
-
-
-class StoredCounts(BaseModel):
-    """Counts in the metadata."""
-
-    model_config = ConfigDict(frozen=True)
-
-    records: int
-    rows: int
-    tombstones: int
-    dead_letters: int
-    given_up: tuple[tuple[int, int], ...] = ()
-    filtered: int = 0
-    exploded: int = 0
-    here: int | None = None
-
-    @model_serializer(mode="wrap")
-    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Leave out empty fields, so they cost no bytes."""
-        stored: dict[str, object] = serialize(self)
-        return stored if self.here is not None else {key: value for key, value in stored.items() if key != "here"}
-
-    @classmethod
-    def of(cls, counts: Counts) -> StoredCounts:
-        return cls(
-            records=counts.records,
-            rows=counts.rows,
-            tombstones=counts.tombstones,
-            dead_letters=counts.dead_letters,
-            given_up=tuple((span.start, span.end) for span in counts.given_up),
-            filtered=counts.filtered,
-            exploded=counts.exploded,
-            here=counts.here,
-        )
-
-    def counts(self) -> Counts:
-        given_up = tuple(Span(Position(start), Position(end)) for start, end in self.given_up)
-        return Counts(
-            self.records,
-            self.rows,
-            self.tombstones,
-            self.dead_letters,
-            given_up,
-            self.filtered,
-            self.exploded,
-            self.here,
-        )
-
-
-class StoredReplaced(BaseModel):
-    """A replaced range in the metadata."""
-
-    model_config = ConfigDict(frozen=True)
-
-    span: tuple[int, int]
-    request: str
-    counts: StoredCounts
-    positions: int | None = None
-
-    @classmethod
-    def of(cls, replaced: Replaced) -> StoredReplaced:
-        span, counts = (replaced.span.start, replaced.span.end), StoredCounts.of(replaced.counts)
-        return cls(span=span, request=replaced.request, counts=counts, positions=replaced.positions)
-
-    def replaced(self) -> Replaced:
-        start, end = self.span
-        return Replaced(Span(Position(start), Position(end)), self.request, self.counts.counts(), self.positions)
-
-
-ByPartition = dict[str, dict[str, StoredCounts]]
-ReplacedByPartition = dict[str, dict[str, StoredReplaced]]
-
-
-def counts_to_stored(counts: Mapping[TopicPartition, Counts]) -> ByPartition | None:
-    """By topic and partition; None for nothing, so it costs no bytes."""
-    stored: ByPartition = {}
-    for partition, found in sorted(counts.items()):
-        stored.setdefault(partition.topic, {})[str(partition.partition)] = StoredCounts.of(found)
-    return stored or None
-
-
-def counts_from_stored(stored: ByPartition | None) -> dict[TopicPartition, Counts]:
-    """The inverse of `counts_to_stored`."""
-    return {
-        TopicPartition(Topic(topic), Partition(int(partition))): stored_counts.counts()
-        for topic, partitions in (stored or {}).items()
-        for partition, stored_counts in partitions.items()
-    }
-
-
-def replaced_to_stored(replaced: Mapping[TopicPartition, Replaced]) -> ReplacedByPartition | None:
-    """By topic and partition; None for nothing."""
-    stored: ReplacedByPartition = {}
-    for partition, found in sorted(replaced.items()):
-        stored.setdefault(partition.topic, {})[str(partition.partition)] = StoredReplaced.of(found)
-    return stored or None
-
-
-def replaced_from_stored(stored: ReplacedByPartition | None) -> dict[TopicPartition, Replaced]:
-    """The inverse of `replaced_to_stored`."""
-    return {
-        TopicPartition(Topic(topic), Partition(int(partition))): stored_replaced.replaced()
-        for topic, partitions in (stored or {}).items()
-        for partition, stored_replaced in partitions.items()
-    }
