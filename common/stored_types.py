@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 from pydantic_core.core_schema import no_info_after_validator_function, plain_serializer_function_ser_schema
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -34,6 +34,16 @@ class StoredAs:
         form = handler.generate_schema(self.form)
         written = plain_serializer_function_ser_schema(self.write, return_schema=form)
         return no_info_after_validator_function(self.read, form, serialization=written)
+
+
+def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pydantic has no type
+    """The method of a dataclass that leaves these fields out where they are None or False, so they cost no bytes."""
+
+    def write(self: object, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
+        stored: dict[str, object] = serialize(self)
+        return {name: part for name, part in stored.items() if name not in names or part not in (None, False)}
+
+    return model_serializer(mode="wrap")(write)
 
 
 def by_topic(values: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:

@@ -40,9 +40,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -58,21 +59,19 @@ from common.stage.merged import (
 )
 from common.stage.outboxes import checked_outboxes
 from common.stage.paths import ChainPaths
+from common.stage.row_places import Place
 from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
-from common.stage.stored import Count, Lean, Stored, StoredOffset, reading, require_known_version
+from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
 from common.stage.undeclared import UndeclaredFields
+from common.stored_types import lean
 from common.tables.changes import MergeBy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from common.stage.row_places import Place
 
 DONE = "done"
 STRAY = "stray"
 VERSION = 8
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+NotEmpty = Annotated[str, Field(min_length=1)]
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 
 
@@ -142,14 +141,14 @@ class TableKind(StrEnum):
 class StagedFile:
     """One Parquet file of a flush. Its rows all have the same partition values, or it is mixed."""
 
-    path: str
+    path: NotEmpty
     """Relative to the table's root, not percent-encoded; for a mixed file, to the stage's
     (`common.stage.data_files.waiting_path`)."""
     partition_values: Mapping[str, str | None] | None
     """Column to value as Delta serializes it; null for null and for an empty string. None for a mixed file: its rows
     contain their partition columns, and go through Spark."""
-    size_bytes: int
-    rows: int
+    size_bytes: Count
+    rows: Count
     statistics: str
     """Delta's per-file statistics, a JSON object as text."""
 
@@ -163,7 +162,7 @@ class StagedFile:
 class StagedTable:
     """What a flush staged for one Delta table."""
 
-    url: str
+    url: NotEmpty
     kind: TableKind
     schema: str
     """The table's schema as in Delta's metaData action: JSON, partition columns included."""
@@ -174,6 +173,8 @@ class StagedTable:
     place: Place | None = None
     """Columns of the files that the table does not have, with each row's record identity (rule 11)."""
 
+    _without_empty = lean("merge", "place")
+
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
@@ -183,10 +184,10 @@ class StagedTable:
 class LastRecord:
     """The last record of a span, by which a writer detects that a topic has lost it (rule 12)."""
 
-    offset: int
+    offset: StoredOffset
     timestamp_ms: int | None
     """Kafka's timestamp; None if it is not a valid one."""
-    leader_epoch: int | None
+    leader_epoch: Count | None
     """The epoch of the broker that appended it; None from brokers that do not report it."""
 
 
@@ -283,52 +284,6 @@ class Marker:
 # The stored form. Pydantic reads it, so the error of a broken marker names the field.
 
 
-class _StoredFile(Stored):
-    path: str = Field(min_length=1)
-    partition_values: dict[str, str | None] | None
-    size_bytes: Count
-    rows: Count
-    statistics: str
-
-
-class _StoredMerge(Lean):
-    OMITTED = ("row", "event_columns", "truncate", "history")
-
-    keys: list[str] = Field(min_length=1)
-    place: list[str] = Field(min_length=3, max_length=3)
-    sequence: str | None
-    soft_delete: str | None
-    row: str | None = None
-    event_columns: list[str] | None = None
-    truncate: str | None = None
-    history: bool | None = None
-
-
-class _StoredTable(Lean):
-    OMITTED = ("merge", "place")
-
-    url: str = Field(min_length=1)
-    kind: Literal["rows", "dead_letters"]
-    # ``schema`` is a method of pydantic's models, hence the alias.
-    table_schema: str = Field(alias="schema")
-    partition_by: list[str]
-    files: list[_StoredFile]
-    merge: _StoredMerge | None = None
-    place: Annotated[list[str], Field(min_length=3, max_length=3)] | None = None
-
-
-class _StoredLastRecord(Stored):
-    offset: StoredOffset
-    timestamp_ms: int | None
-    leader_epoch: Count | None
-
-
-class _StoredUndeclared(Stored):
-    sampled: Count
-    fields: dict[str, Count]
-    others: Count = 0
-
-
 class _StoredManifest(Lean):
     OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
 
@@ -339,7 +294,7 @@ class _StoredManifest(Lean):
     end: StoredOffset
     previous: StoredOffset | None
     app_id: str
-    origin: Literal["flush", "bootstrap", "skip"]
+    origin: Origin
     writer: str
     created_ms: int
     records: Count
@@ -347,7 +302,7 @@ class _StoredManifest(Lean):
     dead_letters: dict[str, Count]
     lowest_timestamp_ms: int | None
     highest_timestamp_ms: int | None
-    tables: list[_StoredTable]
+    tables: tuple[StagedTable, ...]
     topic_id: str | None = None
     generation: Count = 0
     filtered: Count = 0
@@ -356,8 +311,8 @@ class _StoredManifest(Lean):
     inputs: list[StoredInput] | None = None
     state: StoredState | None = None
     outboxes: list[str] | None = None
-    last_record: _StoredLastRecord | None = None
-    undeclared: _StoredUndeclared | None = None
+    last_record: LastRecord | None = None
+    undeclared: UndeclaredFields | None = None
     violations: dict[str, Count] | None = None
 
 
@@ -372,7 +327,7 @@ def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
             "end": int(manifest.span.end),
             "previous": manifest.previous,
             "app_id": manifest.app_id,
-            "origin": manifest.origin.value,
+            "origin": manifest.origin,
             "writer": manifest.writer,
             "created_ms": manifest.created_ms,
             "records": manifest.records,
@@ -380,7 +335,7 @@ def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
             "dead_letters": dict(manifest.dead_letters),
             "lowest_timestamp_ms": manifest.lowest_timestamp_ms,
             "highest_timestamp_ms": manifest.highest_timestamp_ms,
-            "tables": [_table_to_stored(table) for table in manifest.tables],
+            "tables": manifest.tables,
             "topic_id": manifest.topic_id,
             "generation": manifest.generation,
             "filtered": manifest.filtered,
@@ -389,8 +344,8 @@ def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
             "inputs": inputs_to_stored(manifest.span.end, manifest.span.start),
             "outboxes": list(manifest.outboxes) or None,
             "state": None if manifest.state is None else state_to_stored(manifest.state),
-            "last_record": None if manifest.last_record is None else asdict(manifest.last_record),
-            "undeclared": None if manifest.undeclared is None else asdict(manifest.undeclared),
+            "last_record": manifest.last_record,
+            "undeclared": manifest.undeclared,
             "violations": dict(manifest.violations) or None,
         }
     )
@@ -420,46 +375,13 @@ def marker_to_bytes(marker: Marker) -> bytes:
     return b"" if marker.manifest is None else manifest_to_bytes(marker.name.topic_partition, marker.manifest)
 
 
-def _table_to_stored(table: StagedTable) -> dict[str, object]:
-    return {
-        "url": table.url,
-        "kind": table.kind.value,
-        "schema": table.schema,
-        "partition_by": list(table.partition_by),
-        "files": [
-            {
-                "path": file.path,
-                "partition_values": None if file.partition_values is None else dict(file.partition_values),
-                "size_bytes": file.size_bytes,
-                "rows": file.rows,
-                "statistics": file.statistics,
-            }
-            for file in table.files
-        ],
-        "merge": None if table.merge is None else _merge_to_stored(table.merge),
-        "place": None if table.place is None else list(table.place),
-    }
-
-
-def _merge_to_stored(merge: MergeBy) -> dict[str, object]:
-    return {
-        "keys": list(merge.keys),
-        "place": list(merge.place),
-        "sequence": merge.sequence,
-        "soft_delete": merge.soft_delete,
-        "row": merge.row,
-        "event_columns": None if merge.event_columns is None else list(merge.event_columns),
-        "truncate": merge.truncate,
-        "history": merge.history or None,
-    }
-
-
 def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
     found = MarkerName(TopicPartition(Topic(stored.topic), Partition(stored.partition)), Position(stored.start))
     if found != name:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
-    tables = tuple(_table_from_stored(name, table) for table in stored.tables)
+    for table in stored.tables:
+        _require_own_files(name, table)
     return Manifest(
         span=Span(
             start_from_stored(stored.start, stored.inputs),
@@ -467,7 +389,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         ),
         previous=None if stored.previous is None else Position(stored.previous),
         app_id=stored.app_id,
-        origin=Origin(stored.origin),
+        origin=stored.origin,
         writer=stored.writer,
         created_ms=stored.created_ms,
         records=stored.records,
@@ -475,7 +397,7 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         dead_letters=stored.dead_letters,
         lowest_timestamp_ms=stored.lowest_timestamp_ms,
         highest_timestamp_ms=stored.highest_timestamp_ms,
-        tables=tables,
+        tables=stored.tables,
         topic_id=stored.topic_id,
         generation=stored.generation,
         filtered=stored.filtered,
@@ -483,8 +405,8 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         offered=stored.offered,
         outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
         state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
-        last_record=None if stored.last_record is None else LastRecord(**stored.last_record.model_dump()),
-        undeclared=None if stored.undeclared is None else UndeclaredFields(**stored.undeclared.model_dump()),
+        last_record=stored.last_record,
+        undeclared=stored.undeclared,
         violations=stored.violations or {},
     )
 
@@ -497,23 +419,15 @@ def _leaves_its_root(path: str) -> bool:
     return bool(steps) or is_url or first == "_delta_log" or "\\" in path or "\0" in path
 
 
-def _table_from_stored(name: MarkerName, stored: _StoredTable) -> StagedTable:
-    for file in stored.files:
-        _require_own(name, stored, file)
-    files = tuple(
-        StagedFile(file.path, file.partition_values, file.size_bytes, file.rows, file.statistics)
-        for file in stored.files
-    )
-    merge = None if stored.merge is None else _merge_from_stored(stored.merge)
-    if merge is not None and any(not file.is_mixed for file in files):
-        msg = f"a file of {stored.url}, whose rows are to be merged, does not wait in the stage"
+def _require_own_files(name: MarkerName, table: StagedTable) -> None:
+    for file in table.files:
+        _require_own(name, table, file)
+    if table.merge is not None and any(not file.is_mixed for file in table.files):
+        msg = f"a file of {table.url}, whose rows are to be merged, does not wait in the stage"
         raise ValueError(msg)
-    kind, partition_by = TableKind(stored.kind), tuple(stored.partition_by)
-    place = None if stored.place is None else _place_from_stored(stored.place)
-    return StagedTable(stored.url, kind, stored.table_schema, partition_by, files, merge, place)
 
 
-def _require_own(name: MarkerName, table: _StoredTable, file: _StoredFile) -> None:
+def _require_own(name: MarkerName, table: StagedTable, file: StagedFile) -> None:
     """Raises ValueError for a file that does not belong to this marker (rule 4)."""
     if _leaves_its_root(file.path):
         msg = f"the path {file.path!r} leaves its table's root"
@@ -522,24 +436,6 @@ def _require_own(name: MarkerName, table: _StoredTable, file: _StoredFile) -> No
         require_own_waiting_file(file.path, table.url, name.topic_partition, name.start)
         return
     require_own_file(file.path, name.topic_partition, name.start, table.partition_by)
-    if file.partition_values.keys() != set(table.partition_by):
+    if set(file.partition_values) != set(table.partition_by):
         msg = f"the file {file.path!r} has values of other columns than its table is partitioned by"
         raise ValueError(msg)
-
-
-def _merge_from_stored(stored: _StoredMerge) -> MergeBy:
-    return MergeBy(
-        tuple(stored.keys),
-        _place_from_stored(stored.place),
-        stored.sequence,
-        stored.soft_delete,
-        stored.row,
-        None if stored.event_columns is None else tuple(stored.event_columns),
-        stored.truncate,
-        bool(stored.history),
-    )
-
-
-def _place_from_stored(stored: list[str]) -> Place:
-    topic, partition, offset = stored
-    return topic, partition, offset

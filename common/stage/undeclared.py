@@ -11,11 +11,14 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from common.stage.stored import Count
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 _MOST_NAMED = 10
 REMEDY = (
@@ -28,11 +31,11 @@ REMEDY = (
 class UndeclaredFields:
     """Of the sampled records of one or several flushes."""
 
-    sampled: int
+    sampled: Count
     """The number of sampled records."""
-    fields: Mapping[str, int]
+    fields: Mapping[str, Count]
     """Records by the path of a field, such as ``meta.producer``."""
-    others: int = 0
+    others: Count = 0
     """The same for all other paths together."""
 
     @property

@@ -16,9 +16,13 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MinLen
 
 from common.schema.types import Field, Primitive, StructType
 from common.stage.row_places import Place, place_fields
+from common.stored_types import lean
 
 RESERVED = "_merge_"
 """The reserved prefix for columns of a merge stream."""
@@ -48,13 +52,13 @@ class MergedBy:
 class MergeBy:
     """How a staged table's rows are merged into the table."""
 
-    keys: tuple[str, ...]
+    keys: Annotated[tuple[str, ...], MinLen(1)]
     """The columns that identify a row; never null in staged rows."""
     place: Place
     """The columns of the staged rows with an event's record identity: Kafka's topic, partition and offset."""
-    sequence: str | None = None
+    sequence: str | None
     """The column that says which of a key's events is newer; null only for deletes. None for their order in Kafka."""
-    soft_delete: str | None = None
+    soft_delete: str | None
     """The BOOLEAN column that is true for deleted rows; None where they are removed."""
     row: str | None = None
     """The column with a row's index in its message; None where each message has one row."""
@@ -65,6 +69,8 @@ class MergeBy:
     """The column that is true for events that delete all rows; None where such events are not staged."""
     history: bool = False
     """Whether the table keeps every version of a row (`HISTORY_COLUMNS`)."""
+
+    _without_empty = lean("row", "event_columns", "truncate", "history")
 
     @property
     def merged(self) -> MergedBy:

@@ -30,7 +30,7 @@ from pydantic_core import to_json
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, stored_by_topic
-from common.tables.changes import MergedBy  # noqa: TC001 - pydantic evaluates it
+from common.tables.changes import MergedBy
 from common.tables.counts import Counts, Replaced
 
 

@@ -19,11 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
 from common.spans import Span
 from common.stage.markers import Origin, TableKind
-from common.stored_types import StoredSpan  # noqa: TC001 - pydantic evaluates it
+from common.stored_types import StoredSpan, lean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,11 +47,7 @@ class Counts:
     here: int | None = None
     """How many of the rows went into the very table of the commit; None for all of them (rule 4)."""
 
-    @model_serializer(mode="wrap")
-    def _without_here(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        """Without ``here`` where it is None, so it costs no bytes."""
-        stored: dict[str, object] = serialize(self)
-        return {name: value for name, value in stored.items() if name != "here" or value is not None}
+    _without_empty = lean("here")
 
     @property
     def records_with_rows(self) -> int:

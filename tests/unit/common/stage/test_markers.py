@@ -376,3 +376,13 @@ def test_an_older_reader_gets_no_marker_whose_events_it_would_merge_otherwise(
     manifest = replace(MANIFEST, tables=(table,))
     assert manifest.version == version
     assert manifest_from_bytes(NAME, manifest_to_bytes(ORDERS, manifest)) == manifest
+
+
+@pytest.mark.parametrize("name", ["keys", "place", "sequence", "soft_delete"])
+def test_a_merge_whose_rule_is_missing_is_refused_and_not_guessed(name: str) -> None:
+    by = MergeBy(("id",), ("_merge_topic", "_merge_partition", "_merge_offset"), None, None)
+    table = StagedTable("s3://lake/orders", TableKind.ROWS, '{"type":"struct","fields":[]}', (), (), by)
+    content = json.loads(manifest_to_bytes(ORDERS, replace(MANIFEST, tables=(table,))))
+    del content["tables"][0]["merge"][name]
+    with pytest.raises(MarkerError, match=name):
+        manifest_from_bytes(NAME, json.dumps(content).encode())

@@ -68,7 +68,7 @@ def test_where_a_row_s_place_is_found() -> None:
     assert place_of(replace(TABLE, place=None, schema=kafkas)) == KAFKAS
     assert place_of(replace(TABLE, place=None)) is None
     own = ("_merge_topic", "_merge_partition", "_merge_offset")
-    assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own))) == own
+    assert place_of(replace(TABLE, place=None, merge=MergeBy(("id",), own, None, None))) == own
     marker = flush(0, 3)
     marker = replace(marker, manifest=replace(required(marker.manifest), tables=(TABLE,)))
     assert [write.place for write in split_files_at("/t", marker, Position(0), by_spark=True).written] == [STAGED_PLACE]
