@@ -46,11 +46,16 @@ def table_of(found: Mapping[str, int]) -> str:
     return "\n".join(["| rule that is broken | world | histories |", "| --- | --- | --- |", *rows])
 
 
+def counts_of_page() -> dict[str, int]:
+    """The histories until each rule is found, by the page's table."""
+    table = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    return {rule: int(count) for rule, count in _ROW.findall(table)}
+
+
 def write_table(found: Mapping[str, int]) -> None:
     """Replace the table of the page, or the rows of these rules in it."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    table, _, after = rest.partition(END)
-    known = {rule: int(count) for rule, count in _ROW.findall(table)} | dict(found)
+    known, after = counts_of_page() | dict(found), rest.partition(END)[2]
     rows = {one.rule: known[one.rule] for one in MUTATIONS if one.rule in known}
     PAGE.write_text(f"{before}{BEGIN}\n{table_of(rows)}\n{END}{after}")
 

@@ -5,15 +5,27 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import FRESH_SEED
-from tests.simulation.editing import CALLED
 from tests.simulation.mutations import CEILING, MUTATIONS, Mutation
 from tests.simulation.run import run
-from tests.simulation.world import UNDELIVERED, Fault
+from tests.simulation.sweep import counts_of_page
+from tests.simulation.world import Fault
 from tests.simulation.worlds import Worlds
 
 HISTORIES_A_TEST = 25
 HISTORIES_OF_OTHERS = 24
+MOST_HISTORIES_OF_OTHERS = 100
 HISTORIES_THAT_ARE_NEW = 4
+
+_OF_ONE_WORLD = {
+    Worlds.DISKS: {Fault.MACHINE},
+    Worlds.REFUSING: {Fault.ALTERED},
+    Worlds.JOINED: {Fault.UNDELIVERED},
+    Worlds.TOLD: {Fault.SIGN_LOST, Fault.NO_CONTROL},
+    Worlds.REPLAYED: {Fault.REPLAYED},
+    Worlds.ROUTED: {Fault.BROKEN_TABLE, Fault.RECREATED, Fault.REGISTRY, Fault.FOREIGN_COMMIT},
+    Worlds.EDITED: {Fault.EDITED, Fault.RESTARTED, Fault.WEEKEND, Fault.CLEANED, Fault.EXPIRED},
+}
+_FAULTS_OF = {**_OF_ONE_WORLD, Worlds.HOSTILE: set(Fault).difference(*_OF_ONE_WORLD.values())}
 
 
 @pytest.mark.parametrize("first", range(0, 150, HISTORIES_A_TEST))
@@ -25,10 +37,19 @@ def test_every_record_once_in_every_history(first: int) -> None:
 
 @pytest.mark.parametrize("worlds", [worlds for worlds in Worlds if worlds is not Worlds.PLAIN])
 def test_every_record_once_in_worlds_with_more(worlds: Worlds) -> None:
-    """Tasks with state, change events, tables that refuse records, joined topics, lost signs, edited configs."""
-    for seed in range(HISTORIES_OF_OTHERS):
-        problems = run(seed, worlds).problems
+    """Tasks with state, change events, tables that refuse records, joined topics, lost signs, edited configs.
+
+    What is to go wrong in each does: where some histories had none of it, more of them are looked at.
+    """
+    missing = set(_FAULTS_OF.get(worlds, ()))
+    for seed in range(MOST_HISTORIES_OF_OTHERS):
+        if seed >= HISTORIES_OF_OTHERS and not missing:
+            break
+        verdict = run(seed, worlds)
+        problems = verdict.problems
         assert not problems, f"python -m tests.simulation --worlds {worlds} --seed {seed}: {problems[:5]}"
+        missing -= verdict.faults.keys()
+    assert not missing
 
 
 @pytest.mark.nightly
@@ -42,21 +63,14 @@ def test_every_record_once_in_histories_that_no_run_had_before(worlds: Worlds) -
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.rule)
 def test_a_broken_rule_is_noticed(mutation: Mutation) -> None:
-    """``python -m tests.simulation.sweep`` prints how many histories each takes, and asks for fewer."""
-    assert mutation.search(most=8 * CEILING).is_found
+    """The last of the histories that the table in the docs counts shows it; another one, where that is an older table.
+
+    ``python -m tests.simulation.sweep`` counts them anew, and asks for fewer.
+    """
+    last_seed = counts_of_page()[mutation.rule] - 1
+    assert mutation.is_caught(last_seed) or mutation.search(most=8 * CEILING).is_found
 
 
 def test_a_seed_is_one_history() -> None:
     for worlds in (Worlds.PLAIN, Worlds.HOSTILE, Worlds.EDITED):
         assert run(7, worlds) == run(7, worlds)
-
-
-def test_the_faults_do_happen() -> None:
-    worlds = (Worlds.PLAIN, Worlds.REFUSING, Worlds.DISKS, Worlds.TOLD, Worlds.HOSTILE, Worlds.REPLAYED, Worlds.EDITED)
-    missing = set(Fault)
-    for seed in range(100):
-        missing -= {fault for one in worlds for fault in run(seed, one).faults}
-        missing -= run(seed, Worlds.EDITED, CALLED).faults.keys() | run(seed, Worlds.JOINED, UNDELIVERED).faults.keys()
-        if not missing:
-            break
-    assert not missing
