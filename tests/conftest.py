@@ -2,7 +2,8 @@
 
 Tests with Hypothesis try the same examples every time: a few in `make unit`, more in `make test`. `make properties`
 tries others, and many times as many. None has a deadline. Sweeps are marked `nightly`; what they draw, and what a short
-slice of them draws in `make test`, comes from `FRESH_SEED`, which differs from run to run and is printed.
+slice of them draws in `make test`, comes from `FRESH_SEED`, which differs from run to run and is printed. It also draws
+one of the tests that are marked with the same `in_turn`; `make nightly` runs them all.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f'the same seeds again: FRESH_SEED={FRESH_SEED} .venv/bin/pytest -m "" TEST')
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before what is not to run is left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What waits for servers and processes comes first, so that no long file is left over to one worker at the end."""
+    _leave_to_the_night(items, all_of_them=config.option.markexpr == "nightly")
     places: dict[str, tuple[int, bool]] = {}
     for item in items:
         file = item.nodeid.partition("::")[0]
@@ -83,6 +86,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = (folder, "programs" not in getattr(item, "fixturenames", ()))
         places[file] = min(place, places.get(file, place))
     items.sort(key=lambda item: places[item.nodeid.partition("::")[0]])
+
+
+def _leave_to_the_night(items: list[pytest.Item], *, all_of_them: bool) -> None:
+    """Of the tests that show one thing in several surroundings, `make test` has one, drawn by the seed of the run."""
+    by_rule: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        marker = item.get_closest_marker("in_turn")
+        if marker is not None and item.get_closest_marker("nightly") is None:
+            by_rule.setdefault(marker.args[0], []).append(item)
+    for rule, several in by_rule.items():
+        drawn = random.Random(f"{FRESH_SEED} {rule}").choice(several)  # noqa: S311 - the header has the seed
+        for item in several:
+            if all_of_them or item is not drawn:
+                item.add_marker(pytest.mark.nightly)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -255,6 +255,7 @@ def sending(kafka: KafkaCluster, topic: str) -> Iterator[Sender]:
     thread.join()
 
 
+@pytest.mark.in_turn("writers of tasks are killed")
 @pytest.mark.spark
 def test_writers_killed_between_topic_and_marker_give_the_table_that_a_batch_gives(  # noqa: PLR0917 - fixtures
     programs: Programs,

@@ -50,6 +50,7 @@ def test_a_record_goes_through_the_broker(kafka: KafkaCluster, new_topic: Callab
     assert (message.partition(), message.offset(), message.value()) == (1, 0, b'{"id": 1}')
 
 
+@pytest.mark.in_turn("brokers die")
 @pytest.mark.broker
 def test_a_killed_broker_comes_back_with_its_records() -> None:
     with running_kafka(KafkaOptions()) as cluster:
@@ -67,6 +68,7 @@ def test_a_killed_broker_comes_back_with_its_records() -> None:
     assert not is_open(broker.port)
 
 
+@pytest.mark.in_turn("brokers die")
 @pytest.mark.broker
 def test_one_broker_of_three_may_go_and_connections_may_be_cut_and_stalled(tmp_path: Path) -> None:
     with running_tcp_proxies() as proxies:

@@ -130,6 +130,7 @@ def settings(kafka: KafkaCluster, folder: Path, topics: list[str], topology: str
     }
 
 
+@pytest.mark.in_turn("writers of tasks are killed")
 def test_joined_rows_and_records_are_there_once_whenever_the_writer_is_killed(
     kafka: KafkaCluster,
     new_topic: Callable[..., str],

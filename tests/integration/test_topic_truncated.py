@@ -92,6 +92,7 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(
     assert {text: texts.count(text) for text in set(texts)} == {"kept": 50, "lost": 50, "other": 60}
 
 
+@pytest.mark.in_turn("leader epochs come again")
 @pytest.mark.parametrize("native", ["auto", "off"])
 def test_a_cluster_whose_leader_epochs_come_again_is_noticed(tmp_path: Path, programs: Programs, native: str) -> None:
     """The copy was taken of a stopped broker: it is started twice, and gives both times the same epoch."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
+@pytest.mark.in_turn("writers of tasks are killed")
 def test_writers_killed_in_the_middle_give_the_table_that_a_batch_gives(  # noqa: PLR0917 - fixtures
     programs: Programs,
     kafka: KafkaCluster,

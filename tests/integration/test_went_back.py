@@ -76,6 +76,7 @@ def position(staging: Staging) -> int | None:
     return None if state is None else state.transactions.get("orders-0")
 
 
+@pytest.mark.in_turn("a replay after a RESTORE")
 @pytest.mark.parametrize("by", ["version", "moment"])
 def test_a_restore_stops_the_stream_and_a_replay_brings_each_record_once(
     staging: Staging, loader: LoaderService, spark: SparkSession, by: str

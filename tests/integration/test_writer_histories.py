@@ -146,6 +146,7 @@ def test_a_partition_that_is_sought_after_its_assignment_is_read_from_there(
     assert {tuple(offsets) for offsets in found.values()} == {tuple(range(records))}
 
 
+@pytest.mark.in_turn("a paused partition comes back")
 @IN_C_AND_NOT
 @pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
 def test_a_partition_that_was_paused_when_it_went_is_read_when_it_comes_back(
@@ -253,6 +254,7 @@ class Shared:
                 self.read_to[batch.partition] = end
 
 
+@pytest.mark.in_turn("partitions move")
 @IN_C_AND_NOT
 def test_partitions_that_move_while_they_are_read_leave_no_gap(
     kafka: KafkaCluster, new_topic: Callable[..., str], tmp_path: Path, native: Path | None
