@@ -396,7 +396,7 @@ class Stream(Section):
     @field_validator("table", "dead_letters")
     @classmethod
     def _table(cls, value: str | None) -> str | None:
-        return require_location(value) if value else value
+        return value if value is None else require_location(value)
 
     @field_validator("app_id")
     @classmethod

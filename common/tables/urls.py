@@ -39,6 +39,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(:?)(/*)(.*)")
 
 def require_url(url: str) -> str:
     """The URL again; raises ValueError for one that is neither an absolute path nor the URL of a known store."""
+    if not url:
+        msg = "is empty; it needs a value"
+        raise ValueError(msg)
     if url != url.strip() or not url.isprintable():
         msg = "begins or ends with white space, or holds a character that cannot be printed; write the URL alone"
         raise ValueError(msg)

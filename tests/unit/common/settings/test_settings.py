@@ -448,6 +448,7 @@ WRONG = {
     "a partition column that is not there": (with_stream(partition_by=["cty"]), ["'cty'", "'city'"]),
     "a derived column that is there already": (with_stream(derive={"City": "1"}), ["'City'", "rename"]),
     "dead letters in the table": (with_stream(dead_letters="/data/orders/"), ["dead_letters", "URL of its own"]),
+    "dead letters nowhere": (with_stream(dead_letters=""), ["streams[0].dead_letters", "is empty"]),
     "two streams of one name": (another_stream(topics=["x"], table="/x"), ["'orders'", "each its own"]),
     "two streams on one topic": (another_stream(app_id="x", table="/x"), ["'orders'", "stage.url"]),
     "two streams whose progress could be mixed up": (
