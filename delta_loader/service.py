@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
-from common.errors import KafkaDeltaExpressError
+from common.errors import HeldError, KafkaDeltaExpressError
 from common.http.pages import with_remedy
 from common.remedies import CONFIG
 from common.settings.pace import loader_of
@@ -27,6 +27,7 @@ from delta_loader.load.failures import FailureNotes
 from delta_loader.load.load_stats import LoadStats
 from delta_loader.load.report import StreamReport
 from delta_loader.load.stream_load import StreamLoad
+from delta_loader.plan.held import FOUND_BY_LOADS
 from delta_loader.ports import never
 from delta_loader.tables.valid_through import moment_text
 
@@ -253,7 +254,11 @@ class LoaderService:
             self._failed(report, KafkaDeltaExpressError(problem, "report it with the log; the next run tries again"))
         else:
             self._failures[stream.app_id] = 0
-            self._notes.succeeded(stream.app_id)
+            found = [reason for reason in report.held.values() if reason.reason in FOUND_BY_LOADS]
+            if found:  # status, which loads nothing, could not report it otherwise
+                self._notes.failed(stream.app_id, HeldError(found[0].problem, found[0].remedy))
+            else:
+                self._notes.succeeded(stream.app_id)
 
     def _new_load(self, stream: Stream, report: StreamReport) -> StreamLoad:
         known = self._ports.stage.appeared(stream)

@@ -41,6 +41,19 @@ MOST_COMMANDS = 3
 """How many commands of the same kind a remedy spells out."""
 
 
+FOUND_BY_LOADS = frozenset(
+    {
+        "not_written",
+        "refused_record",
+        "replacement_failed",
+        "replacement_refused",
+        "replacement_waits",
+        "too_many_refused",
+    }
+)
+"""The reasons that only a load finds: they are not in the stage or in a table's log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A Kafka partition that is staged further than it can be loaded."""

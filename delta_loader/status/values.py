@@ -296,7 +296,8 @@ def _stream_lines(stream: StreamStatus) -> list[str]:
 def _failure_lines(failure: LastFailure | None) -> list[str]:
     if failure is None:
         return []
-    line = f"  the last load failed at {moment_text(failure.failed_ms)}: {failure.problem}"
+    end = "left something undone" if failure.code is ExitCode.HELD else "failed"
+    line = f"  the last load {end} at {moment_text(failure.failed_ms)}: {failure.problem}"
     return [line, *([f"  → {failure.remedy}"] if failure.remedy else [])]
 
 

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from common.clock import SystemClock
-from common.errors import TableError
+from common.errors import ExitCode, TableError
 from common.metrics import Metrics
 from common.ports import Clock
 from common.settings import Settings
@@ -28,11 +28,12 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.ports import in_turn
 from delta_loader.service import LoaderService
 from delta_loader.stage.reading import Stage
+from delta_loader.status.values import exit_code, to_text
 from delta_loader.tables.commits import CommitOutcome, Committed, Conflicted, TableCommit, Target
-from tests.builders import instance
+from tests.builders import instance, required
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock
-from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.loading import loader_for, settings_for, status_of
 from tests.fakes.staging import Staging
 from tests.unit.delta_loader.test_service import Later
 from tests.unit.test_generations import begin_again, stage_again
@@ -277,6 +278,9 @@ class Replacer:
             raise TableError("cannot read the Delta table: a staged file is damaged", "look at it")
         return 0
 
+    def deletes(self, _request: Request, _url: str, _step: RequestStep) -> bool:
+        return True
+
     def replace(self, request: Request, _url: str, _step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         assert metadata
         assert not keep_stale
@@ -318,6 +322,13 @@ def test_a_replacement_that_fails_holds_nothing_but_itself(staging: Staging) -> 
     (report,) = loader_with(staging, tables, replacer).run_pass()
     assert (report.failure, replacer.done, report.replacements) == (None, [whole], 1)
     assert "requests of a replay carried out: 1" in as_text([report], [])
+    found = status_of(staging)
+    assert "the last load left something undone" in to_text([found])
+    assert "a staged file is damaged" in required(found.last_failure).problem
+    assert exit_code([found]) == ExitCode.HELD
+    replacer.fails = ""
+    loader_with(staging, tables, replacer).run_pass()
+    assert status_of(staging).last_failure is None
     assert json.loads(as_json([report], []))["streams"][0]["replacements"] == 1
     (held,) = report.held.values()
     assert (held.reason, "a staged file is damaged" in held.problem) == ("replacement_failed", True)
