@@ -96,6 +96,11 @@ _FEATURE_WRITER_VERSION = 7
 _UNIFORM = "delta.universalFormat.enabledFormats"
 
 
+def is_append_only(state: TableState) -> bool:
+    """Whether rows may be added to a table, but not changed or deleted."""
+    return state.properties.get("delta.appendOnly", "").lower() == "true"
+
+
 def refused_for(state: TableState) -> tuple[str, str] | None:
     """Why no row may be loaded into a table, and the remedy; None when rows may be."""
     without = "load into a table without it"

@@ -175,10 +175,11 @@ public final class DeltaBridge {
   }
 
   /**
-   * Saves rows in the mode "overwrite", with options of Delta's writer; with {@code randomFolders} into folders with
+   * Saves rows with options of Delta's writer, instead of those that {@code replaceWhere} names, if it is one of them:
+   * an append-only table refuses to replace even where there is nothing. With {@code randomFolders} into folders with
    * random names.
    */
-  public void overwrite(String url, Dataset<Row> rows, String options, boolean randomFolders) {
+  public void save(String url, Dataset<Row> rows, String options, boolean randomFolders) {
     within(
         () -> {
           java.util.Map<String, String> given = new HashMap<>();
@@ -190,7 +191,8 @@ public final class DeltaBridge {
           return inTransaction(
               new Once(transaction),
               () -> {
-                rows.write().format("delta").mode(SaveMode.Overwrite).options(given).save(url);
+                SaveMode mode = given.containsKey("replaceWhere") ? SaveMode.Overwrite : SaveMode.Append;
+                rows.write().format("delta").mode(mode).options(given).save(url);
                 return null;
               });
         });

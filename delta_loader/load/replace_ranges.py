@@ -25,10 +25,12 @@ from common.settings.loading import Evolution
 from common.stage.markers import TableKind
 from common.stage.replacements import REPLACE, ReplacementName, replacement_from_bytes
 from common.tables.identity import identity_of
+from common.tables.table_features import is_append_only
 from common.tables.transactions import TxnIds
 from delta_loader.load.replace_steps import (
     Request,
     RequestStep,
+    append_only,
     behind,
     is_superseded,
     misfit,
@@ -61,6 +63,9 @@ class Replacer(Protocol):
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         """One commit; False when another commit conflicted with it."""
 
+    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
+        """Whether a step deletes rows; with `RequestStep.DROP`, others than the request's."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Stepping:
@@ -78,6 +83,11 @@ class _Stepping:
         done = self.replacer.replace(request, url, step, keep_stale=keep_stale, metadata=metadata)
         self.stepped()
         return done
+
+    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
+        found = self.replacer.deletes(request, url, step)
+        self.stepped()
+        return found
 
 
 class _InTheWayError(Exception):
@@ -237,11 +247,23 @@ class Replacements:
         if self._ids(stream, rows).generation(rows.transactions, partition):
             problem = "its topic was recreated, and rows of both topics have the same offsets"
             return request.held("replacement_refused", problem, request.give_up)
+        for target in targets:
+            refused = self._append_only(request, target)
+            if refused is not None:
+                return refused
         wide = (self._with_columns_of(request, stream, target) for target in targets)
         refused = next((reason for target in wide if (reason := misfit(request, target))), None)
         if refused is not None or _done(rows, request):
             return refused
         return would_lose(request, self.replacer.lost(request, tuple(target.url for target in targets)))
+
+    def _append_only(self, request: Request, target: Target) -> Held | None:
+        """Why a table's rows cannot be replaced, before any table has a row of the request."""
+        state = self.tables.state(target.url)
+        if state is None or not is_append_only(state):
+            return None
+        step = RequestStep.DROP if _done(target, request) else RequestStep.ROWS
+        return append_only(request, target.url) if self.replacer.deletes(request, target.url, step) else None
 
     def _with_columns_of(self, request: Request, stream: Stream, target: Target) -> Target:
         """The table with the columns that only the staged rows have, where the stream's tables gain columns."""

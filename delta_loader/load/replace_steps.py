@@ -28,7 +28,7 @@ from enum import IntEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from common.remedies import replay
+from common.remedies import delta_table, replay
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import with_lineage
@@ -141,6 +141,17 @@ def misfit(request: Request, target: Target) -> Held | None:
         f"its rows do not fit {target.url}: {'; '.join(found)}",
         f"{remedy_for(target.shape, staged, target.url, 'the columns of the stream', target.way)}, and then "
         f"{request.give_up_and_ask_again}",
+    )
+
+
+def append_only(request: Request, url: str) -> Held:
+    """The refusal of a request that would delete rows of an append-only table."""
+    table = delta_table(url)
+    return request.held(
+        "replacement_refused",
+        f"{url} is append-only, and rows of it would be deleted",
+        f"ALTER TABLE {table} UNSET TBLPROPERTIES ('delta.appendOnly'); the next run carries it out, and then the "
+        f"property may be set again. Or {request.give_up}",
     )
 
 

@@ -133,9 +133,9 @@ class Bridge:
         found = self._java.violations(spark_url(url), _java_of(rows), json.dumps(asked))
         return None if found is None else DataFrame(found, self.spark)
 
-    def overwrite(self, url: str, rows: DataFrame, options: Mapping[str, str], *, random_folders: bool) -> None:
-        """Save rows in the mode "overwrite", with options of Delta's writer."""
-        self._java.overwrite(spark_url(url), _java_of(rows), json.dumps(options), random_folders)
+    def save(self, url: str, rows: DataFrame, options: Mapping[str, str], *, random_folders: bool) -> None:
+        """Save rows with options of Delta's writer, instead of those that ``replaceWhere`` names, if it is there."""
+        self._java.save(spark_url(url), _java_of(rows), json.dumps(options), random_folders)
 
     def fit_session(self, url: str) -> None:
         """From now on, set this session, which must not be shared, to the size of a table's state."""

@@ -7,7 +7,10 @@ Rules:
 2. The commit has a txn action (``txnAppId``, ``txnVersion``): Delta skips a write that was done, and of two at the same
    time it refuses one.
 3. The staged rows are read with the schema that they were written with, never with one that Spark infers.
-4. Values that cannot be folder names go to folders with random names (delta_loader/spark/long_values.py, rule 2).
+4. Where nothing would be deleted, rows are only added, and where none would be added either, the commit is the txn
+   action alone: an append-only table refuses any other.
+5. Columns that are GENERATED ALWAYS AS IDENTITY are left to Delta, for rows that stay in a rewritten range too.
+6. Values that cannot be folder names go to folders with random names (delta_loader/spark/long_values.py, rule 2).
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 from pyspark.sql.types import StructType, VariantType
 
-from delta_loader.load.replace_steps import txn_id
+from common.schema import schema_from_json
+from common.stage.data_files import ESCAPED, LONGEST_BYTES
+from common.tables.table_features import IDENTITY, IDENTITY_TAKES_VALUES
+from delta_loader.load.replace_steps import RequestStep, txn_id
 from delta_loader.spark.bridge import CONFLICTS, Bridge, table_errors
 from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.session_conf import spark_url
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from common.stage.replacements import ReplacementTable
-    from delta_loader.load.replace_steps import Request, RequestStep
+    from delta_loader.load.replace_steps import Request
 
 _OFFSET = "_kafka_offset"
 
@@ -61,29 +67,65 @@ class SparkReplacer:
         With ``keep_stale``, rows of records that the request does not have for the table stay as well.
         """
         with _errors("replace rows in", url):
-            rows, known = self._staged(request.content.of(url)), self._spark.read.format("delta").load(spark_url(url))
-            variants = [field.name for field in known.schema if isinstance(field.dataType, VariantType)]
-            rows = self._spark.createDataFrame([], known.schema) if rows is None else with_variants(rows, variants)
-            if keep_stale:
-                rows = rows.unionByName(self._stale(request, url), allowMissingColumns=True)
-            options = {
-                "replaceWhere": request.condition,
-                "txnAppId": txn_id(request.name.request),
-                "txnVersion": str(int(step)),
-                "userMetadata": metadata,
-            }
+            deletes = self.deletes(request, url, step)
             try:
-                self._overwrite(url, rows, self._old(request, url), options)
+                if not deletes and (step is RequestStep.DROP or self._staged(request.content.of(url)) is None):
+                    self._mark(request, url, step, metadata)
+                else:
+                    self._save(request, url, step, {"userMetadata": metadata}, keep_stale=keep_stale, deletes=deletes)
             except CONFLICTS:
                 return False
         return True
 
-    def _overwrite(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
-        """Equivalent to saving ``rows`` in the mode "overwrite" (rule 4); ``old`` are the rows that are deleted."""
+    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
+        """Whether a step deletes rows; of a table that has the request's rows, only others are."""
+        with _errors("read", url):
+            old = self._stale(request, url) if step is RequestStep.DROP else self._old(request, url)
+            return not old.isEmpty()
+
+    def _mark(self, request: Request, url: str, step: RequestStep, metadata: str) -> None:
+        """Commit the txn action alone (rule 4)."""
+        name, transaction = txn_id(request.name.request), self._bridge.begin(url, defers_checkpoint=False)
+        if transaction.state([name]).transactions.get(name, 0) < step:
+            action = {"txn": {"appId": name, "version": int(step), "lastUpdated": request.content.created_ms}}
+            nothing = {"files": [], "replaced": [], "merges": False, "escaped": ESCAPED, "longest_bytes": LONGEST_BYTES}
+            load = {"transactions": [action], "app_id": request.content.app_id, "metadata": metadata}
+            transaction.commit(nothing | load)
+
+    def _save(
+        self,
+        request: Request,
+        url: str,
+        step: RequestStep,
+        options: Mapping[str, str],
+        *,
+        keep_stale: bool,
+        deletes: bool,
+    ) -> None:
+        known = self._spark.read.format("delta").load(spark_url(url)).drop(*self._made_by_delta(url))
+        rows = self._staged(request.content.of(url))
+        variants = [field.name for field in known.schema if isinstance(field.dataType, VariantType)]
+        rows = self._spark.createDataFrame([], known.schema) if rows is None else with_variants(rows, variants)
+        if keep_stale and deletes:
+            stale = self._stale(request, url).drop(*self._made_by_delta(url))
+            rows = rows.unionByName(stale, allowMissingColumns=True)
+        where = {"replaceWhere": request.condition} if deletes else {}
+        done = {"txnAppId": txn_id(request.name.request), "txnVersion": str(int(step))}
+        self._write(url, rows, self._old(request, url), {**where, **done, **options})
+
+    def _made_by_delta(self, url: str) -> list[str]:
+        """The columns of rule 5."""
+        state = self._bridge.state(url)
+        columns = () if state is None else schema_from_json(state.schema)
+        metadata = {field.name: json.loads(field.metadata_json) for field in columns}
+        return [name for name, of in metadata.items() if IDENTITY in of and not of.get(IDENTITY_TAKES_VALUES)]
+
+    def _write(self, url: str, rows: DataFrame, old: DataFrame, options: Mapping[str, str]) -> None:
+        """Equivalent to saving ``rows`` (rule 6); ``old`` are the rows that are deleted."""
         state = self._bridge.state(url)
         by, properties = (state.partition_by, state.properties) if state is not None else ((), {})
         random_folders = any(needs_other_folders(frame, by, properties) for frame in (rows, old))
-        self._bridge.overwrite(url, rows, options, random_folders=random_folders)
+        self._bridge.save(url, rows, options, random_folders=random_folders)
 
     def _filtered(self, request: Request) -> DataFrame | None:
         """The records that a condition left out."""

@@ -164,6 +164,12 @@ def test_a_mended_expression_mends_exactly_the_range(pipeline: Pipeline) -> None
     assert pipeline.version() == version + 1
     assert pipeline.staged() == []
 
+    letters_table = f"delta.`{pipeline.folder}/orders_dead_letters`"
+    pipeline.spark.sql(f"ALTER TABLE {letters_table} SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+    pipeline.programs.succeed("stage-writer", *ask[:-4], "--from", "151", "--to", "155", "--yes")
+    assert pipeline.load(config).held == {}, "none of its rows is deleted"
+    assert pipeline.rows("orders_dead_letters") == new_letters
+
     found = in_process.verify(config, pipeline.spark)
     assert (found.failure, found.faults, [one.proved for one in found.partitions]) == (None, (), [True, True])
     assert {one.kind for one in found.findings} == {"replaced", "all_in_tables"}

@@ -224,6 +224,10 @@ class SimulatedReplacer:
         except StoreError as error:
             raise TableError(error.problem, "") from error
 
+    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
+        old = self._stale if step is RequestStep.DROP else self._inside
+        return bool(old(request, url, None))
+
     def _inside(self, request: Request, url: str, version: int | None) -> list[Place]:
         whole = Swap(request, RequestStep.ROWS, ())
         return [place for place in self.log.at(url, version) if whole.covers(place)]

@@ -20,7 +20,7 @@ from common.errors import NotCompatibleError
 from common.remedies import TABLE, of_table
 from common.schema.ddl import backticks
 from common.settings.loading import LoadSetting
-from common.tables.table_features import appended_for, may_refuse_rows, padded_column, refused_for
+from common.tables.table_features import appended_for, is_append_only, may_refuse_rows, padded_column, refused_for
 
 if TYPE_CHECKING:
     from common.tables.state import TableState
@@ -85,7 +85,7 @@ def choose_load_mode(state: TableState, setting: LoadSetting = LoadSetting.AUTO)
 
 
 def _merging(state: TableState) -> Merge | Refused:
-    if state.properties.get("delta.appendOnly", "").lower() == "true":
+    if is_append_only(state):
         return Refused(
             "it is append-only, and load is merge",
             f"ALTER TABLE {TABLE} UNSET TBLPROPERTIES ('delta.appendOnly'), or load another table",

@@ -91,6 +91,10 @@ class Replacer:
         staged = frozenset[int]().union(*(self._new(request, url) for url in urls))
         return len(frozenset[int]().union(*(self._inside(request, url) for url in urls)) - staged)
 
+    def deletes(self, request: Request, url: str, step: RequestStep) -> bool:
+        kept = self._new(request, url) if step is RequestStep.DROP else frozenset()
+        return bool(self._inside(request, url) - kept)
+
     def replace(self, request: Request, url: str, step: RequestStep, *, keep_stale: bool, metadata: str) -> bool:
         kind = TableKind.DEAD_LETTERS if url.endswith("_dead_letters") else TableKind.ROWS
         meanwhile = self.before.pop((request.name.request, kind, step), lambda: True)
@@ -565,3 +569,24 @@ def test_of_several_requests_none_is_carried_out_while_a_table_cannot_be_read(mo
 
     monkeypatch.setattr(world.books, "state", unreadable)
     assert {held.reason for held in world.run()} == {"replacement_failed"}
+
+
+def test_a_range_of_an_append_only_table_is_refused_before_any_table_has_a_row_of_it(world: World) -> None:
+    world.books.tables[world.dead].properties["delta.appendOnly"] = "true"
+    before = world.now()
+    world.ask("1", EVEN | ODD, set())
+    (held,) = world.run()
+    assert held.reason == "replacement_refused"
+    assert held.remedy.startswith(f"ALTER TABLE delta.`{world.dead}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    assert world.now() == before
+    world.books.tables[world.dead].properties.clear()
+    assert world.run() == []
+    assert world.now() == (EVEN | ODD, set())
+
+
+def test_an_append_only_table_without_rows_of_the_range_gets_some(world: World) -> None:
+    world.books.put(world.dead, set(), {}, CommitMetadata("others", "orders", {}, None))
+    world.books.tables[world.dead].properties["delta.appendOnly"] = "true"
+    world.ask("1", {0, 2, 4, 6}, {8})
+    assert world.run() == []
+    assert world.now() == ({0, 2, 4, 6}, {8})
