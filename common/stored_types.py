@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic_core import to_json
 from pydantic_core.core_schema import no_info_after_validator_function, plain_serializer_function_ser_schema
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -80,20 +81,30 @@ class _Version(BaseModel):
 
 
 class StoredForm(Generic[_Value]):
-    """The stored form of a dataclass: a field that has a default is left out where it is None or empty."""
+    """The stored form of a dataclass; if lean, fields that have a default are left out where they are None or empty.
 
-    def __init__(self, of: type[_Value]) -> None:
+    A field of the name ``version`` is not stored: the object's path has it.
+    """
+
+    def __init__(self, of: type[_Value], *, lean: bool = False) -> None:
         self._adapter = TypeAdapter(of)
         self._optional = {
             field.name
             for field in fields(of)  # type: ignore[arg-type]
-            if not (field.default is MISSING and field.default_factory is MISSING)
+            if lean and not (field.default is MISSING and field.default_factory is MISSING)
         }
 
     def write(self, value: _Value) -> dict[str, Any]:
         stored = self._adapter.dump_python(value, mode="json", by_alias=True)
-        lean = {name: part for name, part in stored.items() if name not in self._optional or part not in (None, {}, [])}
-        return {"version": 1, **lean}
+        absent = {name for name in self._optional if stored[name] in (None, {}, [])} | {"version"}
+        return {"version": 1, **{name: part for name, part in stored.items() if name not in absent}}
+
+    def to_bytes(self, value: _Value, indent: int | None = None) -> bytes:
+        return to_json(self.write(value), indent=indent)
+
+    def from_bytes(self, data: bytes) -> _Value:
+        """The inverse; types are as strict as JSON's. Raises ValueError."""
+        return self._adapter.validate_json(data, strict=True)
 
     def read(self, content: Mapping[str, Any]) -> _Value:
         """The inverse. Raises ValueError, also for a newer version."""

@@ -12,19 +12,16 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import Field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from common.ports import Created
-from common.schema import StructType, schema_from_json, schema_to_json
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import StoredSchema, reading, require_known_version
 from common.stage.versions import newest, version_path, versions_folder
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from common.ports import ObjectStore
 
 COLUMNS = "columns"
@@ -37,7 +34,7 @@ class AgreedColumns:
 
     app_id: str
     version: int
-    columns: StructType
+    columns: StoredSchema
     source: str
     """What the settings said when it was made, such as ``from_records``; for people."""
     created_ms: int
@@ -53,28 +50,17 @@ class AgreedColumns:
         return version_path(versions_folder(COLUMNS, self.app_id), self.version)
 
     def to_bytes(self) -> bytes:
-        stored = _StoredColumns(
-            version=1,
-            app_id=self.app_id,
-            columns=schema_to_json(self.columns),
-            formats=dict(self.formats),
-            source=self.source,
-            created_ms=self.created_ms,
-            schema_ids=list(self.schema_ids),
-            envelope=self.envelope,
-        )
-        return stored.model_dump_json(indent=2).encode()
+        return _FORM.to_bytes(self, indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> AgreedColumns:
         """The inverse. Raises MarkerError, which names the object."""
         with reading(path, "delete it: the columns are found again, those of the table first"):
             require_known_version(path, data, VERSION)
-            stored = _StoredColumns.model_validate_json(data)
-            columns = schema_from_json(stored.columns)
-        ids = tuple(stored.schema_ids)
-        source, created_ms = stored.source, stored.created_ms
-        return cls(stored.app_id, version, columns, source, created_ms, stored.formats, ids, stored.envelope)
+            return replace(_FORM.from_bytes(data), version=version)
+
+
+_FORM = StoredForm(AgreedColumns)
 
 
 def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
@@ -85,14 +71,3 @@ def agreed_columns(store: ObjectStore, app_id: str) -> AgreedColumns | None:
 def agree_on(store: ObjectStore, proposed: AgreedColumns) -> bool:
     """Make a version; False if another process made it first. Raises StoreError."""
     return isinstance(store.create(proposed.path, proposed.to_bytes()), Created)
-
-
-class _StoredColumns(Stored):
-    version: Literal[1]
-    app_id: str
-    columns: str
-    formats: dict[str, str] = Field(default_factory=dict)
-    source: str
-    created_ms: int
-    schema_ids: list[int | str] = Field(default_factory=list)
-    envelope: str | None = None

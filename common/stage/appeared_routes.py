@@ -13,12 +13,13 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from common.ports import Created
 from common.settings.appearing import with_routes
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import reading, require_known_version
 from common.stage.versions import newest, version_path, versions_folder
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,8 +36,8 @@ class AppearedRoutes:
     """All routes of a stream that have appeared, in that order."""
 
     app_id: str
-    version: int = 0
-    routes: tuple[str, ...] = ()
+    version: int
+    routes: tuple[str, ...]
 
     @property
     def path(self) -> str:
@@ -54,21 +55,23 @@ class AppearedRoutes:
         return replace(self, version=self.version + 1, routes=tuple(routes))
 
     def to_bytes(self) -> bytes:
-        return _StoredRoutes(version=1, app_id=self.app_id, routes=list(self.routes)).model_dump_json(indent=2).encode()
+        return _FORM.to_bytes(self, indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> AppearedRoutes:
         """The inverse. Raises MarkerError, which names the object."""
         with reading(path, "put back the version before it, or delete it if there is one: writers add to that"):
             require_known_version(path, data, VERSION)
-            stored = _StoredRoutes.model_validate_json(data)
-        return cls(stored.app_id, version, tuple(stored.routes))
+            return replace(_FORM.from_bytes(data), version=version)
+
+
+_FORM = StoredForm(AppearedRoutes)
 
 
 def appeared(store: ObjectStore, app_id: str) -> AppearedRoutes:
     """The newest version; without routes while there is none. Raises StoreError and MarkerError."""
     appeared_routes = newest(store, versions_folder(ROUTES, app_id), AppearedRoutes.from_bytes)
-    return AppearedRoutes(app_id) if appeared_routes is None else appeared_routes
+    return AppearedRoutes(app_id, 0, ()) if appeared_routes is None else appeared_routes
 
 
 def agree_on(store: ObjectStore, app_id: str, wanted: Iterable[str], limit: int) -> AppearedRoutes:
@@ -90,9 +93,3 @@ def with_appeared(settings: Settings, store: ObjectStore) -> Settings:
         for one in settings.streams
     )
     return settings.model_copy(update={"streams": streams})
-
-
-class _StoredRoutes(Stored):
-    version: Literal[1]
-    app_id: str
-    routes: list[str]

@@ -12,14 +12,15 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from common.ports import Created
-from common.schema import StructType, schema_from_json, schema_to_json
+from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import StoredSchema, reading, require_known_version
 from common.stage.versions import newest, version_path, versions_folder
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ class Evolved:
 
     app_id: str
     version: int
-    columns: StructType
+    columns: StoredSchema
     """In addition to the declared ones; fields gained inside a declared struct are in a struct of its name."""
     gained: tuple[Gained, ...] = ()
 
@@ -70,26 +71,17 @@ class Evolved:
         return Evolved(self.app_id, self.version + 1, columns, (*self.gained, *new))
 
     def to_bytes(self) -> bytes:
-        stored = _StoredColumns(
-            version=1,
-            app_id=self.app_id,
-            columns=schema_to_json(self.columns),
-            gained=[
-                _StoredGained(column=one.column, offered_by=one.offered_by, created_ms=one.created_ms)
-                for one in self.gained
-            ],
-        )
-        return stored.model_dump_json(indent=2).encode()
+        return _FORM.to_bytes(self, indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
         """The inverse. Raises MarkerError, which names the object."""
         with reading(path, "delete it: the loader publishes the columns again, by the table"):
             require_known_version(path, data, VERSION)
-            stored = _StoredColumns.model_validate_json(data)
-            columns = schema_from_json(stored.columns)
-        gained = tuple(Gained(one.column, one.offered_by, one.created_ms) for one in stored.gained)
-        return cls(stored.app_id, version, columns, gained)
+            return replace(_FORM.from_bytes(data), version=version)
+
+
+_FORM = StoredForm(Evolved)
 
 
 def folder_of(app_id: str) -> str:
@@ -105,16 +97,3 @@ def latest(store: ObjectStore, app_id: str) -> Evolved | None:
 def publish(store: ObjectStore, evolved: Evolved) -> bool:
     """Make a version; False if another process made it first. Raises StoreError."""
     return isinstance(store.create(evolved.path, evolved.to_bytes()), Created)
-
-
-class _StoredGained(Stored):
-    column: str
-    offered_by: str
-    created_ms: int
-
-
-class _StoredColumns(Stored):
-    version: Literal[1]
-    app_id: str
-    columns: str
-    gained: list[_StoredGained]

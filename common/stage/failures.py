@@ -10,11 +10,12 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from common.errors import ExitCode, KafkaDeltaExpressError
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import reading, require_known_version
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
@@ -30,23 +31,22 @@ class LastFailure:
     failed_ms: int
     """By the loader's clock."""
     problem: str
-    remedy: str
+    remedy: str = ""
     code: ExitCode = ExitCode.FAILED
     """The exit code of a command that loads only this stream."""
 
     def to_bytes(self) -> bytes:
-        stored = _StoredFailure(
-            version=1, failed_ms=self.failed_ms, problem=self.problem, remedy=self.remedy, code=int(self.code)
-        )
-        return stored.model_dump_json(indent=2).encode()
+        return _FORM.to_bytes(self, indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> LastFailure:
         """The inverse. Raises MarkerError, which names the object."""
         with reading(path, "delete it: the next load of the stream writes it again where it fails"):
             require_known_version(path, data, VERSION)
-            stored = _StoredFailure.model_validate_json(data)
-            return cls(stored.failed_ms, stored.problem, stored.remedy, ExitCode(stored.code))
+            return _FORM.from_bytes(data)
+
+
+_FORM = StoredForm(LastFailure)
 
 
 def failure_path(app_id: str) -> str:
@@ -64,11 +64,3 @@ def last_failure(store: ObjectStore, app_id: str) -> LastFailure | None:
         return LastFailure.from_bytes(path, data)
     except KafkaDeltaExpressError:
         return None
-
-
-class _StoredFailure(Stored):
-    version: Literal[1]
-    failed_ms: int
-    problem: str
-    remedy: str = ""
-    code: int = 1

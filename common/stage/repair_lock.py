@@ -20,10 +20,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import reading, require_known_version
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +47,7 @@ class RepairEntry:
     """Unique per command, so no two claims have the same bytes (common/storage/store.py, rule 2)."""
 
     def to_bytes(self) -> bytes:
-        stored = _StoredTurn(version=1, author=self.author, began_ms=self.began_ms, work=self.work, unique=self.unique)
-        return stored.model_dump_json().encode()
+        return _FORM.to_bytes(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RepairEntry | None:
@@ -55,22 +55,16 @@ class RepairEntry:
         try:
             with reading("a turn", "use the release that wrote it"):
                 require_known_version("a turn", data, VERSION)
-                stored = _StoredTurn.model_validate_json(data)
+                return _FORM.from_bytes(data)
         except MarkerError:
             return None
-        return cls(stored.author, stored.began_ms, stored.work, stored.unique)
 
     def __str__(self) -> str:
         began = datetime.fromtimestamp(self.began_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return f"`{self.work}` by {self.author}, begun at {began}"
 
 
-class _StoredTurn(Stored):
-    version: Literal[1]
-    author: str
-    began_ms: int
-    work: str
-    unique: str
+_FORM = StoredForm(RepairEntry)
 
 
 @dataclass(frozen=True, slots=True)

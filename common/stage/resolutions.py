@@ -17,7 +17,6 @@ from typing import Annotated, Any
 from urllib.parse import quote, unquote
 
 from pydantic import Field, TypeAdapter
-from pydantic_core import to_json
 
 from common.errors import UsageError
 from common.remedies import CONFIG, quoted
@@ -49,7 +48,7 @@ class Resolution:
         return resolution_path(self.app_id, self.table_id, self.version)
 
     def to_bytes(self) -> bytes:
-        return to_json(_FORM.write(replace(self, generations=not_first(self.generations))), indent=2)
+        return _FORM.to_bytes(replace(self, generations=not_first(self.generations)), indent=2)
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Resolution:
@@ -65,7 +64,7 @@ class Resolution:
             ) from None
 
 
-_FORM = StoredForm(Resolution)
+_FORM = StoredForm(Resolution, lean=True)
 _CONTENT = TypeAdapter(dict[str, Any])
 
 

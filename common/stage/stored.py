@@ -20,9 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 
 from common.errors import MarkerError, NewerFormatError, SchemaError
 from common.printable import one_line
+from common.schema import StructType, schema_from_json, schema_to_json
 from common.sizes import size_text
 from common.spans import MAX_POSITION
 from common.storage.bounded import MOST_BYTES
+from common.stored_types import StoredAs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,8 @@ _TOKEN = re.compile(rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,:\[{]')
 _QUOTE, _BRACE = b'"{'
 
 Count = Annotated[int, Field(ge=0)]
+StoredSchema = Annotated[StructType, StoredAs(str, schema_from_json, schema_to_json)]
+"""As in Delta's metaData action: JSON."""
 StoredOffset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
 
 
@@ -65,7 +69,7 @@ class Lean(Stored):
 
 
 class _Versioned(BaseModel):
-    version: int
+    version: Annotated[int, Field(ge=1)]
 
 
 @contextmanager

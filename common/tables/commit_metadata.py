@@ -114,7 +114,7 @@ class CommitMetadata:
 
 
 _KEY = "kafka_delta_express"
-_FORM = StoredForm(CommitMetadata)
+_FORM = StoredForm(CommitMetadata, lean=True)
 _TOPIC_IDS = TypeAdapter(dict[str, dict[str, str | None]])
 _ALL = "*"
 """Stands for all partitions of a topic that are not listed."""

@@ -72,7 +72,7 @@ class RouteBook:
         self._open_stage = open_stage
         self._clock = clock
         self._log = log.bind(app_id=stream.app_id)
-        self._known = AppearedRoutes(stream.app_id)
+        self._known = AppearedRoutes(stream.app_id, 0, ())
         self._asking: RunningAttempt | None = None
         self._ask_at_s = 0.0
         self._backoff = Backoff()

@@ -129,7 +129,7 @@ def _routes(batch: MessageBatch) -> list[str]:
 class RouteInvariants(StageInvariants):
     """Those of any stage, and rules 1 and 2."""
 
-    agreed: AppearedRoutes = field(default_factory=lambda: AppearedRoutes("orders"))
+    agreed: AppearedRoutes = field(default_factory=lambda: AppearedRoutes("orders", 0, ()))
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         """An object is about to be written."""
