@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from common.settings import LoaderSettings, Stream
     from delta_loader.load.ports import Ports
-    from delta_loader.load.rollback import Looked
+    from delta_loader.load.rollback import ExaminedTables
     from delta_loader.ports import Hurries
 
 FAILURES_TO_RED = 3
@@ -97,7 +97,7 @@ class LoaderService:
         self._failures: dict[str, int] = {stream.app_id: 0 for stream in streams}
         self._problems: dict[str, str] = {}
         self._passes = 0
-        self._looked: Looked = {}
+        self._looked: ExaminedTables = {}
         self._unfinished: dict[str, _Unfinished] = {}
         self._notes = FailureNotes(ports.stage.store, ports.clock, ports.log)
         self.book = LoadStats(stream.app_id for stream in streams)

@@ -16,7 +16,7 @@ from bootstrap.plans.state import Ends
 from common.errors import UsageError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.spans import Partition, Position, Topic, TopicPartition
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
 
 TIMEOUT_S = 10.0
-_NOBODY = "kafka-delta-express-bootstrap"
+_GROUP = "kafka-delta-express-bootstrap"
 
 
 class KafkaView:
@@ -36,14 +36,14 @@ class KafkaView:
     def __init__(self, settings: Settings, group: str | None = None) -> None:
         """``group`` is the one whose commits are read. Raises ConfigError for properties that librdkafka rejects."""
         self._servers = str(settings.kafka["bootstrap.servers"])
-        self._heard = LastWord()
-        self._group = group or _NOBODY
+        self._client_error = LastClientError()
+        self._group = group or _GROUP
         given = {key: value for key, value in settings.kafka.items() if value is not None}
         fixed = {
             "group.id": self._group,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "error_cb": self._heard.hear,
+            "error_cb": self._client_error.record,
         }
         with taking_properties():
             self._consumer = Consumer({**given, **fixed}, logger=QUIET)
@@ -55,7 +55,7 @@ class KafkaView:
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
         """The partitions of a stream's topics, in order. Raises BrokerError, and UsageError for an unknown topic."""
         with self._errors("list topics"):
-            topics = topics_of(self._consumer, TIMEOUT_S, self._heard)
+            topics = topics_of(self._consumer, TIMEOUT_S, self._client_error)
         known = {name: found for name, found in topics.items() if found.error is None}
         missing = [topic for topic in stream.topics if stream.pattern is None and topic not in known]
         if missing:
@@ -121,7 +121,7 @@ class KafkaView:
             yield
         except KafkaException as error:
             self._consumer.poll(0)  # delivers librdkafka's connection events
-            raise broker_error(what, self._servers, error.args[0], self._heard, user_of=user_of) from error
+            raise broker_error(what, self._servers, error.args[0], self._client_error, user_of=user_of) from error
 
 
 def _kafka(partition: TopicPartition) -> KafkaPartition:

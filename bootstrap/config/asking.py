@@ -10,7 +10,7 @@ from bootstrap.config.sample import TopicSample, sampled
 from common.errors import UsageError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import KafkaReader
 from common.kafka.reader import topics_of as metadata
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 10.0
 _AT_A_TIME = 500
-_NOBODY = "kafka-delta-express-config"
+_GROUP = "kafka-delta-express-config"
 
 
 def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
     """The topics and how many partitions each has, without Kafka's own. Raises BrokerError, ConfigError."""
     servers = str(kafka["bootstrap.servers"])
-    heard = LastWord()
-    own = {"group.id": _NOBODY, "enable.auto.commit": False, "error_cb": heard.hear}
+    client_error = LastClientError()
+    own = {"group.id": _GROUP, "enable.auto.commit": False, "error_cb": client_error.record}
     with taking_properties():
         consumer = Consumer({**kafka, **own}, logger=QUIET)
     try:
-        found = metadata(consumer, _TIMEOUT_S, heard)
+        found = metadata(consumer, _TIMEOUT_S, client_error)
     except KafkaException as error:
-        failed = broker_error("list topics", servers, error.args[0], heard)
+        failed = broker_error("list topics", servers, error.args[0], client_error)
         raise type(failed)(failed.problem, f"{failed.remedy}; give it with --kafka KEY=VALUE") from error
     finally:
         close_within(consumer)
@@ -49,7 +49,7 @@ def topics_of(kafka: Mapping[str, Option]) -> dict[str, int]:
 
 def sample_of(kafka: Mapping[str, Option], topic: str, most: int, advance: Callable[[int], None]) -> TopicSample:
     """The newest messages of each partition. Raises BrokerError, and UsageError for a topic without any."""
-    reader = KafkaReader({**kafka, "group.id": _NOBODY}, _AT_A_TIME)
+    reader = KafkaReader({**kafka, "group.id": _GROUP}, _AT_A_TIME)
     try:
         partitions = reader.partitions(topic)
         if not partitions:

@@ -148,11 +148,11 @@ class Broken:
     why: str
 
 
-Looked = Footer | MissingFile | Broken
+InspectedFile = Footer | MissingFile | Broken
 
 
 def file_findings(
-    found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: Looked
+    found: PartitionChain, marker: Marker, url: str, file: StagedFile, looked: InspectedFile
 ) -> list[ChainFinding]:
     """The fault of one data file of a marker (rule 2)."""
     partition, path = found.partition, f"{url.rstrip('/')}/{file.path}"

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bootstrap.apply.stage import beginning_of
-from bootstrap.markers.chains import Broken, Footer, Looked, MissingFile, PartitionChain, file_findings, link_findings
+from bootstrap.markers.chains import (
+    Broken,
+    Footer,
+    InspectedFile,
+    MissingFile,
+    PartitionChain,
+    file_findings,
+    link_findings,
+)
 from bootstrap.plans.state import StagedMarker
 from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError, UsageError
 from common.settings.stores import stage_store, table_stores
@@ -161,7 +169,7 @@ class ChainInspector:
         """The root of a file's path; files that wait for Spark are in the stage."""
         return self._store.url if file.path.startswith(f"{STAGED}/") else url
 
-    def _look(self, url: str, file: StagedFile) -> Looked:
+    def _look(self, url: str, file: StagedFile) -> InspectedFile:
         root = self._root(url, file)
         store: ObjectStore = self._store if root == self._store.url else self._open(root)
         item = store.stat(file.path)

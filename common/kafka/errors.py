@@ -54,13 +54,13 @@ class KafkaFault(Protocol):
 
 
 @dataclass(slots=True)
-class LastWord:
-    """librdkafka's last reason for a missing connection (rule 1); `hear` is its ``error_cb``."""
+class LastClientError:
+    """librdkafka's last reason for a missing connection (rule 1); `record` is its ``error_cb``."""
 
     name: str = ""
     text: str = ""
 
-    def hear(self, fault: KafkaFault) -> None:
+    def record(self, fault: KafkaFault) -> None:
         """Keep an error that names a cause. A refused certificate is followed by a mere broken connection."""
         broken = fault.name() == "_TRANSPORT" and self.is_refusal
         if fault.name() not in _NO_CAUSE and not broken:
@@ -78,12 +78,12 @@ def words(fault: KafkaFault) -> str:
 
 
 def broker_error(
-    what: str, servers: str, fault: KafkaFault | None, heard: LastWord | None = None, *, user_of: str = ""
+    what: str, servers: str, fault: KafkaFault | None, client_error: LastClientError | None = None, *, user_of: str = ""
 ) -> BrokerError:
     """The error of a failed request; ``user_of`` is the topic or the group that it was about."""
     name, text = ("", "no answer in time") if fault is None else (fault.name(), words(fault))
-    if heard is not None and heard.text and name not in _REFUSALS:
-        name, text = heard.name, heard.text
+    if client_error is not None and client_error.text and name not in _REFUSALS:
+        name, text = client_error.name, client_error.text
     refused = name in _REFUSALS or _is_alert(name, text)
     kind = BrokerRefusedError if refused else BrokerError
     return kind(f"cannot {what} at Kafka {servers}: {text}", remedy(name, text, user_of))

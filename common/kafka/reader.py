@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 from common.errors import BrokerError
 from common.kafka.bounded import answer_of, close_within
 from common.kafka.client import QUIET, client_properties, topic_id
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.spans import Partition, Position, Topic, TopicPartition
 
@@ -61,20 +61,20 @@ class KafkaReader:
             "isolation.level": "read_committed",
         }
         self._properties = {**properties, **fixed}
-        self._heard = LastWord()
+        self._client_error = LastClientError()
         self._reading = False
         with taking_properties():
-            self._consumer = Consumer({**self._properties, "error_cb": self._heard.hear}, logger=QUIET)
+            self._consumer = Consumer({**self._properties, "error_cb": self._client_error.record}, logger=QUIET)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         with self._errors(f"look up the topic {topic}", topic):
-            found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._heard)
+            found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._client_error)
         return [TopicPartition(Topic(topic), Partition(one)) for one in found]
 
     def topics(self) -> list[str]:
         """The names of all topics that this user may see."""
         with self._errors("list topics"):
-            return sorted(topics_of(self._consumer, _TIMEOUT_S, self._heard))
+            return sorted(topics_of(self._consumer, _TIMEOUT_S, self._client_error))
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The id of each topic that exists; None from a broker without topic ids."""
@@ -153,41 +153,43 @@ class KafkaReader:
         except KafkaException as error:
             if not self._reading:  # loses nothing: librdkafka delivers its connection events
                 self._consumer.poll(0)
-            raise broker_error(what, self._servers, error.args[0], self._heard, user_of=topic) from error
+            raise broker_error(what, self._servers, error.args[0], self._client_error, user_of=topic) from error
 
 
 def topics_of(
-    consumer: Consumer, timeout_s: float, heard: LastWord | None, topic: str | None = None
+    consumer: Consumer, timeout_s: float, client_error: LastClientError | None, topic: str | None = None
 ) -> dict[str, TopicMetadata]:
     """Kafka's topics, or one. Raises KafkaException, and soon when the brokers reject us: waiting does not help.
 
-    ``heard`` is the consumer's, of one that reads nothing yet; without it the full timeout is used.
+    ``client_error`` is the consumer's, of one that reads nothing yet; without it the full timeout is used.
     """
     began_s = time.monotonic()
     left_s = timeout_s
     while True:
         try:
-            metadata = consumer.list_topics(topic, timeout=left_s if heard is None else min(left_s, _LOOK_S))
+            metadata = consumer.list_topics(topic, timeout=left_s if client_error is None else min(left_s, _LOOK_S))
         except KafkaException as error:
             # The clock is read once: later the remaining time could be negative, which librdkafka treats as infinite.
             passed_s = time.monotonic() - began_s
             left_s = timeout_s - passed_s
-            if heard is None or error.args[0].code() not in _NO_ANSWER or left_s <= 0:
+            if client_error is None or error.args[0].code() not in _NO_ANSWER or left_s <= 0:
                 raise
             consumer.poll(0)  # delivers librdkafka's connection events
-            if heard.is_refusal and passed_s >= _REFUSED_S:
+            if client_error.is_refusal and passed_s >= _REFUSED_S:
                 raise
         else:
             found: dict[str, TopicMetadata] = metadata.topics
             return found
 
 
-def require_allowed(consumer: Consumer, topic: str, timeout_s: float, heard: LastWord | None = None) -> list[int]:
+def require_allowed(
+    consumer: Consumer, topic: str, timeout_s: float, client_error: LastClientError | None = None
+) -> list[int]:
     """The partitions of a topic, none if it does not exist. Raises KafkaException, also for a hidden topic.
 
     A list of all topics omits those that this user may not see; a request for one of them returns the error.
     """
-    found = topics_of(consumer, timeout_s, heard, topic).get(topic)
+    found = topics_of(consumer, timeout_s, client_error, topic).get(topic)
     if found is not None and found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise KafkaException(found.error)
     return sorted(found.partitions) if found is not None and found.error is None else []

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AclOperation, AdminClient
 from common.errors import ConfigError
 from common.kafka.bounded import answer_of
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ class Right(Enum):
 
 def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Right) -> None:
     """Raise ConfigError for a topic, given by ``key``, that is missing or not permitted; and BrokerError."""
-    heard, servers = LastWord(), str(kafka["bootstrap.servers"])
+    client_error, servers = LastClientError(), str(kafka["bootstrap.servers"])
     with taking_properties():
-        admin = AdminClient({**client_properties(kafka), "error_cb": heard.hear}, logger=QUIET)
+        admin = AdminClient({**client_properties(kafka), "error_cb": client_error.record}, logger=QUIET)
     try:
         found = described(admin, topic)
     except KafkaException as error:
@@ -50,7 +50,7 @@ def require_topic(kafka: Mapping[str, Option], key: str, topic: str, right: Righ
             raise _not_allowed(key, topic, right) from error
         admin.poll(0)  # delivers librdkafka's connection events
         what = f"describe the topic {topic}"
-        raise broker_error(what, servers, fault, heard) from error
+        raise broker_error(what, servers, fault, client_error) from error
     require_right(found, key, topic, right)
 
 

@@ -15,7 +15,7 @@ from common.tables.transactions import TxnIds
 from delta_loader.load.evolving import Evolver
 from delta_loader.load.marker_window import MarkerWindow
 from delta_loader.load.report import LoadReporter
-from delta_loader.load.rollback import Looked, RollbackDetector
+from delta_loader.load.rollback import ExaminedTables, RollbackDetector
 from delta_loader.load.settle import newest_fact, unknown_partitions
 from delta_loader.load.shaping import Shaper
 from delta_loader.load.stream_tables import StreamTables
@@ -40,7 +40,7 @@ class LoadContext:
     """One stream in one pass."""
 
     def __init__(
-        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: ExaminedTables
     ) -> None:
         """``looked`` is how far the tables' histories were read, kept from pass to pass."""
         self.stream = stream

@@ -62,14 +62,14 @@ class Examined:
     """The log's oldest commit, if the log has none of the stream's commits (common/tables/rollback.py, rule 6)."""
 
 
-Looked = dict[tuple[str, str], Examined]
+ExaminedTables = dict[tuple[str, str], Examined]
 """By stream and table URL."""
 
 
 class RollbackDetector:
     """What one pass over one stream sees of its tables' histories."""
 
-    def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: Looked) -> None:
+    def __init__(self, stream: Stream, ids: TxnIds, tables: DeltaTables, stage: Stage, looked: ExaminedTables) -> None:
         """``looked`` is kept from pass to pass."""
         self._stream = stream
         self._app_id = stream.app_id

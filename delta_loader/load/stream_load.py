@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from delta_loader.load.ports import Ports
     from delta_loader.load.replace_ranges import Replacements
     from delta_loader.load.report import StreamReport
-    from delta_loader.load.rollback import Looked
+    from delta_loader.load.rollback import ExaminedTables
     from delta_loader.plan.plan import Load
 
 
 class StreamLoad:
     def __init__(
-        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: Looked
+        self, stream: Stream, settings: LoaderSettings, ports: Ports, report: StreamReport, looked: ExaminedTables
     ) -> None:
         self.context = LoadContext(stream, settings, ports, report, looked)
         self._limits = Limits(settings.max_files, settings.max_bytes)

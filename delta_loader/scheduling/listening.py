@@ -7,8 +7,8 @@ Rules:
 2. A message is accepted as a notification for a stream that this loader has; any other is ignored
    (common/stage/notifications.py, rule 4).
 3. A deleted topic, an unavailable broker, or a missing right ends nothing and blocks nothing. The connection is retried
-   with growing pauses, and logged once; meanwhile `is_heard` is false, so the stage is checked more often. Each try has
-   a new client: a client that knew a topic before it was recreated may ask the new one for an epoch that it has not
+   with growing pauses, and logged once; meanwhile `is_connected` is false, so the stage is checked more often. Each try
+   has a new client: a client that knew a topic before it was recreated may ask the new one for an epoch that it has not
    reached, and is refused for minutes.
 4. A deleted topic, or one with more partitions, is noticed within `LOOK_EVERY_S`. A topic that was deleted and
    recreated between two checks is read on, by an offset of its own or from its end.
@@ -29,7 +29,7 @@ from common.backoff import Backoff
 from common.errors import BrokerError, ConfigError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import NO_GROUP, require_allowed
 from common.stage.notifications import notified_stream
@@ -72,13 +72,13 @@ class Listener:
         self._metrics = metrics
         self._look_every_s = look_every_s
         self._servers = str(kafka["bootstrap.servers"])
-        self._said_by_client = LastWord()
+        self._client_error = LastClientError()
         self._away: KafkaFault | None = None
         self._notified: set[str] = set()
         self._lock = threading.Lock()
         self._arrived = threading.Event()
         self._closed = threading.Event()
-        self._is_heard = False
+        self._is_connected = False
         self._problem: BrokerError | None = None
         self._kafka = kafka
         self._consumer = self._new_consumer()
@@ -103,9 +103,9 @@ class Listener:
             return Consumer({**given, **fixed, "error_cb": self._hear_client}, logger=QUIET)
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether writers' messages arrive now."""
-        return self._is_heard
+        return self._is_connected
 
     @property
     def problem(self) -> BrokerError | None:
@@ -138,7 +138,7 @@ class Listener:
                 self._listen(partitions)
             except KafkaException as error:
                 fault = error.args[0]
-                self._lost(broker_error(self._what, self._servers, fault, self._said_by_client, user_of=self._topic))
+                self._lost(broker_error(self._what, self._servers, fault, self._client_error, user_of=self._topic))
             except BrokerError as error:
                 self._lost(error)
             except Exception as error:  # noqa: BLE001 - a bug must not pass for a silent topic
@@ -163,14 +163,14 @@ class Listener:
         partitions = self._partitions()
         ends = [self._end_of(partition) for partition in partitions]
         self._consumer.poll(0)  # delivers the client's connection errors, which are over now
-        self._said_by_client, self._away = LastWord(), None
+        self._client_error, self._away = LastClientError(), None
         self._consumer.assign(ends)
         self._notify(self._app_ids)
-        if not self._is_heard:
+        if not self._is_connected:
             again = self._problem is not None
-            self._is_heard, self._problem = True, None
+            self._is_connected, self._problem = True, None
             self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 1)
-            self._log.info("control topic is heard", topic=self._topic, partitions=len(partitions), again=again)
+            self._log.info("control topic connected", topic=self._topic, partitions=len(partitions), again=again)
         return partitions
 
     def _end_of(self, partition: int) -> KafkaPartition:
@@ -185,7 +185,7 @@ class Listener:
             if message is not None:
                 self._hear(message)
             if self._away is not None:
-                raise broker_error(self._what, self._servers, self._away, self._said_by_client)
+                raise broker_error(self._what, self._servers, self._away, self._client_error)
             if time.monotonic() >= look_at_s:
                 look_at_s = time.monotonic() + self._look_every_s
                 if self._partitions() != partitions:
@@ -220,13 +220,13 @@ class Listener:
             self._arrived.set()
 
     def _hear_client(self, fault: KafkaFault) -> None:
-        self._said_by_client.hear(fault)
+        self._client_error.record(fault)
         if fault.name() == "_ALL_BROKERS_DOWN":
             self._away = fault
 
     def _lost(self, error: BrokerError) -> None:
         was_known = self._problem is not None
-        self._is_heard, self._problem = False, error
+        self._is_connected, self._problem = False, error
         if not was_known:
             self._metrics.set(catalogue.LOADER_CONTROL_TOPIC, 0)
-            self._log.warning("control topic is not heard", problem=error.problem, remedy=error.remedy)
+            self._log.warning("control topic disconnected", problem=error.problem, remedy=error.remedy)

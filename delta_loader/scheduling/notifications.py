@@ -114,7 +114,7 @@ class ControlTopicNotifications:
     def take(self) -> frozenset[str]:
         """The notified streams; also lists the stage, if that is due."""
         notified, now_s = self._control.take(), self._clock.monotonic_s()
-        every_s = LOOK_SELDOM_EVERY_S if self._control.is_heard else LOOK_EVERY_S
+        every_s = LOOK_SELDOM_EVERY_S if self._control.is_connected else LOOK_EVERY_S
         if self._looked_s is not None and now_s < self._looked_s + every_s:
             return notified
         self._looked_s = now_s

@@ -19,5 +19,5 @@ class ControlTopic(Notifications, Protocol):
     """
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether writers' messages arrive now."""

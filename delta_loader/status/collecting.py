@@ -73,11 +73,11 @@ class Firsts(Protocol):
         """The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
-def _nobody_knows(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+def _no_topic_ids(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
     return {}
 
 
-def _nobody_looked(_sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+def _no_first_positions(_sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
     return {}
 
 
@@ -86,9 +86,9 @@ def stream_status(
     stage: Stage,
     open_store: OpenStore,
     kafka_ends: EndsOf,
-    topic_ids: TopicIds = _nobody_knows,
+    topic_ids: TopicIds = _no_topic_ids,
     *,
-    firsts: Firsts = _nobody_looked,
+    firsts: Firsts = _no_first_positions,
     left: Iterable[Check] = (),
 ) -> StreamStatus:
     """The status of one stream; ``left`` is the result of `left_behind` for it."""

@@ -38,7 +38,7 @@ EVERY_S = 60.0
 _TIMEOUT_S = 5.0
 
 
-class KafkaLook:
+class KafkaRefresher:
     """The latest information from Kafka; called as `KafkaEnds` are."""
 
     def __init__(self, settings: Settings, clock: Clock, stage: Stage, log: FilteringBoundLogger) -> None:

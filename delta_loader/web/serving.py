@@ -19,7 +19,7 @@ from delta_loader.scheduling.jobs import REMEDY as JOB_REMEDY
 from delta_loader.scheduling.requests import RequestQueue
 from delta_loader.spark.checkpoint_threads import FAILING_REMEDY
 from delta_loader.stage.reading import Stage
-from delta_loader.status.kafka_watch import KafkaLook
+from delta_loader.status.kafka_watch import KafkaRefresher
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 
@@ -63,7 +63,7 @@ class LoaderServing:
         metrics.with_process()
         clock, history = SystemClock(), EndHistory()
         store = stage_store(settings)
-        look = KafkaLook(settings, clock, Stage(store, in_turn), log)
+        look = KafkaRefresher(settings, clock, Stage(store, in_turn), log)
         writers = WritersView(settings.streams, history, look, settings.writer.flush_after_s)
         view = LoaderView(settings.streams, lambda: self.loader, history, writers, clock=clock, metrics=metrics)
         self.view = view

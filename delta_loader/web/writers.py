@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from delta_loader.status.writers import IdleWriter, Unstaged
 
 
-class Look(Protocol):
+class KafkaFacts(Protocol):
     """Kafka's information other than the ends."""
 
     @property
@@ -74,7 +74,7 @@ class OfWriters:
 class WritersView:
     """Judges by the newest information. It is called from threads other than the loader's and the watch's."""
 
-    def __init__(self, streams: Sequence[Stream], ends: EndHistory, look: Look, flush_after_s: float) -> None:
+    def __init__(self, streams: Sequence[Stream], ends: EndHistory, look: KafkaFacts, flush_after_s: float) -> None:
         """``ends`` and ``look`` are updated by their owner."""
         self._streams = {stream.app_id: stream for stream in streams}
         self._ends = ends

@@ -28,7 +28,7 @@ from common.clock import SystemClock
 from common.errors import BrokerError, StateError
 from common.kafka.bounded import close_within
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastWord, broker_error
+from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
 from common.spans import Partition, Position, TopicPartition
@@ -118,11 +118,13 @@ class KafkaChangelogs:
             "fetch.wait.max.ms": 10,
             "fetch.queue.backoff.ms": 5,
         }
-        heard = LastWord()
+        client_error = LastClientError()
         with taking_properties():
-            consumer = Consumer({**client_properties(self._kafka), **fixed, "error_cb": heard.hear}, logger=QUIET)
+            consumer = Consumer(
+                {**client_properties(self._kafka), **fixed, "error_cb": client_error.record}, logger=QUIET
+            )
         try:
-            yield KafkaPieces(self, consumer, self._servers, heard)
+            yield KafkaPieces(self, consumer, self._servers, client_error)
         finally:
             close_within(consumer)
 
@@ -166,11 +168,13 @@ class KafkaChangelogs:
 class KafkaPieces:
     """A `stage_writer.changelog.ports.PieceReader`."""
 
-    def __init__(self, topics: KafkaChangelogs, consumer: Consumer, servers: str, heard: LastWord) -> None:
+    def __init__(
+        self, topics: KafkaChangelogs, consumer: Consumer, servers: str, client_error: LastClientError
+    ) -> None:
         self._topics = topics
         self._consumer = consumer
         self._servers = servers
-        self._heard = heard
+        self._client_error = client_error
         self._next: tuple[TopicPartition, Position] | None = None
 
     def require_same(self, place: TopicPartition, topic_id: str | None) -> None:
@@ -190,7 +194,7 @@ class KafkaPieces:
         except KafkaException as error:
             raise _failed(what, self._servers, error.args[0], _remedy(error.args[0], place.topic, "READ")) from error
         if piece is None:
-            raise broker_error(what, self._servers, None, self._heard, user_of=place.topic)
+            raise broker_error(what, self._servers, None, self._client_error, user_of=place.topic)
         self._next = (place, Position(offset + 1))
         return piece
 

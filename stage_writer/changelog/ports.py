@@ -63,7 +63,7 @@ class ChangelogTopics(Protocol):
         """A reader for use by one thread, closed at the end."""
 
 
-class LooksAtTopics(Protocol):
+class ChecksTopics(Protocol):
     """Checks whether Kafka's topics keep their messages long enough."""
 
     def require_fit(self, topic: Topic) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Topic
-    from stage_writer.changelog.ports import LooksAtTopics
+    from stage_writer.changelog.ports import ChecksTopics
     from stage_writer.ports import Running, Workers
 
 LOOK_EVERY_S = 60.0
@@ -38,7 +38,7 @@ class ChangelogWatch:
 
     def __init__(
         self,
-        look_at: LooksAtTopics,
+        look_at: ChecksTopics,
         topics: Collection[Topic],
         unfit: set[str],
         workers: Workers,
@@ -72,7 +72,7 @@ class ChangelogWatch:
         if self._now is not None:
             self._end(self._now)
         elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
-            self._now = self._workers.start(_Look(self._look_at, tuple(self._topics)))
+            self._now = self._workers.start(_TopicCheck(self._look_at, tuple(self._topics)))
 
     def _end(self, running: Running[Found]) -> None:
         if not running.done():
@@ -95,10 +95,10 @@ class ChangelogWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _TopicCheck:
     """The check, as a background job."""
 
-    look_at: LooksAtTopics
+    look_at: ChecksTopics
     topics: tuple[Topic, ...]
 
     def run(self) -> Found:

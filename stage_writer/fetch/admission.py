@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
-from common.kafka.errors import LastWord, remedy, words
+from common.kafka.errors import LastClientError, remedy, words
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -27,10 +27,10 @@ AGAIN_AFTER_S = 60.0
 
 
 class Admission:
-    """librdkafka's reports about its connections; `hear` is its ``error_cb``."""
+    """librdkafka's reports about its connections; `record` is its ``error_cb``."""
 
     def __init__(self, servers: str, clock: Clock, log: FilteringBoundLogger) -> None:
-        self.heard = LastWord()
+        self.client_error = LastClientError()
         self._servers = servers
         self._clock = clock
         self._log = log
@@ -38,11 +38,11 @@ class Admission:
         self._is_in = False
         self._logged: dict[str, float] = {}
 
-    def hear(self, error: KafkaError) -> None:
+    def record(self, error: KafkaError) -> None:
         """Record an error, and log why nothing arrives."""
         now_s, text = self._clock.monotonic_s(), words(error)
-        self.heard.hear(error)
-        if self.heard.is_refusal and self._refused_at_s is None:
+        self.client_error.record(error)
+        if self.client_error.is_refusal and self._refused_at_s is None:
             self._refused_at_s = now_s
         self._logged = {said: at_s for said, at_s in self._logged.items() if now_s - at_s < AGAIN_AFTER_S}
         if text not in self._logged:
@@ -55,8 +55,8 @@ class Admission:
 
     def require(self) -> None:
         """Raise BrokerError by rule 1."""
-        if self._is_in or self._refused_at_s is None or not self.heard.is_refusal:
+        if self._is_in or self._refused_at_s is None or not self.client_error.is_refusal:
             return
         if self._clock.monotonic_s() - self._refused_at_s >= PATIENCE_S:
-            msg = f"Kafka at {self._servers} does not let this process in: {self.heard.text}"
-            raise BrokerError(msg, remedy(self.heard.name, self.heard.text))
+            msg = f"Kafka at {self._servers} does not let this process in: {self.client_error.text}"
+            raise BrokerError(msg, remedy(self.client_error.name, self.client_error.text))

@@ -389,7 +389,7 @@ class KafkaSource:
 
     def _hear(self, error: KafkaError) -> None:
         self._were_away = self._were_away or error.code() == _ALL_AWAY
-        self._admission.hear(error)
+        self._admission.record(error)
 
     def _check_again(self) -> None:
         """Check whether brokers that were all unreachable came back with the records that were read."""
@@ -490,8 +490,8 @@ class KafkaSource:
 
     def _metadata(self) -> dict[str, list[int]]:
         with self._errors("list topics"):
-            heard = None if self._topics else self._admission.heard
-            topics = topics_of(self._consumer, TIMEOUT_S, heard)
+            client_error = None if self._topics else self._admission.client_error
+            topics = topics_of(self._consumer, TIMEOUT_S, client_error)
         return {name: sorted(found.partitions) for name, found in topics.items() if found.error is None}
 
     def _offsets(
@@ -522,7 +522,9 @@ class KafkaSource:
         except KafkaException as error:
             if not self._topics:  # loses nothing: librdkafka delivers its connection events
                 self._consumer.poll(0)
-            raise broker_error(what, self._servers, error.args[0], self._admission.heard, user_of=user_of) from error
+            raise broker_error(
+                what, self._servers, error.args[0], self._admission.client_error, user_of=user_of
+            ) from error
 
 
 def is_cooperative(properties: Mapping[str, Option]) -> bool:

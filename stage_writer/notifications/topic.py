@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from common import metrics as catalogue
 from common.kafka.client import QUIET, client_properties
-from common.kafka.errors import LastWord, words
+from common.kafka.errors import LastClientError, words
 from common.kafka.properties import taking_properties
 from common.remedies import CONFIG
 from common.stage.notifications import MESSAGE, notification_key
@@ -45,7 +45,7 @@ class KafkaControlTopic:
         self._topic = topic
         self._log = log
         self._metrics = metrics
-        self._heard = LastWord()
+        self._client_error = LastClientError()
         self._under_way = Counter[str]()
         self._undelivered: set[str] = set()
         self._problem: str | None = None
@@ -57,7 +57,9 @@ class KafkaControlTopic:
             "queue.buffering.max.messages": _MOST_WAITING,
         }
         with taking_properties():
-            self._producer = Producer({**client_properties(kafka), **fixed, "error_cb": self._heard.hear}, logger=QUIET)
+            self._producer = Producer(
+                {**client_properties(kafka), **fixed, "error_cb": self._client_error.record}, logger=QUIET
+            )
         metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
 
     @property
@@ -93,12 +95,12 @@ class KafkaControlTopic:
         if error is not None:
             if relied_on:
                 self._undelivered.add(app_id)
-            late = error.code() == _TIMED_OUT and self._heard.text
-            self._failed(self._heard.text if late else words(error))
+            late = error.code() == _TIMED_OUT and self._client_error.text
+            self._failed(self._client_error.text if late else words(error))
             return
         self._metrics.add(catalogue.WRITER_NOTIFICATIONS, way="topic")
         if self._problem is not None:
-            self._problem, self._heard.text = None, ""
+            self._problem, self._client_error.text = None, ""
             self._metrics.set(catalogue.WRITER_CONTROL_TOPIC, 1)
             self._log.info("control topic takes messages again", topic=self._topic)
 

@@ -64,7 +64,7 @@ class ResumePoint:
         return self.position != held.position or self.lineage.generation != held.lineage.generation
 
 
-Look = ResumePoint | MarkerError | StoreError | BrokerError
+ResumeOutcome = ResumePoint | MarkerError | StoreError | BrokerError
 
 
 class ResumePoints:
@@ -74,7 +74,7 @@ class ResumePoints:
         self._source = source
         self._stage = stage
 
-    def of_all(self, wanted: Mapping[TopicPartition, Stream], workers: Workers) -> dict[TopicPartition, Look]:
+    def of_all(self, wanted: Mapping[TopicPartition, Stream], workers: Workers) -> dict[TopicPartition, ResumeOutcome]:
         """Where reading of each partition starts now, or why that is unknown.
 
         All are looked up concurrently: a thousand lookups on S3, one after the other, take longer than a group waits.
@@ -98,7 +98,7 @@ class ResumePoints:
         first = self._source.resolve(partition, StartAt.EARLIEST)
         return first <= place.position <= self._source.high_watermarks([partition])[partition]
 
-    def _look(self, partition: TopicPartition, stream: Stream) -> Look:
+    def _look(self, partition: TopicPartition, stream: Stream) -> ResumeOutcome:
         try:
             return self.of(partition, stream)
         except (MarkerError, StoreError, BrokerError) as error:

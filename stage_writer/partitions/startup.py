@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, NewerFormatError, StateError, StoreError
 from stage_writer.partitions.partition import Restoring, StartingPartition
-from stage_writer.partitions.resume_points import Look, ResumePoint, is_other, other_topic
+from stage_writer.partitions.resume_points import ResumeOutcome, ResumePoint, is_other, other_topic
 from stage_writer.ports import PartitionFault
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class PartitionStartup:
         found = {partition: self._found(partition, ids, look) for partition, look in looks.items()}
         return restored | {partition: one for partition, one in found.items() if one is not None}
 
-    def _found(self, partition: TopicPartition, ids: Mapping[Topic, str | None], look: Look) -> Found | None:
+    def _found(self, partition: TopicPartition, ids: Mapping[Topic, str | None], look: ResumeOutcome) -> Found | None:
         """``ids`` are the topics' ids looked up just now; a missing one is looked up here."""
         unread = self.waiting[partition]
         try:

@@ -14,7 +14,7 @@ WORDS = {
     r"mend(s|ed|ing)?": "fix, repair",
     r"anew": "again, new",
     r"for ever": "forever, until stopped",
-    r"(no|some|any)body": "the noun: the operator, another process, the caller",
+    r"_?(no|some|any)body(_\w+)?": "the noun: the operator, another process, the caller",
     r"besides": "also",
     r"_?beside": "next to, together with, in the background",
     r"all the same": "still, also",
@@ -23,6 +23,9 @@ WORDS = {
     r"went_back|WentBack|LookBack": "rollback",
     r"way_of_loading": "load mode",
     r"debts?": "deferred range",
+    r"(?-i:(Table|Kafka)Look(er)?|Looked|LooksAt\w+)": "…Snapshot, or what is refreshed, inspected, checked",
+    r"_?is_heard|LastWord": "connected; the client's last error",
+    r"sources?: (\w+\[)?TopicPartition": "partition: a source is a system, or a node of a topology",
 }
 
 

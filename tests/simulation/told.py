@@ -79,7 +79,7 @@ class Hearing:
     was_away: bool = True
 
     @property
-    def is_heard(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether it is there."""
         return not self.topic.is_away
 

@@ -418,9 +418,9 @@ def test_loader_services(
     outcome, failure = found
     without_signals_and_logs(services, monkeypatch)
 
-    def look_at(settings: object, *_: object) -> list[outcomes.TableLook]:
+    def look_at(settings: object, *_: object) -> list[outcomes.TableSnapshot]:
         rules = TableRules(settings.table_services, 0.0)  # type: ignore[attr-defined]
-        return [outcomes.TableLook("/t", None, rules, failure=failure)]
+        return [outcomes.TableSnapshot("/t", None, rules, failure=failure)]
 
     def parts(settings: object, *_: object, **__: object) -> object:
         piece = outcomes.PieceReport(CommitPiece(Service.CHECKPOINT, "/t", "it is due"), outcome, 0.0)

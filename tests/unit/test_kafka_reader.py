@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from common.errors import ConfigError, StoreError
 from common.kafka import reader
 from common.kafka.bounded import answer_of, close_within
-from common.kafka.errors import LastWord
+from common.kafka.errors import LastClientError
 from common.settings import Settings
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
 from stage_writer.replay.kafka import ReplayKafka
@@ -62,17 +62,17 @@ def test_kafka_is_never_asked_for_less_than_no_time_which_would_be_for_ever(
     consumer = Silent(look_s)
     monkeypatch.setattr(reader, "time", consumer)
     with pytest.raises(KafkaException):
-        reader.topics_of(cast("Consumer", consumer), 10.0, LastWord())
+        reader.topics_of(cast("Consumer", consumer), 10.0, LastClientError())
     assert min(consumer.asked) > 0
     assert sum(consumer.asked) <= 10.0
 
 
 def test_who_is_refused_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    consumer, heard = Silent(0.0003), LastWord()
+    consumer, client_error = Silent(0.0003), LastClientError()
     monkeypatch.setattr(reader, "time", consumer)
-    heard.hear(KafkaError(KafkaError._AUTHENTICATION))
+    client_error.record(KafkaError(KafkaError._AUTHENTICATION))
     with pytest.raises(KafkaException):
-        reader.topics_of(cast("Consumer", consumer), 10.0, heard)
+        reader.topics_of(cast("Consumer", consumer), 10.0, client_error)
     assert 2 <= sum(consumer.asked) < 3
 
 

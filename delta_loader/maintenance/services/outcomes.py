@@ -49,7 +49,7 @@ class PieceReport:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
+class TableSnapshot:
     """A table, and what is due for it."""
 
     url: str
@@ -63,7 +63,7 @@ class TableLook:
 @dataclass(frozen=True, slots=True)
 class RunReport:
     pieces: tuple[PieceReport, ...]
-    looks: tuple[TableLook, ...]
+    looks: tuple[TableSnapshot, ...]
     left: tuple[CommitPiece, ...] = ()
     """The tasks that it did not get to."""
     stopped_by: str = ""

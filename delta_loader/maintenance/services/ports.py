@@ -20,7 +20,7 @@ class ServiceWork(Protocol):
         """End the running task, from another thread; it then results in `GivenUp`."""
 
 
-class TableLooker(Protocol):
+class TableInspector(Protocol):
     """Reads the tables' facts."""
 
     def read(self, url: str, rules: TableRules) -> TableFacts | None:

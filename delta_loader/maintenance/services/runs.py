@@ -20,7 +20,7 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 from delta_loader.maintenance.services.due import NOTHING, due
 from delta_loader.maintenance.services.facts import Service
-from delta_loader.maintenance.services.outcomes import Done, GivenUp, PieceReport, RunReport, TableLook, TaskFailed
+from delta_loader.maintenance.services.outcomes import Done, GivenUp, PieceReport, RunReport, TableSnapshot, TaskFailed
 from delta_loader.maintenance.services.reading import first_stream_of, rules_of, tables_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from delta_loader.maintenance.services.due import CommitPiece, TableRules
-    from delta_loader.maintenance.services.ports import ServiceWork, TableLooker
+    from delta_loader.maintenance.services.ports import ServiceWork, TableInspector
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class TableServices:
     def __init__(
         self,
         settings: Settings,
-        looker: TableLooker,
+        looker: TableInspector,
         work: ServiceWork,
         clock: Clock,
         *,
@@ -97,7 +97,7 @@ class TableServices:
         """End the running task, from another thread."""
         self._work.cancel()
 
-    def _served_ms(self, look: TableLook) -> int:
+    def _served_ms(self, look: TableSnapshot) -> int:
         served_ms = 0 if look.facts is None else look.facts.served_ms
         return max(served_ms, self._failed_ms.get(look.url, 0))
 
@@ -145,7 +145,7 @@ class TableServices:
                 assert_never(outcome)
         return report
 
-    def _report_inspections(self, looks: Sequence[TableLook]) -> None:
+    def _report_inspections(self, looks: Sequence[TableSnapshot]) -> None:
         for look in looks:
             if look.failure is not None:
                 self._log.error("table cannot be looked at by its services", table=look.url, problem=look.failure)
@@ -158,7 +158,7 @@ class TableServices:
                     remedy=refused.remedy,
                 )
 
-    def _ended(self, looks: Sequence[TableLook], progress: _Progress) -> RunReport:
+    def _ended(self, looks: Sequence[TableSnapshot], progress: _Progress) -> RunReport:
         for service in Service:
             count = sum(piece.service is service for piece in progress.left)
             self._metrics.set(catalogue.SERVICES_LEFT, count, service=service.value)
@@ -168,17 +168,17 @@ class TableServices:
         return RunReport(tuple(progress.done), tuple(looks), tuple(progress.left), progress.stopped_by)
 
 
-def look_at(settings: Settings, looker: TableLooker, clock: Clock, only: str | None = None) -> list[TableLook]:
+def look_at(settings: Settings, looker: TableInspector, clock: Clock, only: str | None = None) -> list[TableSnapshot]:
     return list(_looks(settings, looker, clock, [only] if only is not None else tables_of(settings)))
 
 
-def _looks(settings: Settings, looker: TableLooker, clock: Clock, urls: Sequence[str]) -> Iterator[TableLook]:
+def _looks(settings: Settings, looker: TableInspector, clock: Clock, urls: Sequence[str]) -> Iterator[TableSnapshot]:
     for url in urls:
         rules = rules_of(settings, url)
         try:
             facts = looker.read(url, rules)
         except KafkaDeltaExpressError as error:
-            yield TableLook(url, None, rules, failure=error.problem)
+            yield TableSnapshot(url, None, rules, failure=error.problem)
             continue
         found = NOTHING if facts is None else due(facts, rules, clock.wall_ms())
-        yield TableLook(url, facts, rules, found)
+        yield TableSnapshot(url, facts, rules, found)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from delta_loader.maintenance.services.due import CommitPiece
     from delta_loader.maintenance.services.facts import TableFacts
-    from delta_loader.maintenance.services.outcomes import Outcome, PieceReport, RunReport, TableLook
+    from delta_loader.maintenance.services.outcomes import Outcome, PieceReport, RunReport, TableSnapshot
 
 
-def tables_to_json(looks: Sequence[TableLook]) -> Json:
+def tables_to_json(looks: Sequence[TableSnapshot]) -> Json:
     return {"tables": [_table_json(look) for look in looks]}
 
 
-def _table_json(look: TableLook) -> Json:
+def _table_json(look: TableSnapshot) -> Json:
     facts = look.facts
     return {
         "table": look.url,
@@ -80,12 +80,12 @@ def _piece_json(piece: CommitPiece) -> Json:
     }
 
 
-def tables_to_text(looks: Sequence[TableLook]) -> str:
+def tables_to_text(looks: Sequence[TableSnapshot]) -> str:
     nothing = "no table: `table_services.enabled` is false for each stream"
     return "\n".join(line for look in looks for line in _table_lines(look)) or nothing
 
 
-def _table_lines(look: TableLook) -> Iterator[str]:
+def _table_lines(look: TableSnapshot) -> Iterator[str]:
     if look.facts is None:
         yield f"{look.url}: " + (f"unknown: {look.failure}" if look.failure else "not created yet")
         return

@@ -358,7 +358,7 @@ def test_news_are_looked_for_by_another_thread_and_only_while_somebody_takes_the
 class Topic(Said):
     """A control topic that a test speaks in."""
 
-    is_heard = True
+    is_connected = True
 
 
 def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
@@ -375,7 +375,7 @@ def test_while_a_control_topic_is_heard_the_stage_is_looked_at_seldom() -> None:
             told.append((clock.now_s, set(found)))
     assert told == [(0.0, {"orders", "a/b=c"}), (5.0, {"orders"}), (10.0, {"a/b=c"})]
     assert stored.looks == 3
-    topic.is_heard = False
+    topic.is_connected = False
     for tenth in range(300, 400):
         clock.now_s = tenth / 10
         notifications.take()
