@@ -44,13 +44,14 @@ from delta_loader.plan.plan import TableShape
 from delta_loader.tables.commits import Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.spans import Position, TopicPartition
+    from common.tables.history import LoggedCommit
     from delta_loader.ports import ColumnAdder, DeltaTables, NewId
 
 
@@ -211,13 +212,16 @@ class Replacements:
         return None
 
     def _is_superseded(self, request: Request, rows: Target) -> bool:
-        return rows.version is not None and is_superseded(request, self.tables.history(rows.url, rows.version))
+        return is_superseded(request, self._history(rows))
+
+    def _history(self, table: Target) -> Iterable[LoggedCommit]:
+        return () if table.version is None else self.tables.history(table.url, table.version)
 
     def _taken_back(self, request: Request, stream: Stream) -> Held | None:
         """Why it cannot continue: a table has recorded a step but lacks its rows. Reads the tables again."""
         for target in map(self._target, stream.tables):
-            if target is not None and target.version is not None and _done(target, request):
-                reason = taken_back(request, target.url, self.tables.history(target.url, target.version))
+            if target is not None and _done(target, request):
+                reason = taken_back(request, target.url, self._history(target))
                 if reason is not None:
                     return reason
         return None
@@ -282,13 +286,12 @@ class Replacements:
 
     def _ids(self, stream: Stream, rows: Target) -> TxnIds:
         ids = TxnIds(stream.app_id, stream.several_topics)
-        history = () if rows.version is None else self.tables.history(rows.url, rows.version)
-        return ids.in_table(identity_of(history, stream, ids, rows.transactions).plain_topic)
+        return ids.in_table(identity_of(self._history(rows), stream, ids, rows.transactions).plain_topic)
 
     def _take_steps(self, request: Request, stream: Stream, rows: Target, sides: tuple[Target, ...]) -> Held | None:
         """Make the missing commits in order (replace_steps.py, rules 2 and 5); returns why, if that is not possible."""
         metadata, done = request.metadata(self.new_id()).to_json(), _done(rows, request)
-        for side in () if done else sides:
+        for side in sides:
             staged = request.content.of(side.url)
             if staged is not None and staged.files and _done(side, request) < RequestStep.ADD:
                 self._commit(request, side.url, RequestStep.ADD, metadata, keep_stale=True)

@@ -21,7 +21,7 @@ Rules:
 
 from __future__ import annotations
 
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from common.stage.idle import MAX_PARTITION
@@ -47,8 +47,7 @@ def settle_candidates(
     """
     if position is None:
         return ()
-    but_last = islice(names, max(0, len(names) - 1))
-    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, but_last))
+    return tuple(takewhile(lambda name: name.start < position and modified_ms[name] < keep_after_ms, names[:-1]))
 
 
 def settled(candidates: Iterable[Found], position: Position) -> tuple[MarkerName, ...]:

@@ -88,19 +88,14 @@ class StrictDecoder:
     def __init__(self, columns: StructType, reading: Reading = STRICT) -> None:
         check_decodable(columns)
         self._row = _struct(columns, reading)
-        self._is_lenient = reading.lenient
         self._holds_json = reading.holds_json
 
     def decode(self, message: bytes) -> Row | Refusal:
         """The message's row, or why it has none."""
-        if not self._is_lenient:
-            return self._decoded(message, sourced=self._holds_json)
-        # A sourced document costs several times as much, and few lenient values need it.
         try:
-            row = self._decoded(message, sourced=self._holds_json)
-        except UnsourcedError:
-            row = None
-        return self._decoded(message, sourced=True) if row is None or isinstance(row, Refusal) else row
+            return self._decoded(message, sourced=self._holds_json)
+        except UnsourcedError:  # A sourced document costs several times as much, and few lenient values need it.
+            return self._decoded(message, sourced=True)
 
     def _decoded(self, message: bytes, *, sourced: bool) -> Row | Refusal:
         document = document_of(message, sourced=sourced)
@@ -240,7 +235,7 @@ def _primitive(data_type: Primitive, reading: Reading) -> Converter:
 
 def _non_finite(convert: Converter) -> Converter:
     def converted(value: Json) -> object:
-        number = _NON_FINITE.get(value) if isinstance(value, str) and not isinstance(value, Number) else None
+        number = _NON_FINITE.get(value) if isinstance(value, str) else None
         return convert(value) if number is None else number
 
     return converted

@@ -81,6 +81,7 @@ class MemoryDeltaTables:
             self.tables[url] = MemoryTable(f"table-{self._made}", schema, shape.partition_by)
 
     def add_columns(self, url: str, added: Sequence[Addition]) -> None:
+        assert added, "ALTER TABLE takes no empty list"
         table = self.tables[url]
         try:
             wanted = with_additions(schema_from_json(table.schema), added)

@@ -2,7 +2,7 @@
 
 A comparison at its boundary or turned round, ``and`` for ``or``, a condition left out or always (never) true, a
 negation left out, a number one higher, ``+`` for ``-``, ``min`` for ``max``, ``any`` for ``all``, no result, a call or
-a ``raise`` left out. Texts are what is said and not what is done, and stay as they are.
+a ``raise`` left out. Texts and log lines are what is said and not what is done, and stay as they are.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ def _change(node: ast.AST, variant: int) -> bool:  # noqa: C901, PLR0912 - one c
             node.value = ast.Constant(None)
         case ast.UnaryOp(op=ast.Not()), 0:
             node.operand = ast.UnaryOp(ast.Not(), node.operand)
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Attribute(attr="log" | "_log")))), 0:
+            return False  # is said and not done
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))), _:
             return False  # is never reached
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name(id="super"))))), _:

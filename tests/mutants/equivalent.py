@@ -4,11 +4,17 @@ from __future__ import annotations
 
 _RISES = "the numbers of duplicates only have to rise"
 _RANGE = "a range of one window gives the same"
+_ONCE = "in a message that gives each field once, none is found twice"
 _AGAIN = "what is remembered is made again"
 
 EQUIVALENT: dict[str, dict[str, str]] = {
     "common.stage.chain": {
         "read_chain: if marker.previous is not None: → if True:": "no segment ends at no marker",
+    },
+    "delta_loader.lease.holder": {
+        "LoaderLease._look: if highest >= before.next_epoch: → if True:": (
+            "an epoch that is known is read once more, and changes nothing"
+        ),
     },
     "delta_loader.lease.rules": {
         "observed: epoch <= state.seen.epoch → epoch < state.seen.epoch": (
@@ -19,9 +25,24 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_foreign: _start(marker) < position → _start(marker) <= position": "what begins there is held anyway",
         "_age_ms: 0 → 1": "no marker was written in 1970",
     },
+    "delta_loader.load.replace_ranges": {
+        "Replacements._in_order: [target for target in map(self._target, stream.tables) if target is not None] "
+        "if requests[1:] else [] → [target for target in map(self._target, stream.tables) if target is not None] "
+        "if True else []": "a request alone is in order, and is held by a table that cannot be read anyway",
+        "Replacements._history: () if table.version is None else self.tables.history(table.url, table.version) → "
+        "() if False else self.tables.history(table.url, table.version)": "a table that was read has a version",
+        "Replacements._with_columns_of: self._target(target.url) or target → self._target(target.url) or False": (
+            "a table that was just altered is there"
+        ),
+        "Replacements._sides: target is None and staged is not None and staged.files → True and staged is not None "
+        "and staged.files": "to make a table that is there changes nothing",
+    },
     "stage_writer.decode.strict": {
         "_timestamp: 9 → 10": "an offset has a sign and hours, or neither",
         "_exact: 0 → 1": "ten times zero is zero",
+        "_struct.convert: len(given) < len(value) and (twice := _given_twice(value, names)) is not None → "
+        "True and (twice := _given_twice(value, names)) is not None": _ONCE,
+        "_struct.convert: len(given) < len(value) → len(given) <= len(value)": _ONCE,
     },
     "stage_writer.stage.staging": {
         "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",

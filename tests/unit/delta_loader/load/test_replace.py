@@ -11,8 +11,9 @@ import structlog
 from common.errors import TableError
 from common.metrics import Metrics
 from common.remedies import replay
-from common.schema import parse_ddl, schema_from_json, schema_to_json
+from common.schema import StructType, parse_ddl, schema_from_json, schema_to_json
 from common.settings import Stream
+from common.settings.loading import Evolution
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
@@ -59,9 +60,12 @@ class Books(Restorable):
     def now(self, url: str) -> frozenset[int]:
         return self.contents[url][-1]
 
+    def create(self, url: str, shape: TableShape) -> None:
+        super().create(url, shape)
+        self.contents.setdefault(url, [frozenset()])
+
     def begin(self, url: str, schema: str, offsets: AbstractSet[int]) -> None:
         self.create(url, TableShape(schema, ()))
-        self.contents[url] = [frozenset()]
         self.put(url, offsets, {}, CommitMetadata("load", "orders", {}, None))
 
     def put(self, url: str, offsets: AbstractSet[int], advances: dict[str, int], metadata: CommitMetadata) -> None:
@@ -131,6 +135,11 @@ class World:
         self.replacer = Replacer(self.books, {})
         self.store = self.staging.store(self.staging.stage_url)
         self.metrics = Metrics()
+        self.columns: Books | None = self.books
+
+    def route_to(self, *names: str, **more: object) -> None:
+        (stream,) = routed_settings_for(self.staging, names).streams
+        self.stream = Stream.model_validate({**stream.model_dump(exclude_unset=True), **more, "kafka_columns": True})
 
     def ask(
         self,
@@ -142,15 +151,16 @@ class World:
         end: int = 10,
         route: AbstractSet[int] = frozenset(),
         schema: str | None = None,
+        letters_schema: str = "",
     ) -> None:
-        """Make a request; with ``schema`` there is a file of rows, which has these columns."""
+        """Make a request; with ``schema`` there is a file of the rows, which has these columns."""
         name = ReplacementName(self.staging.source(0), Position(start), digit * 32)
         self.replacer.staged[name.request] = frozenset(rows), frozenset(letters)
-        file = self._file(self.dead, name, len(letters))
-        of_rows = () if schema is None else (self._file(self.rows, name, len(rows)),)
+        of_letters = (self._file(self.dead, name, len(letters)),) if letters else ()
+        of_rows = (self._file(self.rows, name, len(rows)),) if rows and schema else ()
         tables: tuple[ReplacementTable, ...] = (
             ReplacementTable(self.rows, TableKind.ROWS, schema or self.staging.schema(), of_rows),
-            ReplacementTable(self.dead, TableKind.DEAD_LETTERS, _schema(DEAD_LETTERS), (file,)),
+            ReplacementTable(self.dead, TableKind.DEAD_LETTERS, letters_schema or _schema(DEAD_LETTERS), of_letters),
         )
         if route:
             url = self.staging.route("a")
@@ -167,7 +177,7 @@ class World:
 
     def run(self, stop: Callable[[], bool] = lambda: False, stepped: Callable[[], None] = lambda: None) -> list[Held]:
         log = structlog.get_logger()
-        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.books)
+        replacements = Replacements(self.store, self.books, self.replacer, lambda: "c", log, self.metrics, self.columns)
         return list(replacements.run(self.stream, lambda _: Position(10), stop, stepped).held.values())
 
     def requests(self) -> list[str]:
@@ -193,21 +203,112 @@ def test_a_replacement_is_carried_out_and_its_request_goes(world: World) -> None
     world.ask("1", ODD, EVEN)
     assert world.run() == []
     assert (world.now(), world.requests()) == ((ODD, EVEN), [])
+    assert list(world.store.list("data/")) == []
 
 
 @pytest.mark.parametrize(
-    ("more", "is_refused"), [({}, True), ({"unknown_fields": "evolve"}, False), ({"evolution": "add"}, False)]
+    ("stopped_at", "left"),
+    [
+        ((TableKind.ROWS, RequestStep.ROWS), ("lost", "rows", "letters deleted", "nothing deleted from the route")),
+        ((TableKind.DEAD_LETTERS, RequestStep.DROP), ("letters deleted",)),
+        (None, ()),
+    ],
+)
+def test_a_step_is_asked_for_once(
+    world: World, stopped_at: tuple[TableKind, RequestStep] | None, left: tuple[str, ...]
+) -> None:
+    world.route_to("a")
+    world.books.begin(world.staging.route("a"), world.staging.schema(), set())
+    world.ask("1", ODD, EVEN)
+    request = {found.path: required(world.store.read(found.path)) for found in world.store.list("")}
+    if stopped_at is not None:
+        world.replacer.before["1" * 32, *stopped_at] = in_the_way
+    world.run()
+    for path, data in request.items():
+        world.store.write(path, data)
+    steps: list[int] = []
+    assert world.run(stepped=lambda: steps.append(1)) == []
+    assert (len(steps), world.now(), world.requests()) == (len(left), (ODD, EVEN), [])
+
+
+def test_nothing_is_added_where_nothing_was_staged(world: World) -> None:
+    world.ask("1", {0}, set(), end=1)
+    steps: list[int] = []
+    assert world.run(stepped=lambda: steps.append(1)) == []
+    assert len(steps) == len(("lost", "rows", "letters deleted"))
+
+
+def test_a_request_that_another_loader_carried_out_meanwhile_is_no_request(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ask("1", ODD, EVEN)
+    monkeypatch.setattr(world.store, "read", lambda _path: None)
+    assert (world.run(), counted(world)) == ([], (0, 0, 0))
+
+
+def test_the_tables_that_a_request_needs_are_made(world: World) -> None:
+    world.route_to("a", "b", columns="id BIGINT, day STRING", partition_by=["day"])
+    del world.books.tables[world.dead]
+    world.ask("1", {0, 2}, RANGE - {0, 2, 4}, route={4})
+    assert world.run() == []
+    assert world.books.now(world.staging.route("a")) == {4}
+    assert world.now() == ({0, 2}, set(RANGE - {0, 2, 4}))
+    assert world.books.tables[world.staging.route("a")].partition_by == ("day",)
+    assert world.books.tables[world.dead].partition_by == ()
+    assert world.staging.route("b") not in world.books.tables
+
+
+def test_a_table_that_gets_nothing_is_not_made(world: World) -> None:
+    del world.books.tables[world.dead]
+    world.ask("1", RANGE, set())
+    assert (world.run(), world.dead in world.books.tables) == ([], False)
+
+
+def test_staged_rows_whose_schema_no_release_knows_are_refused(world: World) -> None:
+    world.stream = world.stream.model_copy(update={"evolution": Evolution.ADD})
+    world.ask("1", ODD, EVEN, schema=world.staging.schema().replace('"long"', '"quaternion"'))
+    assert [held.reason for held in world.run()] == ["replacement_refused"]
+
+
+def with_columns(schema: str, ddl: str) -> str:
+    return schema_to_json(schema_from_json(schema).with_fields(parse_ddl(ddl)))
+
+
+@pytest.mark.parametrize(
+    ("more", "columns", "is_refused"),
+    [
+        ({}, "gained BIGINT", True),
+        ({"unknown_fields": "evolve"}, "gained BIGINT", False),
+        ({"evolution": "add"}, "gained BIGINT", False),
+        ({"evolution": "add"}, "", False),
+        ({"evolution": "add"}, "day BIGINT", True),
+    ],
 )
 def test_a_replacement_may_bring_columns_to_a_table_that_gains_some(
-    world: World, more: dict[str, str], *, is_refused: bool
+    world: World, more: dict[str, str], columns: str, *, is_refused: bool
 ) -> None:
-    world.stream = Stream.model_validate({**world.stream.model_dump(exclude_unset=True), **more})
-    older = schema_from_json(world.staging.schema())
-    wider = schema_to_json(older.with_fields(parse_ddl("gained BIGINT")))
-    world.ask("1", ODD, EVEN, schema=wider)
+    world.route_to("a", **more)
+    world.books.begin(world.staging.route("a"), world.staging.schema(), set())
+    older = world.staging.schema()
+    fields = tuple(field for field in schema_from_json(older) if not columns.startswith(f"{field.name} "))
+    world.ask("1", ODD, EVEN, schema=schema_to_json(StructType((*fields, *parse_ddl(columns)))) if columns else older)
     assert [held.reason for held in world.run()] == ["replacement_refused"] * is_refused
-    assert schema_from_json(world.books.tables[world.rows].schema).names[len(older) :] == ("gained",)[is_refused:]
+    gained = schema_from_json(world.books.tables[world.rows].schema).names[len(schema_from_json(older)) :]
+    assert gained == (() if is_refused or not columns else ("gained",))
     assert world.now() == ((EVEN, ODD) if is_refused else (ODD, EVEN))
+
+
+@pytest.mark.parametrize("why_not", ["no rows", "dead letters", "nothing adds columns"])
+def test_a_replacement_brings_no_columns(world: World, why_not: str) -> None:
+    """Where it has no rows for the table, where that is of dead letters, and for a loader that cannot add any."""
+    world.stream = world.stream.model_copy(update={"evolution": Evolution.ADD})
+    older = {url: table.schema for url, table in world.books.tables.items()}
+    world.columns = None if why_not == "nothing adds columns" else world.books
+    rows, wider = (set() if why_not == "no rows" else ODD), with_columns(older[world.rows], "gained BIGINT")
+    letters = with_columns(older[world.dead], "gained BIGINT") if why_not == "dead letters" else ""
+    world.ask("1", rows, RANGE - rows, schema=None if letters else wider, letters_schema=letters)
+    assert [held.reason for held in world.run()] == ["replacement_refused"] * (why_not != "no rows")
+    assert {url: table.schema for url, table in world.books.tables.items()} == older
 
 
 def test_a_replacement_without_records_that_the_tables_have_is_refused(world: World) -> None:
@@ -385,10 +486,19 @@ def test_a_request_whose_file_is_gone_before_it_is_carried_out_is_refused(world:
     assert (world.now(), len(world.requests())) == ((EVEN, ODD), 1)
 
 
-def test_a_range_of_a_topic_that_was_made_again_is_not_replaced(world: World) -> None:
+@pytest.mark.parametrize("plain_topic", [None, "orders"])
+def test_a_range_of_a_topic_that_was_made_again_is_not_replaced(world: World, plain_topic: str | None) -> None:
+    """Also where the config has a topic more since then, and the table's first commits had one."""
     world.ask("1", ODD, EVEN)
-    ids = TxnIds(world.stream.app_id, world.stream.several_topics, {world.staging.source(0): 1})
-    world.books.tables[world.rows].transactions[ids.of(world.staging.source(0))] = 9
+    table = world.books.tables[world.rows]
+    if plain_topic is not None:
+        world.stream = world.stream.model_copy(update={"topics": ("orders", "payments")})
+        said = replace(
+            table.commits[-1].metadata, positions={world.staging.source(0): Position(10)}, plain_topic=plain_topic
+        )
+        table.commits[-1] = replace(table.commits[-1], metadata=said)
+    ids = TxnIds(world.stream.app_id, world.stream.several_topics, {world.staging.source(0): 1}, plain_topic)
+    table.transactions[ids.of(world.staging.source(0))] = 9
     (held,) = world.run()
     assert (held.reason, "was recreated" in held.problem) == ("replacement_refused", True)
     assert world.now() == (EVEN, ODD)

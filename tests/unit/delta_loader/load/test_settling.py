@@ -8,12 +8,13 @@ import pytest
 from common.ports import StoredObject
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.data_files import waiting_folder
-from common.stage.idle import MAX_PARTITION, StreamFact
+from common.stage.idle import MAX_PARTITION, IdleFact, StreamFact
 from common.stage.markers import Marker, MarkerName
 from common.storage.store import FsspecStore
 from common.tables.transactions import TxnIds
 from common.tables.urls import comparable
 from delta_loader.load.settle import (
+    IdleFacts,
     highest_timestamp_ms,
     newest_fact,
     settle_candidates,
@@ -54,8 +55,23 @@ def test_settling_goes_from_the_low_end_only() -> None:
     """A writer relies on it: the marker before its own is there only while all above that one are (G2)."""
     written_ms = {MarkerName(SOURCE, Position(start)): age for start, age in ((0, 5), (10, 50), (20, 5), (30, 5))}
     assert [name.start for name in settle_candidates(sorted(written_ms), written_ms, Position(40), 10)] == [0]
-    stray = marker(10, 35)
-    assert [name.start for name in settled([marker(0, 10), stray, marker(20, 30)], Position(30))] == [0]
+    for found in (marker(10, 35), UnreadableMarker(MarkerName(SOURCE, Position(10)), "cut short")):
+        assert [name.start for name in settled([marker(0, 10), found, marker(20, 30)], Position(30))] == [0]
+    assert settled([], Position(30)) == ()
+
+
+def test_of_several_topics_the_last_marker_that_the_table_has_stays() -> None:
+    chain = TopicPartition(Topic("orders+payments"), Partition(0))
+    found = [replace(by_hand(start), name=MarkerName(chain, Position(start))) for start in (0, 1, 2, 3)]
+    assert [name.start for name in settled(found, Position(3))] == [0, 1]
+    assert settled(found, Position(0)) == ()
+
+
+def test_a_partition_is_idle_through_the_newest_fact_about_its_generation_up_to_the_position() -> None:
+    facts = [IdleFact(SOURCE, Position(end), ms, number) for end, ms, number in ((5, 70, 0), (5, 60, 0), (6, 80, 0))]
+    idle = IdleFacts([*facts, IdleFact(SOURCE, Position(5), 90, 1)])
+    assert [idle.through_ms(SOURCE, Position(end), 0) for end in (4, 5, 6)] == [None, 70, 80]
+    assert (idle.through_ms(SOURCE, None, 0), idle.through_ms(SOURCE, Position(5), 1)) == (None, 90)
 
 
 def test_a_table_is_complete_through_the_slowest_partition() -> None:

@@ -92,7 +92,9 @@ def test_a_chain_whose_origin_was_moved_down_has_a_gap_before_its_first_marker()
     first, by_operator = marker(5, 9, None), by_hand(7)
     assert next_run(None, [first], Position(0)) == Gap(Position(0), Position(5))
     assert next_run(None, [first], Position(5)) == next_run(None, [first], Position(7)) == run_of(first)
-    assert next_run(None, [by_operator], Position(0)) == run_of(by_operator), "who made it has said where to begin"
+    made = replace(first, manifest=replace(required(first.manifest), origin=Origin.BOOTSTRAP))
+    for found in (by_operator, made):
+        assert next_run(None, [found], Position(0)) == run_of(found), "who made it has said where to begin"
     assert next_run(Position(5), [first], Position(0)) == run_of(first), "the table's position decides where it has one"
 
 

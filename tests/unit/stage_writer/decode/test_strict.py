@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 
 import pytest
@@ -12,6 +13,7 @@ from common.settings.formats import forms_of
 from stage_writer.decode.reading import STRICT, Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.decode.strict import StrictDecoder
+from tests.builders import instance
 
 _MANY = "1" * 81
 _WRONG, _RANGE = ErrorClass.WRONG_TYPE, ErrorClass.OUT_OF_RANGE
@@ -241,6 +243,24 @@ def test_lenient_reading_means_the_same(ddl: str, text: str, value: object) -> N
     found = read(ddl, text, Reading(lenient=True))
     assert found == value
     assert isinstance(found, type(value))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "text", "value"),
+    [
+        ("DOUBLE", '"Infinity"', math.inf),
+        ("FLOAT", '"-Infinity"', -math.inf),
+        ("DOUBLE", "1.5", 1.5),
+        ("DOUBLE", '"1.5"', (_WRONG, 'c: the string "1.5" where DOUBLE is declared')),
+        ("DOUBLE", "[]", (_WRONG, "c: an array where DOUBLE is declared")),
+        ("STRING", '"NaN"', "NaN"),
+        ("INT", '"NaN"', (_WRONG, 'c: the string "NaN" where INT is declared')),
+    ],
+)
+def test_the_json_of_binary_formats_has_numbers_that_json_has_not(ddl: str, text: str, value: object) -> None:
+    assert read(ddl, text, Reading(non_finite=True)) == value
+    assert math.isnan(instance(float, read("DOUBLE", '"NaN"', Reading(non_finite=True))))
+    assert read("FLOAT", '"1.5"', Reading(lenient=True, non_finite=True)) == 1.5
 
 
 @pytest.mark.parametrize(
