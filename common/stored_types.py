@@ -42,7 +42,10 @@ def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pyd
 
     def write(self: object, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
         stored: dict[str, object] = serialize(self)
-        return {name: part for name, part in stored.items() if name not in names or part not in (None, False)}
+        absent = {
+            name for name in names if stored[name] is None or stored[name] is False
+        }  # a count of 0 says something
+        return {name: part for name, part in stored.items() if name not in absent}
 
     return model_serializer(mode="wrap")(write)
 

@@ -1,0 +1,43 @@
+"""Commit metadata is read back as it was written, and has no bytes for what it does not say."""
+
+import json
+
+import pytest
+
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.tables.commit_metadata import CommitMetadata
+from common.tables.counts import Counts
+
+ORDERS = TopicPartition(Topic("orders"), Partition(3))
+SPAN = Span(Position(10), Position(20))
+
+
+@pytest.mark.parametrize("here", [None, 0, 5])
+def test_no_rows_here_is_not_all_rows_here(here: int | None) -> None:
+    counts = Counts(10, 7, 2, 1, (Span(Position(12), Position(13)),), here=here)
+    metadata = CommitMetadata("c", "orders", {ORDERS: SPAN}, None, {ORDERS: counts})
+    stored = json.loads(metadata.to_json())["kafka_delta_express"]
+    assert ("here" in stored["counts"]["orders"]["3"]) == (here is not None)
+    assert CommitMetadata.from_json(metadata.to_json()) == metadata
+
+
+def test_what_is_not_said_has_no_bytes_and_generation_0_is_not_said() -> None:
+    metadata = CommitMetadata("c", "orders", {ORDERS: SPAN}, None, generations={ORDERS: 0}, plain_topic="")
+    stored = json.loads(metadata.to_json())["kafka_delta_express"]
+    assert stored == {
+        "version": 1,
+        "commit_id": "c",
+        "app_id": "orders",
+        "spans": {"orders": {"3": [10, 20]}},
+        "valid_through_ms": None,
+        "plain_topic": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"version": 2}, {"spans": {"orders": {"x": [10, 20]}}}, {"spans": {"orders": {"3": [20, 10]}}}, {"counts": 1}],
+)
+def test_what_cannot_be_read_is_the_metadata_of_another_program(edit: dict[str, object]) -> None:
+    stored = json.loads(CommitMetadata("c", "orders", {ORDERS: SPAN}, None).to_json())["kafka_delta_express"]
+    assert CommitMetadata.from_json(json.dumps({"kafka_delta_express": stored | edit})) is None
