@@ -17,7 +17,7 @@ from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
-from common.settings.overlap import APART
+from common.settings.overlap import TopicOwners, refused_sharing
 from common.settings.places import nested
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
@@ -392,6 +392,8 @@ class Settings(Section):
             raise ValueError(found)
         require_waiting(self.loader.control_topic, self.loader.schedule, self.streams)
         require_no_source(self.loader.control_topic, self.streams)
+        for stream in self.streams:
+            stream.share(self._owners)
         return self
 
     @staticmethod
@@ -401,16 +403,20 @@ class Settings(Section):
             raise ValueError(msg)
         check_shared(stream, other)
         check_shared(other, stream)
-        shared = [topic for topic in stream.topics if other.takes(topic)]
-        shared += [topic for topic in other.topics if stream.takes(topic)]
-        if shared:
-            msg = (
-                f"the streams {other.app_id!r} and {stream.app_id!r} both read the topic {shared[0]!r}, and a stage "
-                f"has one chain for a topic; {APART}"
-            )
-            raise ValueError(msg)
+        for topic in (*stream.topics, *other.topics):
+            if stream.reads(topic) and other.reads(topic):
+                problem = refused_sharing(topic, (other, stream))
+                if problem is not None:
+                    msg = f"{problem.problem}; {problem.remedy}"
+                    raise ValueError(msg)
 
     _references: References = PrivateAttr(default_factory=References)
+    _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)
+
+    @property
+    def owners(self) -> TopicOwners:
+        """What is known of the owners of topics that several streams read; its streams know the same."""
+        return self._owners
 
     @property
     def references(self) -> References:
@@ -421,6 +427,6 @@ class Settings(Section):
         """Record what to show in place of values."""
         self._references = references
 
-    def stream_of(self, topic: str) -> Stream | None:
-        """The stream that a topic belongs to: the first that matches it."""
-        return next((stream for stream in self.streams if stream.takes(topic)), None)
+    def stream_of(self, chain: str) -> Stream | None:
+        """The stream whose chains have this name: the first that takes it."""
+        return next((stream for stream in self.streams if stream.takes(chain)), None)

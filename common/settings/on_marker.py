@@ -62,7 +62,7 @@ def require_no_source(control_topic: str | None, streams: Iterable[Stream]) -> N
     """Raise ValueError for rule 2."""
     if control_topic is None:
         return
-    taking = next((stream for stream in streams if stream.takes(control_topic)), None)
+    taking = next((stream for stream in streams if stream.reads(control_topic)), None)
     if taking is not None:
         msg = (
             f"loader.control_topic is {control_topic!r}, which the stream {taking.app_id!r} reads records from; "

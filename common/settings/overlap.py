@@ -1,11 +1,25 @@
-"""Topics that several streams of a config match: two regular expressions, which the config alone does not reveal."""
+"""Topics that several streams of a config read: which of them can be shared, and which stream's chain has its own name.
+
+Rules:
+
+1. Each stream that reads a topic has chains of its own. One of them, the topic's *owner*, has the chains with the
+   topic's name; those of the others have their app_id in the name (common/stage/merged.py, rule 4).
+2. The owner is in the stage (common/stage/topic_owners.py) and never changes, so the order of the streams in a config,
+   which people edit, decides nothing.
+3. Streams with a topology, and streams that share a table, cannot share a topic: a topology's chains are named by its
+   topics, and nothing in a table says which of two streams a record's row is from.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
+from common.spans import Topic
+from common.stage.merged import may_name_chain, shared_chain, stream_of
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -13,7 +27,7 @@ if TYPE_CHECKING:
     from common.settings.stream import Stream
 
 APART = "put one of them into a config with a stage.url and a writer.group_id of its own"
-"""What to do with two streams that take one topic."""
+"""What to do with two streams that cannot share a topic."""
 
 
 @dataclass(slots=True)
@@ -24,19 +38,60 @@ class UnreadTopics:
     """The reason, by topic. Replaced as a whole, so any thread may read it."""
 
 
+@dataclass(slots=True)
+class TopicOwners:
+    """What a process knows of the owners of topics that streams share, or shared once. Any thread may read it."""
+
+    by_topic: Mapping[str, str] = field(default_factory=dict)
+    """The app_id of each topic's owner. Replaced as a whole; an owner never changes."""
+
+    def learn(self, owners: Mapping[str, str]) -> None:
+        """Know these too."""
+        self.by_topic = {**self.by_topic, **owners}
+
+    def allow(self, chain: str, app_id: str) -> bool:
+        """Whether a chain's name may be one of this stream's, if the stream reads its topics."""
+        named = stream_of(chain)
+        return (self.by_topic.get(chain, app_id) if named is None else named) == app_id
+
+    def chain_of(self, topic: str, app_id: str) -> Topic:
+        """The name of a stream's chains of a topic; the topic's own while no owner is known."""
+        return Topic(topic) if self.by_topic.get(topic, app_id) == app_id else shared_chain(topic, app_id)
+
+
+def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:
+    """The topics that more than one stream reads, with these streams in the config's order."""
+    found = {topic: [stream for stream in streams if stream.reads(topic)] for topic in sorted(topics)}
+    return {topic: reading for topic, reading in found.items() if len(reading) > 1}
+
+
+def refused_sharing(topic: str, reading: Collection[Stream]) -> ConfigError | None:
+    """Why these streams cannot share a topic (rule 3); None if they can."""
+    for one, two in combinations(reading, 2):
+        problem = _problem(topic, one, two)
+        if problem is not None:
+            msg = f"the streams {one.app_id!r} and {two.app_id!r} both read the topic {topic!r}, {problem}"
+            return ConfigError(msg, f"change streams[].topics so that one of them reads it, or {APART}")
+    return None
+
+
+def _problem(topic: str, one: Stream, two: Stream) -> str | None:
+    together = next((stream for stream in (one, two) if stream.topology is not None), None)
+    if together is not None:
+        return f"and a topic that {together.app_id!r} has a topology for cannot be shared"
+    unfit = next((stream for stream in (one, two) if not may_name_chain(topic, stream.app_id)), None)
+    if unfit is not None:
+        return (
+            f"and {unfit.app_id!r} cannot be part of a folder's name next to the topic's: only letters, digits, "
+            "'.', '_' and '-' can, 248 with the topic's name"
+        )
+    both = {comparable(url) for url in one.tables} & {comparable(url) for url in two.tables}
+    if both:
+        return f"and both load into {min(both)}, where nothing says which of them a row is from"
+    return None
+
+
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:
-    """The topics that more than one stream matches, and the problem with each."""
-    takers = {topic: [stream.app_id for stream in streams if stream.takes(topic)] for topic in sorted(topics)}
-    return {topic: _error(topic, names) for topic, names in takers.items() if len(names) > 1}
-
-
-def require_apart(streams: Collection[Stream], topics: Collection[str]) -> None:
-    """Raises ConfigError for a topic that more than one stream matches."""
-    for error in shared_topics(streams, topics).values():
-        raise error
-
-
-def _error(topic: str, names: list[str]) -> ConfigError:
-    named = " and ".join(map(repr, names))
-    msg = f"the streams {named} both take the topic {topic!r}, and a stage has one chain for each topic"
-    return ConfigError(msg, f"change streams[].topics so that one of them takes it, or {APART}")
+    """The topics that several streams read and that these cannot share, and the problem with each."""
+    found = {topic: refused_sharing(topic, reading) for topic, reading in readers(streams, topics).items()}
+    return {topic: error for topic, error in found.items() if error is not None}

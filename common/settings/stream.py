@@ -5,7 +5,6 @@ Settings that contradict each other are refused by `common.settings.checks`, whe
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Self
 
@@ -22,11 +21,10 @@ from common.settings.loading import Evolution, LoadSetting
 from common.settings.merge import MergeSettings
 from common.settings.route_tables import FieldNames, Routes, RouteTable, TableOrUrl, require_columns
 from common.settings.route_template import ROUTE_LIMIT, RouteTemplateOrNone
-from common.settings.section import Section
 from common.settings.services import DurationOrNone, StreamServices
 from common.settings.topic_names import Topics
+from common.settings.topic_reader import TopicReader
 from common.settings.values import CODECS, DurationS, LoadScheduleOrNone, SizeOrNone, StartAt, StartValue
-from common.stage.merged import is_merged, topics_of
 from common.stage.row_places import STAGED_PLACE, Place
 from common.tables.urls import comparable
 
@@ -51,7 +49,7 @@ class Included(StrEnum):
 INCLUDED_COLUMNS = {Included.KEY: "_kafka_key", Included.HEADERS: "_kafka_headers"}
 
 
-class Stream(Section):
+class Stream(TopicReader):
     """One `app_id`, its topics and its table."""
 
     app_id: str = Field(
@@ -571,18 +569,6 @@ class Stream(Section):
         return (self.table, *self.side_tables)
 
     @property
-    def pattern(self) -> re.Pattern[str] | None:
-        """The regular expression of the topics; None when they are names."""
-        return re.compile(self.topics[0]) if self.topics[0].startswith("^") else None
-
-    def takes(self, topic: str) -> bool:
-        """Whether a topic, or a chain of several topics (common/stage/merged.py), belongs to this stream."""
-        pattern = self.pattern
-        if pattern is None:
-            return topic in self.topics or (is_merged(topic) and set(self.topics).issuperset(topics_of(topic)))
-        return all(pattern.match(one) is not None for one in topics_of(topic))
-
-    @property
     def places(self) -> tuple[tuple[str, str], ...]:
         """The locations of its tables, with the keys that set them."""
         own = (("streams[].table", self.table), ("streams[].dead_letters", self.dead_letters))
@@ -593,8 +579,3 @@ class Stream(Section):
     def may_merge(self) -> bool:
         """Whether chains of several topics together (common/stage/merged.py) may belong to this stream."""
         return self.topology is not None and self.several_topics
-
-    @property
-    def several_topics(self) -> bool:
-        """Whether txn actions must name the topic: several names, or a regular expression."""
-        return len(self.topics) > 1 or self.pattern is not None

@@ -1,4 +1,7 @@
-"""Chains of several topics: partition 3 of ``orders`` and of ``payments`` become partition 3 of ``orders+payments``.
+"""Chains whose topic is not Kafka's: of several topics together, and of a topic that another stream reads too.
+
+Partition 3 of ``orders`` and of ``payments`` become partition 3 of ``orders+payments``. Partition 3 of ``orders``, for
+the stream ``audit``, which is not the first that reads it, is partition 3 of ``orders@audit``.
 
 Rules:
 
@@ -8,10 +11,15 @@ Rules:
    what it is the sum of: a `MergedPosition` does. It is compared and counted with like any position.
 3. The stored form of such a chain's position (a marker's end, a chain origin) has the inputs' positions in addition to
    the sum. Reading can only continue from such a position. Markers of older releases do not have them for their start.
+4. Where streams share a topic, one of them has the chain with the topic's own name, and each other one has a chain with
+   ``@`` and its app_id after it (common/stage/topic_owners.py), a character that no topic's name contains either. Its
+   positions are those of the Kafka partition. Only what asks Kafka, and what a row says of its record, has the topic's
+   own name: `topics_of`, `inputs_of`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -26,10 +34,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 AND = "+"
-CHAIN_TOPIC = r"[A-Za-z0-9._-]{1,249}(?:\+[A-Za-z0-9._-]{1,249})*"
+OF = "@"
+CHAIN_TOPIC = r"[A-Za-z0-9._-]{1,249}(?:(?:\+[A-Za-z0-9._-]{1,249})*|@[A-Za-z0-9._-]{1,247})"
 """A chain's name in the path of an object, as a regular expression."""
 LONGEST = 249
-"""The maximum length of a merged chain's name: that of a topic's, so it can be a folder's name everywhere."""
+"""The maximum length of such a chain's name: that of a topic's, so it can be a folder's name everywhere."""
+_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,7 +75,7 @@ def inputs_at(position: int | None) -> tuple[InputEnd, ...]:
 
 def ends_at(chain: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
     """The position of each Kafka partition of a chain; empty if a merged chain's position does not have them."""
-    return inputs_at(position) if is_merged(chain.topic) else (InputEnd(chain, position),)
+    return inputs_at(position) if is_merged(chain.topic) else (InputEnd(inputs_of(chain)[0], position),)
 
 
 def chain_topic(topics: Collection[str]) -> Topic:
@@ -74,8 +84,23 @@ def chain_topic(topics: Collection[str]) -> Topic:
 
 
 def topics_of(chain: str) -> tuple[Topic, ...]:
-    """The topics of a chain's name, sorted; mostly one."""
-    return tuple(map(Topic, chain.split(AND)))
+    """The Kafka topics of a chain's name, sorted; mostly one."""
+    return tuple(map(Topic, chain.partition(OF)[0].split(AND)))
+
+
+def shared_chain(topic: str, app_id: str) -> Topic:
+    """The name of a stream's chain of a topic whose plain chain is another stream's (rule 4)."""
+    return Topic(f"{topic}{OF}{app_id}")
+
+
+def stream_of(chain: str) -> str | None:
+    """The app_id in a chain's name; None for a name without one."""
+    return chain.partition(OF)[2] or None
+
+
+def may_name_chain(topic: str, app_id: str) -> bool:
+    """Whether a stream's chain of a shared topic can have its app_id in its name."""
+    return _NAME.fullmatch(app_id) is not None and len(shared_chain(topic, app_id)) <= LONGEST
 
 
 def is_merged(chain: str) -> bool:
@@ -84,7 +109,8 @@ def is_merged(chain: str) -> bool:
 
 
 def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
-    if not is_merged(chain.topic):
+    """The Kafka partitions that a chain consists of."""
+    if AND not in chain.topic and OF not in chain.topic:
         return (chain,)
     return tuple(TopicPartition(topic, chain.partition) for topic in topics_of(chain.topic))
 
@@ -109,8 +135,12 @@ def require_inputs(chain: TopicPartition, position: Position) -> None:
 def with_chains(
     ends: Mapping[TopicPartition, Position], chains: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Position]:
-    """Positions of Kafka partitions, with those of merged chains' topics combined for each of ``chains``."""
-    merged = [chain for chain in chains if is_merged(chain.topic)]
+    """Positions of Kafka partitions, as those of ``chains`` where these have names of their own.
+
+    A Kafka partition whose chain is not one of them stays, except for the inputs of merged chains.
+    """
+    wanted = set(chains)
+    merged = [chain for chain in wanted if is_merged(chain.topic)]
     inside = {topic for chain in merged for topic in topics_of(chain.topic)}
     positions = {
         topic_partition: position for topic_partition, position in ends.items() if topic_partition.topic not in inside
@@ -118,7 +148,10 @@ def with_chains(
     for chain in merged:
         if all(partition in ends for partition in inputs_of(chain)):
             positions[chain] = merged_position(InputEnd(partition, ends[partition]) for partition in inputs_of(chain))
-    return positions
+    shared = [chain for chain in wanted if stream_of(chain.topic) is not None]
+    for partition in {partition for chain in shared for partition in inputs_of(chain)} - wanted:
+        positions.pop(partition, None)
+    return positions | {chain: ends[inputs_of(chain)[0]] for chain in shared if inputs_of(chain)[0] in ends}
 
 
 def ids_together(topic: Topic, ids: Mapping[Topic, str | None]) -> str | None:

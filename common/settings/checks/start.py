@@ -15,6 +15,6 @@ def check_start(stream: Stream) -> None:
     if not isinstance(stream.start, FromOffsets):
         return
     for topic, _ in stream.start.positions:
-        if topic is not None and not stream.takes(topic):
+        if topic is not None and not stream.reads(topic):
             msg = f"start has positions of {topic!r}, which is none of topics; name a topic of the stream"
             raise ValueError(msg)

@@ -60,7 +60,7 @@ def check_changelogs(streams: Sequence[Stream]) -> None:
     """Raise ValueError for a stream that reads a changelog topic."""
     for stream in streams:
         topic = stream.state_changelog
-        reader = None if topic is None else next((other for other in streams if other.takes(topic)), None)
+        reader = None if topic is None else next((other for other in streams if other.reads(topic)), None)
         if reader is not None:
             msg = (
                 f"state_changelog of {stream.app_id!r} is {topic!r}, which the stream {reader.app_id!r} reads; "

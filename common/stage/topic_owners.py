@@ -1,0 +1,137 @@
+"""The owners of topics that several streams read, as all programs agree on them in the stage.
+
+Rules:
+
+1. ``shared/<topic>.json`` names the stream whose chains have the topic's own name (common/stage/merged.py, rule 4). It
+   is made by exclusive create when a config first has several streams that read the topic, and never changes: not when
+   the config's streams change their order, and not when the owner leaves the config or comes back. A stream with
+   another app_id is another stream.
+2. The owner is the stream that has chains of the topic already, as their markers say; without chains it is the first of
+   the config. Where there are chains, and nothing says that they are of a stream of the config that reads the topic,
+   nothing is decided: a stream that was renamed would otherwise begin again.
+3. A program reads these objects before it asks which chains are a stream's. A config without shared topics costs one
+   listing at its start, and no object.
+4. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
+   plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from common.errors import ConfigError, MarkerError
+from common.settings.overlap import readers, refused_sharing
+from common.stage.chain_origins import BEGIN
+from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.stage.stored import Stored, reading, require_known_version
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from common.ports import ObjectStore
+    from common.settings import Settings, Stream
+
+SHARED = "shared"
+VERSION = 1
+
+
+class _StoredOwner(Stored):
+    version: Literal[1]
+    owner: str
+
+
+def owner_path(topic: str) -> str:
+    """The object of a topic."""
+    return f"{SHARED}/{topic}.json"
+
+
+def known_owners(store: ObjectStore) -> dict[str, str]:
+    """The app_id of each owner, by topic. Raises StoreError and MarkerError."""
+    paths = [found.path for found in store.list(f"{SHARED}/") if found.path.endswith(".json")]
+    owners = {path: _owner(path, data) for path in paths if (data := store.read(path)) is not None}
+    return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
+
+
+def learn_owners(settings: Settings, store: ObjectStore, *, make: bool = True) -> None:
+    """Have the settings know the owners of all topics that are named, or that were shared (rule 3).
+
+    ``make``: agree on those of topics that several streams name. Raises StoreError, MarkerError and ConfigError.
+    """
+    settings.owners.learn(known_owners(store))
+    named = {topic for stream in settings.streams if stream.pattern is None for topic in stream.topics}
+    for error in agree_on(settings, store, named, make=make).values():
+        raise error
+
+
+def agree_on(
+    settings: Settings, store: ObjectStore, topics: Collection[str], *, make: bool = True
+) -> Mapping[str, ConfigError]:
+    """Have the settings know the owners of those topics that several streams read.
+
+    Returns the topics that cannot be shared, and why. ``make``: without it no object is made, and the owner is only
+    what it would be now. Raises StoreError and MarkerError.
+    """
+    refused: dict[str, ConfigError] = {}
+    for topic, reading_it in readers(settings.streams, topics).items():
+        problem = refused_sharing(topic, reading_it)
+        if problem is not None:
+            refused[topic] = problem
+        elif topic not in settings.owners.by_topic:
+            try:
+                settings.owners.learn({topic: _agreed(store, topic, reading_it, make=make)})
+            except ConfigError as error:
+                refused[topic] = error
+    return refused
+
+
+def _agreed(store: ObjectStore, topic: str, reading_it: Collection[Stream], *, make: bool) -> str:
+    path = owner_path(topic)
+    data = store.read(path)
+    if data is None:
+        owner = _by_chains(store, topic, reading_it) or next(stream.app_id for stream in reading_it)
+        if not make:
+            return owner
+        store.create(path, _StoredOwner(version=1, owner=owner).model_dump_json().encode())
+        data = store.read(path)  # whoever made it
+    if data is None:
+        msg = f"{path} was deleted from the stage while this program made it"
+        raise MarkerError(msg, "run it again, and leave the folder alone: it says whose a topic's chains are")
+    return _owner(path, data)
+
+
+def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:
+    """The stream that existing chains are of (rule 2); None where there are none."""
+    names = sorted(
+        (name, found.path)
+        for found in store.list(f"{DONE}/{topic}/")
+        if (name := MarkerName.parse(found.path)) is not None
+    )
+    app_id: str | None = None
+    for name, path in reversed(names):
+        data = store.read(path)
+        with suppress(MarkerError):  # another one may say it
+            manifest = None if data is None else marker_from_bytes(name, data).manifest
+            app_id = None if manifest is None else manifest.app_id
+        if app_id is not None:
+            break
+    if app_id is None and not names and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:
+        return None
+    if app_id in {stream.app_id for stream in reading_it}:
+        return app_id
+    named = " or ".join(repr(stream.app_id) for stream in reading_it)
+    whose = "nothing in them says whose they are" if app_id is None else f"they are of {app_id!r}"
+    msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {whose}"
+    content = _StoredOwner(version=1, owner=app_id or "APP_ID").model_dump_json()
+    raise ConfigError(
+        msg,
+        "leave one stream that reads the topic until it has staged a record; or write "
+        f"{content} as {owner_path(topic)} into the stage, with the app_id of the stream that has staged the topic's "
+        "records so far: every other stream then begins at its start",
+    )
+
+
+def _owner(path: str, data: bytes) -> str:
+    with reading(path, "put back its content: it says whose the topic's chains are, as their markers do (app_id)"):
+        require_known_version(path, data, VERSION)
+        return _StoredOwner.model_validate_json(data).owner
