@@ -27,7 +27,7 @@ def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPa
     """The partitions of a topic, or of the chain of several topics, that exist in Kafka for all of them."""
     there = set(partitions)
     chains = {TopicPartition(Topic(topic), partition.partition) for partition in partitions}
-    return sorted(chain for chain in chains if there.issuperset(inputs_of(chain)))
+    return sorted(chain for chain in chains if chain in there or there.issuperset(inputs_of(chain)))
 
 
 def ends_of(kafka: KafkaView, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:

@@ -40,7 +40,8 @@ from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
 from common.settings.stores import stage_store, table_stores
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import ids_together, topics_of
+from common.stage.merged import ids_together, kafka_partition, topics_of
+from common.stage.topic_owners import OwnerBook
 from common.storage.store import prove_exclusive_create
 from common.tables.delta_log import read_table_state
 from common.tables.identity import NO_IDENTITY, TableIdentity
@@ -74,10 +75,14 @@ class Work:
     """The commands over a configured stage, with a view of Kafka."""
 
     def __init__(self, settings: Settings, clock: Clock, *, take_over: int | None = None) -> None:
-        """Raises ConfigError if the stage's URL cannot be used; ``take_over`` is the lock of a process that is gone."""
+        """``take_over`` is the lock of a process that is gone.
+
+        Raises ConfigError if the stage's URL cannot be used, and StoreError and MarkerError for its topic owners.
+        """
         self._settings = settings
         self._open = table_stores(settings)
         self._store: ObjectStore = stage_store(settings)
+        OwnerBook(settings, self._store, make=False).learn()
         self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
@@ -95,7 +100,7 @@ class Work:
         """Create the markers of the plans. Returns how many. Raises UsageError, and then has written nothing."""
         markers = [marker for plan in plans for marker in plan.markers]
         beginnings = [found for plan in plans for found in plan.beginnings]
-        prove_exclusive_create(self._store)
+        self._prove()
         partitions = {*(marker.name.topic_partition for marker in markers), *(found.partition for found in beginnings)}
         with ExitStack() as turns:
             stores = {
@@ -159,6 +164,19 @@ class Work:
             case _:
                 assert_never(source)
 
+    def _prove(self) -> None:
+        """Be ready to write: test the store, and make the owners of shared topics what the plans took them for.
+
+        Raises UsageError if another program has decided otherwise since.
+        """
+        prove_exclusive_create(self._store)
+        expected = self._settings.owners.expected
+        OwnerBook(self._settings, self._store, make=True).learn()
+        differs = [topic for topic, owner in expected.items() if self._settings.owners.by_topic[topic] != owner]
+        if differs:
+            msg = f"another program has decided meanwhile which stream has the chains of the topic {differs[0]!r}"
+            raise UsageError(msg, "run the command again")
+
     # skip, rewind and restart
 
     def repair(self, topic: str, partition: int, decide: Callable[[PartitionState, Author], _Repair]) -> _Repair:
@@ -211,7 +229,7 @@ class Work:
         return tuple(plan_restart(state, give_up=give_up, at=at) for state in states)
 
     def restart(self, plans: Sequence[Restart | Left]) -> None:
-        prove_exclusive_create(self._store)
+        self._prove()
         for plan in plans:
             if isinstance(plan, Restart):
                 with self._turns.taken(plan.partition, "bootstrap restart") as store:
@@ -240,14 +258,14 @@ class Work:
         )
 
     def skip(self, plan: SkipPlan) -> None:
-        prove_exclusive_create(self._store)
+        self._prove()
         name, span = plan.marker.name, plan.marker.span
         with self._turns.taken(name.topic_partition, f"bootstrap skip --to {span.end}") as store:
             staging.make(store, plan.marker)
 
     def rewind(self, plan: RewindPlan) -> tuple[str, ...]:
         """Carry a rewind out. Returns the paths of markers that were added meanwhile and moved as well."""
-        prove_exclusive_create(self._store)
+        self._prove()
         with self._turns.taken(plan.partition, f"bootstrap rewind --to {plan.asked}") as store:
             require_not_loading(store, plan, lambda: self._table_position(plan.partition))
             require_no_load_begun(plan, lambda: self._highest_position(plan.partition))
@@ -387,7 +405,10 @@ def _from_file(source: FromFile, partitions: Sequence[TopicPartition]) -> Reques
         raise unreadable_file(source.path, error.strerror or str(error)) from None
     except UnicodeDecodeError:
         raise unreadable_file(source.path, "it is not UTF-8 text") from None
-    topics = sorted({partition.topic for partition in partitions})
+    chains = {kafka_partition(chain): chain for chain in partitions}
+    topics = sorted({partition.topic for partition in chains})
     positions = parse_positions(text, source.path, topics, last_offsets=source.last_offsets)
-    check_known(positions, partitions, source.path)
-    return Requested(positions, f"{source.path} does not name it")
+    check_known(positions, list(chains), source.path)
+    return Requested(
+        {chains[partition]: position for partition, position in positions.items()}, f"{source.path} does not name it"
+    )

@@ -9,6 +9,7 @@ from pyspark import InheritableThread
 
 from common.clock import SystemClock
 from common.settings.stores import stage_store, table_stores
+from common.stage.topic_owners import OwnerBook
 from common.tables.log_files import remove_torn_checkpoints
 from delta_loader.catalog.registering import Registering
 from delta_loader.dead_letters.kafka import RawRecordFetcher
@@ -53,7 +54,7 @@ def spark_ports(
     store, delta = stage_store(settings), tables if isinstance(tables, SparkDeltaTables) else None
     replacer = SparkReplacer(spark, settings.stage.url)
     return Ports(
-        stage=Stage(store, parallel),
+        stage=Stage(store, parallel, OwnerBook(settings, store, make=True)),
         tables=tables,
         open_store=table_stores(settings),
         parallel=parallel,

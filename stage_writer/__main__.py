@@ -34,8 +34,9 @@ from common.settings.overlap import UnreadTopics
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
 from common.stage.evolved import latest
-from common.stage.merged import topics_of
+from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
+from common.stage.topic_owners import OwnerBook
 from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
@@ -60,7 +61,15 @@ from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.recreated import topics_continue
 from stage_writer.replay.dead_letters import Letters, unfit_of
 from stage_writer.replay.kafka import ReplayKafka
-from stage_writer.replay.records import Range, Replay, asked_for, replayable, require_same_topic, spans_of
+from stage_writer.replay.records import (
+    Range,
+    Replay,
+    asked_for,
+    replayable,
+    require_same_topic,
+    require_unshared,
+    spans_of,
+)
 from stage_writer.replay.records import to_json as replayed_to_json
 from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
@@ -152,6 +161,8 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     passes = Passes(reader.make, reader.make_avro)
     converters = converters_of(settings, passes, metrics, look_ups, unfit_topics, stopping=stopping)
     stage_store = open_stage(settings)
+    owners = OwnerBook(settings, stage_store, make=True)
+    owners.learn()
     changelog, changelogs = _changelogs(settings, unfit_topics, clock=clock, log=log, metrics=metrics)
     stage = _stage(settings, stage_store, changelog, clock, log)
     workers = ThreadWorkers(settings.writer.upload_threads)
@@ -162,7 +173,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
     paused = paused_streams(settings, StreamPart.STAGING, log, metrics)
     samples = Samples(settings.writer.dead_letter_samples) if settings.writer.dead_letter_samples else None
     unread, alarm = UnreadTopics(), settings.writer.dead_letter_alarm
-    source = _source(settings, converters, clock, log, native=reader.library, unread=unread)
+    source = _source(settings, converters, clock, log, native=reader.library, unread=unread, owners=owners)
     telemetry = WriterTelemetry(clock, log, metrics, samples, dead_letter_alarm=alarm, unread=unread)
     service = StageWriter(
         converters,
@@ -232,10 +243,14 @@ def _source(
     *,
     native: Path | None,
     unread: UnreadTopics,
+    owners: OwnerBook,
 ) -> RecordSource:
     """What the streams read from."""
     with_headers = [converter.stream for converter in converters if converter.needs_headers]
-    return source_of(settings, _groups(converters), clock, log, with_headers=with_headers, native=native, unread=unread)
+    groups = _groups(converters)
+    return source_of(
+        settings, groups, clock, log, with_headers=with_headers, native=native, unread=unread, owners=owners
+    )
 
 
 def _memory(settings: Settings) -> MemoryShares:
@@ -293,7 +308,8 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         for converter in with_topologies(converters):
             report("topology", f"ok: {converter.stream.app_id}\n{converter.topology.describe()}")
         report("native", _native_text(settings))
-        open_stage(settings)
+        owners = OwnerBook(settings, open_stage(settings), make=False)
+        owners.learn()
         report("store", f"ok: {settings.stage.url} refuses a second exclusive create")
         count = prove_tables(settings, table_stores(settings))
         report("tables", f"ok: the folders of {count} table(s) can be written to")
@@ -302,7 +318,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
         if schemas is not None:
             schemas.check()
             report("schemas", f"ok: {settings.schema_registry['url']} answers")
-        ends, ids = _ends(settings)
+        ends, ids = _ends(settings, owners)
         for text in _topics(settings, ends):
             report("kafka", text)
         is_continued = topics_continue(settings, ends, ids, report)
@@ -392,6 +408,7 @@ def replay(
         msg = "--topic is missing"
         raise UsageError(msg, "name the topic whose records are to be recreated")
     asked = asked_for(start, end, since, until)
+    OwnerBook(settings, stage_store(settings), make=False).learn()
     stream = replayable(settings, topic)
     converter = _converter_now(settings, stream, yes=yes)
     kafka = ReplayKafka(settings, with_headers=converter.needs_headers)
@@ -406,6 +423,8 @@ def replay(
 
 def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
     """Replay dead letters from their own bytes, topic by topic."""
+    OwnerBook(settings, stage_store(settings), make=False).learn()
+    require_unshared(settings, letters.topics())
     chosen = [(replayable(settings, topic), topic) for topic in letters.topics()]
     everything: list[Replayed] = []
     for stream, topic in chosen:
@@ -471,10 +490,10 @@ def _require_same_topic(settings: Settings, kafka: ReplayKafka, partitions: list
     """Refuse to replay a topic with a different id from the one the chains were made of."""
     store = stage_store(settings)
     stage = ObjectStage(store, lambda _: store, SystemClock(), lambda: "", "replay")
-    ids = kafka.topic_ids({partition.topic for partition in partitions})
+    ids = kafka.topic_ids({kafka_topic(partition.topic) for partition in partitions})
     for partition in partitions:
-        tail = stage.tail(partition)
-        require_same_topic(partition, None if tail is None else tail.lineage.topic_id, ids.get(partition.topic))
+        tail, topic_id = stage.tail(partition), ids.get(kafka_topic(partition.topic))
+        require_same_topic(partition, None if tail is None else tail.lineage.topic_id, topic_id)
 
 
 def _try_records(
@@ -497,11 +516,13 @@ def _try_records(
     return well
 
 
-def _ends(settings: Settings) -> tuple[Mapping[TopicPartition, Position], Mapping[Topic, str | None]]:
+def _ends(
+    settings: Settings, owners: OwnerBook
+) -> tuple[Mapping[TopicPartition, Position], Mapping[Topic, str | None]]:
     """The ends of the partitions of the streams, and their topics' ids. Raises for a topic that may not be read."""
     silent = wrap_logger(None, wrapper_class=make_filtering_bound_logger(logging.CRITICAL))  # the error says it all
     converters = converters_of(settings, preview=True)
-    source = source_of(settings, _groups(converters), SystemClock(), silent)
+    source = source_of(settings, _groups(converters), SystemClock(), silent, owners=owners)
     try:
         ends = source.end_positions(settings.streams)
         ids = source.topic_ids({found.topic for found in ends})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +20,7 @@ from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import kafka_partition, kafka_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,9 +65,9 @@ class KafkaView:
             msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
             raise UsageError(msg, "create the topic, or fix the name in streams[].topics")
         partitions = tuple(
-            TopicPartition(Topic(name), Partition(partition))
+            TopicPartition(stream.chain_of(name), Partition(partition))
             for name, topic in sorted(known.items())
-            if stream.takes(name)
+            if stream.reads(name)
             for partition in sorted(topic.partitions)
         )
         if not partitions:
@@ -76,44 +77,49 @@ class KafkaView:
 
     def topic_ids(self, topics: Iterable[Topic]) -> dict[Topic, str | None]:
         """The id of each topic; None from a broker without topic ids, and for a topic that was deleted meanwhile."""
-        asked = set(topics)
+        asked = {topic: kafka_topic(topic) for topic in topics}
         with self._errors("describe topics"):
-            return {**dict.fromkeys(asked), **topic_ids(self._admin, asked, TIMEOUT_S)}
+            ids = topic_ids(self._admin, set(asked.values()), TIMEOUT_S)
+        return {topic: ids.get(of_kafka) for topic, of_kafka in asked.items()}
 
     def ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:
         """The first and the last position of each partition."""
         found: dict[TopicPartition, Ends] = {}
         for partition in partitions:
-            with self._errors(f"look up the ends of {partition}", partition.topic):
+            with self._errors(f"look up the ends of {partition}", kafka_topic(partition.topic)):
                 low, high = self._consumer.get_watermark_offsets(_kafka(partition), timeout=TIMEOUT_S)
             found[partition] = Ends(Position(low), Position(high))
         return found
 
     def positions_at(self, ends: Mapping[TopicPartition, Ends], timestamp_ms: int) -> dict[TopicPartition, Position]:
         """The first record at or after a time; the partition's end where there is none."""
-        asked = [KafkaPartition(partition.topic, partition.partition, timestamp_ms) for partition in ends]
+        asked = [_kafka(partition, timestamp_ms) for partition in ends]
         with self._errors("look up offsets by time"):
             answers = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        offsets = self._offsets(ends, answers, "look up offsets by time")
         return {
             partition: Position(offset) if offset >= 0 else ends[partition].high
-            for partition, offset in self._offsets(answers, "look up offsets by time").items()
+            for partition, offset in offsets.items()
         }
 
     def committed(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Position]:
         """The group's committed positions; partitions without a commit are left out."""
         with self._errors(f"look up the offsets of the group {self._group}", self._group):
             answers = self._consumer.committed([_kafka(partition) for partition in partitions], timeout=TIMEOUT_S)
-        offsets = self._offsets(answers, "look up the group's offsets")
+        offsets = self._offsets(partitions, answers, "look up the group's offsets")
         return {partition: Position(offset) for partition, offset in offsets.items() if offset >= 0}
 
-    def _offsets(self, answers: Sequence[KafkaPartition], what: str) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, sources: Iterable[TopicPartition], answers: Sequence[KafkaPartition], what: str
+    ) -> dict[TopicPartition, int]:
         for answer in answers:
             if answer.error is not None:
                 whose = f"{what} of {answer.topic}/{answer.partition}"
                 raise broker_error(whose, self._servers, answer.error, user_of=answer.topic)
-        return {
+        found = {
             TopicPartition(Topic(answer.topic), Partition(answer.partition)): int(answer.offset) for answer in answers
         }
+        return {source: found[place] for source in sources if (place := kafka_partition(source)) in found}
 
     @contextmanager
     def _errors(self, what: str, user_of: str = "") -> Iterator[None]:
@@ -124,5 +130,5 @@ class KafkaView:
             raise broker_error(what, self._servers, error.args[0], self._client_error, user_of=user_of) from error
 
 
-def _kafka(partition: TopicPartition) -> KafkaPartition:
-    return KafkaPartition(partition.topic, partition.partition)
+def _kafka(partition: TopicPartition, offset: int = OFFSET_INVALID) -> KafkaPartition:
+    return KafkaPartition(kafka_topic(partition.topic), partition.partition, offset)

@@ -31,6 +31,7 @@ from common.errors import KafkaDeltaExpressError, MarkerError, NewerFormatError,
 from common.settings.stores import stage_store, table_stores
 from common.stage.data_files import STAGED
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.stage.topic_owners import OwnerBook
 from common.tables.delta_log import read_table_state
 from common.tables.stream_history import read_identity
 from common.tables.transactions import TxnIds
@@ -72,6 +73,7 @@ class ChainInspector:
     def __post_init__(self) -> None:
         self._store = stage_store(self.settings)
         self._open = table_stores(self.settings)
+        OwnerBook(self.settings, self._store, make=False).learn()
 
     def chains(self, wanted: Wanted) -> list[PartitionChain]:
         """The existing chains. Raises StoreError, and UsageError for a topic that no stream takes."""

@@ -10,6 +10,7 @@ from common.spans import MAX_POSITION, Position, Span, TopicPartition
 from common.stage.chain import Chain, read_chain
 from common.stage.chain_origins import ChainOrigin
 from common.stage.markers import Manifest, Marker, MarkerName, Origin
+from common.stage.merged import kafka_topic
 from common.stage.state_files import MarkedState
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class PartitionState:
         if self.beginning is not None:
             return self.beginning.position == 0
         if isinstance(self.start, FromOffsets):
-            given = self.start.position(self.partition.topic, self.partition.partition)
+            given = self.start.position(kafka_topic(self.partition.topic), self.partition.partition)
             return given == 0 or (given is None and self.ends.low == 0)
         return self.start is StartAt.EARLIEST
 

@@ -24,6 +24,7 @@ from common.kafka.client import QUIET, client_properties, topic_id
 from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import kafka_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -67,8 +68,9 @@ class KafkaReader:
             self._consumer = Consumer({**self._properties, "error_cb": self._client_error.record}, logger=QUIET)
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        with self._errors(f"look up the topic {topic}", topic):
-            found = require_allowed(self._consumer, topic, _TIMEOUT_S, self._client_error)
+        of_kafka = kafka_topic(topic)
+        with self._errors(f"look up the topic {of_kafka}", of_kafka):
+            found = require_allowed(self._consumer, of_kafka, _TIMEOUT_S, self._client_error)
         return [TopicPartition(Topic(topic), Partition(one)) for one in found]
 
     def topics(self) -> list[str]:
@@ -82,12 +84,12 @@ class KafkaReader:
             return topic_ids(AdminClient(client_properties(self._properties), logger=QUIET), topics, _TIMEOUT_S)
 
     def ends(self, partition: TopicPartition) -> tuple[Position, Position]:
-        with self._errors(f"look up the ends of {partition}", partition.topic):
+        with self._errors(f"look up the ends of {partition}", kafka_topic(partition.topic)):
             low, high = self._consumer.get_watermark_offsets(_kafka(partition, 0), timeout=_TIMEOUT_S)
         return Position(low), Position(high)
 
     def position_at(self, partition: TopicPartition, timestamp_ms: int, high: Position) -> Position:
-        with self._errors(f"look up {partition} by time", partition.topic):
+        with self._errors(f"look up {partition} by time", kafka_topic(partition.topic)):
             (answer,) = self._consumer.offsets_for_times([_kafka(partition, timestamp_ms)], timeout=_TIMEOUT_S)
             if answer.error is not None:
                 raise KafkaException(answer.error)
@@ -95,11 +97,11 @@ class KafkaReader:
 
     def messages(self, partition: TopicPartition, span: Span) -> Iterator[list[Message]]:
         """The records of a range, in order; in batches that are never empty."""
-        self._reading = True
-        self._consumer.assign([_kafka(partition, span.start)])
+        self._reading, place = True, _kafka(partition, span.start)
+        self._consumer.assign([place])
         ended, heard_s = False, time.monotonic()
         while not ended:
-            with self._errors(f"read {partition}", partition.topic):
+            with self._errors(f"read {partition}", place.topic):
                 # It waits for that many or the timeout, even at the partition's end.
                 messages = self._consumer.consume(self._at_a_time, _LOOK_S)
                 for problem in (message.error() for message in messages):
@@ -111,9 +113,7 @@ class KafkaReader:
                 msg = f"Kafka at {self._servers} did not send anything of {partition} for {_TIMEOUT_S:.0f} seconds"
                 raise BrokerError(msg, "see whether the brokers are well, and run the command again")
             # Drops leftovers of the partition that was read before.
-            messages = [
-                one for one in messages if (one.topic(), one.partition()) == (partition.topic, partition.partition)
-            ]
+            messages = [one for one in messages if (one.topic(), one.partition()) == (place.topic, place.partition)]
             wanted = [one for one in messages if one.error() is None and int(one.offset() or 0) < span.end]
             ended = len(wanted) < len(messages)
             if wanted:
@@ -214,4 +214,4 @@ def topic_ids(admin: AdminClient, topics: Collection[Topic], timeout_s: float) -
 
 
 def _kafka(partition: TopicPartition, offset: int) -> KafkaPartition:
-    return KafkaPartition(partition.topic, partition.partition, offset)
+    return KafkaPartition(kafka_topic(partition.topic), partition.partition, offset)

@@ -44,19 +44,28 @@ class TopicOwners:
 
     by_topic: Mapping[str, str] = field(default_factory=dict)
     """The app_id of each topic's owner. Replaced as a whole; an owner never changes."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """Owners that nothing has decided yet: those that a program would choose now, and shows."""
 
     def learn(self, owners: Mapping[str, str]) -> None:
         """Know these too."""
         self.by_topic = {**self.by_topic, **owners}
 
+    def expect(self, owners: Mapping[str, str]) -> None:
+        """Go by these until they are known."""
+        self.expected = {**self.expected, **owners}
+
     def allow(self, chain: str, app_id: str) -> bool:
         """Whether a chain's name may be one of this stream's, if the stream reads its topics."""
         named = stream_of(chain)
-        return (self.by_topic.get(chain, app_id) if named is None else named) == app_id
+        return (self._owner(chain, app_id) if named is None else named) == app_id
 
     def chain_of(self, topic: str, app_id: str) -> Topic:
         """The name of a stream's chains of a topic; the topic's own while no owner is known."""
-        return Topic(topic) if self.by_topic.get(topic, app_id) == app_id else shared_chain(topic, app_id)
+        return Topic(topic) if self._owner(topic, app_id) == app_id else shared_chain(topic, app_id)
+
+    def _owner(self, topic: str, without: str) -> str:
+        return self.by_topic.get(topic) or self.expected.get(topic, without)
 
 
 def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:

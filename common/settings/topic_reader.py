@@ -9,6 +9,7 @@ from pydantic import PrivateAttr
 
 from common.settings.overlap import TopicOwners
 from common.settings.section import Section
+from common.spans import TopicPartition
 from common.stage.merged import topics_of
 
 if TYPE_CHECKING:
@@ -50,3 +51,7 @@ class TopicReader(Section):
     def chain_of(self, topic: str) -> Topic:
         """The name of its chains of a Kafka topic."""
         return self._owners.chain_of(topic, self.app_id)
+
+    def chain_at(self, partition: TopicPartition) -> TopicPartition:
+        """Its chain of a Kafka partition."""
+        return TopicPartition(self.chain_of(partition.topic), partition.partition)

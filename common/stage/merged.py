@@ -115,6 +115,16 @@ def inputs_of(chain: TopicPartition) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic, chain.partition) for topic in topics_of(chain.topic))
 
 
+def kafka_topic(chain: str) -> Topic:
+    """The Kafka topic of a chain of one topic."""
+    return topics_of(chain)[0]
+
+
+def kafka_partition(chain: TopicPartition) -> TopicPartition:
+    """The Kafka partition of a chain of one topic: what its positions are positions of."""
+    return chain if OF not in chain.topic else inputs_of(chain)[0]
+
+
 def has_reached(position: Position, goal: Position) -> bool:
     """Whether a position is at or past ``goal``, input by input if both have theirs."""
     ends = {end.partition: end.position for end in inputs_at(position)}

@@ -46,58 +46,68 @@ def owner_path(topic: str) -> str:
     return f"{SHARED}/{topic}.json"
 
 
-def known_owners(store: ObjectStore) -> dict[str, str]:
-    """The app_id of each owner, by topic. Raises StoreError and MarkerError."""
+class OwnerBook:
+    """The owners in a stage, for the streams of some settings, which know what this reads (`Settings.owners`)."""
+
+    def __init__(self, settings: Settings, store: ObjectStore, *, make: bool) -> None:
+        """``make``: agree on owners; without it no object is made, and an owner is only what it would be now."""
+        self._settings = settings
+        self._store = store
+        self._make = make
+        self._learned = False
+
+    def learn(self) -> None:
+        """Know the owners of all topics that were shared, once, and of those that several streams name (rule 3).
+
+        Raises StoreError, MarkerError, and ConfigError for a topic that cannot be shared.
+        """
+        if self._learned:
+            return
+        self._settings.owners.learn(_known(self._store))
+        named = {topic for stream in self._settings.streams if stream.pattern is None for topic in stream.topics}
+        for error in self.agree(named).values():
+            raise error
+        self._learned = True
+
+    def agree(self, topics: Collection[str]) -> Mapping[str, ConfigError]:
+        """Know the owners of those topics that several streams read; returns those that cannot be shared, and why.
+
+        Raises StoreError and MarkerError.
+        """
+        refused: dict[str, ConfigError] = {}
+        owners = self._settings.owners
+        for topic, reading_it in readers(self._settings.streams, topics).items():
+            if topic in owners.by_topic:
+                continue
+            try:
+                problem = refused_sharing(topic, reading_it)
+                if problem is not None:
+                    raise problem
+                (owners.learn if self._make else owners.expect)({topic: self._agreed(topic, reading_it)})
+            except ConfigError as error:
+                refused[topic] = error
+        return refused
+
+    def _agreed(self, topic: str, reading_it: Collection[Stream]) -> str:
+        path = owner_path(topic)
+        data = self._store.read(path)
+        if data is None:
+            owner = _by_chains(self._store, topic, reading_it) or next(stream.app_id for stream in reading_it)
+            if not self._make:
+                return owner
+            self._store.create(path, _StoredOwner(version=1, owner=owner).model_dump_json().encode())
+            data = self._store.read(path)  # made here, or by another program
+        if data is None:
+            msg = f"{path} was deleted from the stage while this program made it"
+            raise MarkerError(msg, "run it again, and leave the folder alone: it says whose a topic's chains are")
+        return _owner(path, data)
+
+
+def _known(store: ObjectStore) -> dict[str, str]:
+    """The app_id of each owner, by topic."""
     paths = [found.path for found in store.list(f"{SHARED}/") if found.path.endswith(".json")]
     owners = {path: _owner(path, data) for path in paths if (data := store.read(path)) is not None}
     return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
-
-
-def learn_owners(settings: Settings, store: ObjectStore, *, make: bool = True) -> None:
-    """Have the settings know the owners of all topics that are named, or that were shared (rule 3).
-
-    ``make``: agree on those of topics that several streams name. Raises StoreError, MarkerError and ConfigError.
-    """
-    settings.owners.learn(known_owners(store))
-    named = {topic for stream in settings.streams if stream.pattern is None for topic in stream.topics}
-    for error in agree_on(settings, store, named, make=make).values():
-        raise error
-
-
-def agree_on(
-    settings: Settings, store: ObjectStore, topics: Collection[str], *, make: bool = True
-) -> Mapping[str, ConfigError]:
-    """Have the settings know the owners of those topics that several streams read.
-
-    Returns the topics that cannot be shared, and why. ``make``: without it no object is made, and the owner is only
-    what it would be now. Raises StoreError and MarkerError.
-    """
-    refused: dict[str, ConfigError] = {}
-    for topic, reading_it in readers(settings.streams, topics).items():
-        problem = refused_sharing(topic, reading_it)
-        if problem is not None:
-            refused[topic] = problem
-        elif topic not in settings.owners.by_topic:
-            try:
-                settings.owners.learn({topic: _agreed(store, topic, reading_it, make=make)})
-            except ConfigError as error:
-                refused[topic] = error
-    return refused
-
-
-def _agreed(store: ObjectStore, topic: str, reading_it: Collection[Stream], *, make: bool) -> str:
-    path = owner_path(topic)
-    data = store.read(path)
-    if data is None:
-        owner = _by_chains(store, topic, reading_it) or next(stream.app_id for stream in reading_it)
-        if not make:
-            return owner
-        store.create(path, _StoredOwner(version=1, owner=owner).model_dump_json().encode())
-        data = store.read(path)  # whoever made it
-    if data is None:
-        msg = f"{path} was deleted from the stage while this program made it"
-        raise MarkerError(msg, "run it again, and leave the folder alone: it says whose a topic's chains are")
-    return _owner(path, data)
 
 
 def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:

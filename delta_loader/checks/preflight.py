@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import ExitCode, KafkaDeltaExpressError, StoreError, StoreRefusedError, StoreUnfitError, TableError
 from common.remedies import CONFIG, quoted
 from common.settings.pace import loader_of
+from common.stage.merged import kafka_topic
 from common.stage.paused import StreamPart, pause_of
 from common.storage.store import PROBES, prove_exclusive_create
 from common.tables.delta_log import read_table_state
@@ -194,7 +195,7 @@ class Preflight:
     def _topics(self, stream: Stream) -> set[str]:
         """The topics of a stream, as far as Kafka reports them."""
         try:
-            return {str(partition.topic) for partition in self.kafka_ends(stream) or ()}
+            return {str(kafka_topic(partition.topic)) for partition in self.kafka_ends(stream) or ()}
         except KafkaDeltaExpressError:
             return set()
 

@@ -234,7 +234,7 @@ def shared_tables(streams: Sequence[Stream]) -> Iterator[Check]:
 def shared_topic_checks(streams: Sequence[Stream], topics: Collection[str]) -> Iterator[Check]:
     """Topics that several streams take, one check each: a running writer reads such a topic for none of them."""
     for topic, error in shared_topics(streams, topics).items():
-        for stream in (one for one in streams if one.takes(topic)):
+        for stream in (one for one in streams if one.reads(topic)):
             text = f"{stream.app_id}: {error.problem}: no writer reads it"
             yield Check("kafka", Level.WARNING, text, error.remedy, stream.app_id)
 

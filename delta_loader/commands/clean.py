@@ -8,8 +8,9 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode, UsageError
-from common.settings.stores import table_stores
+from common.settings.stores import stage_store, table_stores
 from common.settings.values import parse_duration_s
+from common.stage.topic_owners import OwnerBook
 from common.terminal import progress
 from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.maintenance.cleaning.clean import CleanUp
@@ -29,6 +30,7 @@ def clean(
 ) -> None:
     """Remove unreferenced data files, stray markers and unfinished uploads."""
     settings = settings_from(config)
+    OwnerBook(settings, stage_store(settings), make=False).learn()
     try:
         age_s = settings.loader.clean_up_older_than_s if older_than is None else parse_duration_s(older_than)
     except ValueError as error:

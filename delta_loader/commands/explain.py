@@ -11,6 +11,7 @@ from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import UsageError
 from common.settings.stores import stage_store, table_stores
 from common.spans import Offset, Partition, Topic, TopicPartition
+from common.stage.topic_owners import OwnerBook
 from delta_loader.commands.parts import parallel_of, table_named, tables_of, threads
 from delta_loader.inspect.explain.reading import Explainer
 from delta_loader.inspect.explain.view import offset_to_json, offset_to_text, version_to_json, version_to_text
@@ -37,7 +38,8 @@ def explain(
     settings = settings_from(config)
     with threads() as pool:
         parallel = parallel_of(pool)
-        stage = Stage(stage_store(settings), parallel)
+        store = stage_store(settings)
+        stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
         explainer = Explainer(stage, table_stores(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
             version_story = explainer.version(_table(settings, table), version)

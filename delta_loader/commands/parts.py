@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from common.clock import SystemClock
 from common.kafka.rights import Right, require_topic
 from common.settings.stores import stage_store, table_stores
+from common.stage.topic_owners import OwnerBook
 from common.tables.urls import comparable
 from delta_loader.checks.preflight import Preflight
 from delta_loader.stage.reading import Stage
@@ -41,7 +42,8 @@ def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
     """The checks that work without Spark."""
     store = stage_store(settings)
-    stage, ends, control = Stage(store, parallel), BrokerEnds(settings), _control_topic(settings)
+    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
+    ends, control = BrokerEnds(settings), _control_topic(settings)
     return Preflight(settings, store, stage, table_stores(settings), ends, SystemClock(), control)
 
 

@@ -14,6 +14,7 @@ from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
 from common.settings.stores import stage_store, table_stores
+from common.stage.topic_owners import OwnerBook
 from delta_loader.commands.parts import parallel_of, table_named, threads
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
@@ -68,7 +69,8 @@ def services(
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
     """Reads the tables' facts."""
     parallel = parallel_of(pool)
-    stage = Stage(stage_store(settings), parallel)
+    store = stage_store(settings)
+    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
     return FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
 
 

@@ -11,6 +11,8 @@ import typer
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
 from common.settings.stores import stage_store, table_stores
+from common.stage.merged import kafka_topic
+from common.stage.topic_owners import OwnerBook
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import shared_topic_checks
 from delta_loader.commands.parts import parallel_of, threads
@@ -32,12 +34,13 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     settings = settings_from(config, print_config=print_config)
     with threads() as pool:
         store = stage_store(settings)
-        stage, ends, opener = Stage(store, parallel_of(pool)), BrokerEnds(settings), table_stores(settings)
+        stage = Stage(store, parallel_of(pool), OwnerBook(settings, store, make=False))
+        ends, opener = BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
             left += left_behind(stage, settings.streams, opener)
         with suppress(KafkaDeltaExpressError):
-            topics = {partition.topic for stream in settings.streams for partition in ends(stream) or ()}
+            topics = {kafka_topic(partition.topic) for stream in settings.streams for partition in ends(stream) or ()}
             left += shared_topic_checks(settings.streams, topics)
         streams = [
             stream_status(

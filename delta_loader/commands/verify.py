@@ -11,7 +11,8 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, echo, settings_from
 from common.errors import ExitCode
-from common.settings.stores import table_stores
+from common.settings.stores import stage_store, table_stores
+from common.stage.topic_owners import OwnerBook
 from common.terminal import progress
 from delta_loader.commands.parts import parallel_of, threads
 from delta_loader.inspect.verify.verify import chosen, verifier_of
@@ -27,6 +28,7 @@ def verify(
 ) -> None:
     """Prove from the tables that each record is there once and none is missing. Exit code 3 for a fault."""
     settings = settings_from(config)
+    OwnerBook(settings, stage_store(settings), make=False).learn()
     streams = chosen(settings, stream)
     with ExitStack() as stack:
         parallel = parallel_of(stack.enter_context(threads()))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from common.errors import BrokerError
 from common.spans import Offset, Position, Span
+from common.stage.merged import kafka_topic
 from delta_loader.load.ports import Original
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class RawRecordFetcher:
         }
         reader = KafkaReader({**given, "group.id": "delta-loader-originals"}, _AT_A_TIME)
         try:
-            now = reader.topic_ids([partition.topic]).get(partition.topic)
+            topic = kafka_topic(partition.topic)
+            now = reader.topic_ids([topic]).get(topic)
             if topic_id is not None and now is not None and now != topic_id:
                 return {}
             return _read(reader, partition, offsets)

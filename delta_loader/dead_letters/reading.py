@@ -141,7 +141,7 @@ class StoredDeadLetters:
                     frame = self.spark.read.format("delta").load(spark_url(stream.dead_letters))
                     # Several streams may share one table for dead letters.
                     topics = sorted(
-                        row[0] for row in frame.select("_kafka_topic").distinct().collect() if stream.takes(row[0])
+                        row[0] for row in frame.select("_kafka_topic").distinct().collect() if stream.reads(row[0])
                     )
                     yield stream, self._filtered(frame.where(functions.col("_kafka_topic").isin(topics)))
 

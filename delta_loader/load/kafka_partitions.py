@@ -54,9 +54,13 @@ class KafkaPartitions:
         if counted is None:
             return None
         time_ms, counts = counted
-        topics = {topic: count for topic, count in counts.items() if stream.takes(topic)}
+        topics = {stream.chain_of(topic): count for topic, count in counts.items() if stream.reads(topic)}
         named = () if stream.pattern is not None else stream.topics
-        return None if any(topic not in topics for topic in named) else StreamFact(stream.app_id, time_ms, topics)
+        return (
+            None
+            if any(stream.chain_of(topic) not in topics for topic in named)
+            else StreamFact(stream.app_id, time_ms, topics)
+        )
 
     def _ask(self) -> tuple[int, Mapping[Topic, int]] | None:
         time_ms = self._clock.wall_ms()

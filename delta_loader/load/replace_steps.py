@@ -29,6 +29,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from common.remedies import delta_table, replay
+from common.stage.merged import kafka_topic
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.counts import Counts, Replaced
 from common.tables.history import with_lineage
@@ -81,7 +82,7 @@ class Request:
         partition, span = self.name.topic_partition, self.content.span
         # A topic's name has letters, digits, dots, dashes and underscores only.
         condition = (
-            f"_kafka_topic = '{partition.topic}' AND _kafka_partition = {partition.partition} "
+            f"_kafka_topic = '{kafka_topic(partition.topic)}' AND _kafka_partition = {partition.partition} "
             f"AND _kafka_offset >= {span.start} AND _kafka_offset < {span.end}"
         )
         if not self.content.only:

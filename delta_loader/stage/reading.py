@@ -22,6 +22,7 @@ from common.stage.chain_origins import BEGIN, newest_paths, origin_from_bytes
 from common.stage.evolved import latest, publish
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
+from common.stage.merged import is_merged, kafka_topic
 from delta_loader.plan.plan import Found, UnreadableMarker, for_tables
 from delta_loader.stage.listed import listing_of, without
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from common.stage.evolved import Evolved
     from common.stage.idle import IdleFact, StreamFact
     from common.stage.markers import Manifest, StagedFile
+    from common.stage.topic_owners import OwnerBook
     from delta_loader.ports import ParallelMap
     from delta_loader.stage.listed import Listed, Listing
 
@@ -46,15 +48,25 @@ _IDLE_MS = 86_400_000
 class Stage:
     """The completed markers, as the loader sees them."""
 
-    def __init__(self, store: ObjectStore, parallel: ParallelMap) -> None:
-        """Over the stage's root; ``parallel`` reads markers."""
+    def __init__(self, store: ObjectStore, parallel: ParallelMap, owners: OwnerBook | None = None) -> None:
+        """Over the stage's root; ``parallel`` reads markers, ``owners`` says which chains are whose."""
         self.store = store
         """It also contains mixed files."""
         self._parallel = parallel
+        self._owners = owners
 
     def listing(self, stream: Stream) -> Listing:
-        """All markers of a stream's topics. Raises StoreError."""
-        return listing_of(self._found(stream))
+        """All markers of a stream's topics. Raises StoreError, and MarkerError for an unreadable topic owner."""
+        self._learn()
+        found = listing_of(self._found(stream))
+        if self._owners is None or stream.pattern is None or not found:
+            return found
+        self._owners.agree({kafka_topic(source.topic) for source in found if not is_merged(source.topic)})
+        return {source: listed for source, listed in found.items() if stream.takes(source.topic)}
+
+    def _learn(self) -> None:
+        if self._owners is not None:
+            self._owners.learn()
 
     def _found(self, stream: Stream) -> Iterator[tuple[MarkerName, StoredObject]]:
         folders = _folders(DONE, stream)
@@ -68,6 +80,7 @@ class Stage:
 
         Chains whose newest marker has no content, or cannot be read, are left out. Raises StoreError.
         """
+        self._learn()
         found = ((MarkerName.parse(item.path), item) for item in self.store.list(f"{DONE}/"))
         others = [
             (name, item)
@@ -110,6 +123,7 @@ class Stage:
 
     def origins(self, stream: Stream) -> dict[TopicPartition, ChainOrigin]:
         """The origin of each chain that has one (chain_origins.py). Raises StoreError, MarkerError."""
+        self._learn()
         folders = _folders(BEGIN, stream)
         newest = newest_paths(item.path for folder in folders for item in self.store.list(folder))
         paths = {partition: path for partition, path in newest.items() if stream.takes(partition.topic)}
@@ -246,7 +260,7 @@ class Stage:
 def _folders(root: str, stream: Stream) -> list[str]:
     """The folders of the stream's chains; the whole root if their names are not known in advance."""
     by_name = stream.pattern is None and not stream.may_merge
-    return [f"{root}/{topic}/" for topic in stream.topics] if by_name else [f"{root}/"]
+    return [f"{root}/{stream.chain_of(topic)}/" for topic in stream.topics] if by_name else [f"{root}/"]
 
 
 def _parse(name: MarkerName, data: bytes, tables: Mapping[str, str]) -> Found:

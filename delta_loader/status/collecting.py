@@ -13,7 +13,7 @@ from common.settings.catalog import name_of_table
 from common.stage.failures import last_failure
 from common.stage.idle import stream_fact
 from common.stage.markers import Marker
-from common.stage.merged import ids_together, with_chains
+from common.stage.merged import ids_together, topics_of, with_chains
 from common.stage.paused import StreamPart, pause_of
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
@@ -94,7 +94,7 @@ def stream_status(
     """The status of one stream; ``left`` is the result of `left_behind` for it."""
     try:
         ends = kafka_ends(stream) or {}
-        ids = topic_ids({partition.topic for partition in ends}) if ends else {}
+        ids = topic_ids({topic for partition in ends for topic in topics_of(partition.topic)}) if ends else {}
         kafka = KafkaSnapshot(ends, firsts(ends), ids, lambda: kafka_ends(stream) or {})
         status = _stream_status(stream, stage, open_store, kafka)
         pauses = [pause_of(stage.store, part, stream.app_id) for part in StreamPart]

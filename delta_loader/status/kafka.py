@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from common.kafka.client import QUIET, client_properties, topic_id
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.merged import kafka_partition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -72,13 +73,15 @@ class BrokerEnds:
         known = self._known
         if known is None:
             return None
-        ends = {partition: end for partition, end in known.ends.items() if stream.takes(partition.topic)}
-        return ends if ends or not any(map(stream.takes, known.topics)) else None
+        ends = {
+            stream.chain_at(partition): end for partition, end in known.ends.items() if stream.reads(partition.topic)
+        }
+        return ends if ends or not any(map(stream.reads, known.topics)) else None
 
     def firsts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """The positions of the first records that Kafka still has, from the same answer as the ends."""
         firsts = {} if self._known is None else self._known.firsts
-        return {partition: firsts[partition] for partition in partitions if partition in firsts}
+        return {partition: firsts[place] for partition in partitions if (place := kafka_partition(partition)) in firsts}
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of the broker's topics; None from a broker without topic ids, empty if it does not answer."""
@@ -118,7 +121,7 @@ class BrokerEnds:
         topics = {
             Topic(name): found.partitions
             for name, found in admin.list_topics(timeout=self._timeout_s).topics.items()
-            if any(stream.takes(name) for stream in self._streams)
+            if any(stream.reads(name) for stream in self._streams)
         }
         partitions = [TopicPartition(topic, Partition(number)) for topic in sorted(topics) for number in topics[topic]]
         ends, _ = known_offsets(admin, partitions, OffsetSpec.latest())

@@ -20,7 +20,7 @@ from common.errors import StoreError
 from common.lagging.history import EndHistory
 from common.lagging.watch import KafkaEnds
 from common.spans import Partition, Topic, TopicPartition
-from common.stage.merged import is_merged, topics_of
+from common.stage.merged import is_merged, kafka_partition, topics_of, with_chains
 from delta_loader.status.kafka import described_ids
 from delta_loader.status.writers import IdleWriter
 
@@ -75,7 +75,8 @@ class KafkaRefresher:
         self.partitions = self._partitions()
         plain = {partition for partition in partitions if not is_merged(partition.topic)}
         self.firsts.keep(plain)
-        self.firsts.saw(self._ends.offsets(plain, OffsetSpec.earliest()), now_s)
+        firsts = self._ends.offsets({kafka_partition(partition) for partition in plain}, OffsetSpec.earliest())
+        self.firsts.saw(with_chains(firsts, plain), now_s)
         topics = {topic for partition in partitions for topic in topics_of(partition.topic)}
         self.topic_ids = described_ids(self._ends.admin, topics)
         self.idle = self._idle(now_s)
@@ -91,8 +92,9 @@ class KafkaRefresher:
     def _partitions(self) -> Collection[TopicPartition]:
         topics = self._ends.admin.list_topics(timeout=_TIMEOUT_S).topics
         return frozenset(
-            TopicPartition(Topic(name), Partition(number))
+            TopicPartition(stream.chain_of(name), Partition(number))
             for name, topic in topics.items()
-            if any(stream.takes(name) for stream in self._streams)
+            for stream in self._streams
+            if stream.reads(name)
             for number in topic.partitions
         )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.settings.values import StartAt
-from common.stage.merged import ids_together, inputs_of
+from common.stage.merged import ids_together, inputs_of, is_merged
 from delta_loader.plan.held import gone_from_kafka, topic_recreated
 
 if TYPE_CHECKING:
@@ -97,12 +97,11 @@ def without_chain(
 ) -> Iterator[TopicPartition]:
     """The Kafka partitions of a stream of which nothing is staged; unknown for chains of several topics."""
     if not stream.may_merge:
-        covered = {partition for topic_partition in seen for partition in inputs_of(topic_partition)}
-        yield from (
-            topic_partition
-            for topic_partition in partitions
-            if stream.takes(topic_partition.topic) and topic_partition not in covered
-        )
+        covered = {
+            *seen,
+            *(partition for partition in seen if is_merged(partition.topic) for partition in inputs_of(partition)),
+        }
+        yield from (partition for partition in partitions if stream.takes(partition.topic) and partition not in covered)
 
 
 def unstaged(

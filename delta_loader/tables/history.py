@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
+from common.stage.merged import kafka_topic
 from common.tables.commit_metadata import CommitMetadata
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Reach:
 
     def may_hold(self, partition: TopicPartition, span: Span) -> bool:
         """Whether it may contain a record of the span."""
-        if self.topics is not None and not self.topics[0] <= partition.topic <= self.topics[1]:
+        if self.topics is not None and not self.topics[0] <= kafka_topic(partition.topic) <= self.topics[1]:
             return False
         if self.partitions is not None and not self.partitions[0] <= partition.partition <= self.partitions[1]:
             return False

@@ -38,7 +38,7 @@ def sample_records(settings: Settings, stream: Stream) -> JsonShape:
     reader = KafkaReader(consumer_properties(settings), _AT_A_TIME)
     try:
         for topic in reader.topics() if stream.pattern is not None else stream.topics:
-            if stream.takes(topic):
+            if stream.reads(topic):
                 for value in _values(reader, reader.partitions(topic)):
                     record = None if value is None else opened(value)
                     if record is not None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from common.spans import Offset, Position, position_after
 from common.stage.markers import LastRecord
+from common.stage.merged import kafka_topic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +186,7 @@ class Messages:
 
     def topics(self, index: NDArray[np.int64]) -> pa.StringArray:
         """The topics of some messages, given by their rising indices."""
-        return self._of_sources(index, pa.array([str(batch.partition.topic) for batch in self.batches]))
+        return self._of_sources(index, pa.array([str(kafka_topic(batch.partition.topic)) for batch in self.batches]))
 
     def partitions(self, index: NDArray[np.int64]) -> pa.Int32Array:
         """The Kafka partitions of some messages, given by their rising indices."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from confluent_kafka import (
@@ -37,14 +38,14 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from common.errors import BrokerError, ConfigError
+from common.errors import BrokerError, ConfigError, MarkerError, StoreError
 from common.kafka.bounded import CLOSE_WITHIN_S, answer_of, close_within
 from common.kafka.client import QUIET, client_properties, refused_property
 from common.kafka.errors import broker_error, member_error
 from common.kafka.reader import require_allowed, topic_ids, topics_of
 from common.remedies import repair
 from common.settings import FromOffsets, FromTimestamp, Start, StartAt
-from common.settings.overlap import UnreadTopics, require_apart, shared_topics
+from common.settings.overlap import UnreadTopics, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.fetch.admission import Admission
@@ -57,7 +58,7 @@ from stage_writer.native.fetching import NativeFetch
 from stage_writer.ports import OUT_OF_RANGE, GroupListener, PartitionFault, Polled
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from structlog.typing import FilteringBoundLogger
@@ -98,14 +99,17 @@ class KafkaSource:
         co_partitioned: bool = False,
         native: Path | None = None,
         unread: UnreadTopics | None = None,
+        sharing: Callable[[Collection[str]], Mapping[str, ConfigError]] | None = None,
     ) -> None:
         """Contacts nothing before a method is called. Raises ConfigError for properties that librdkafka rejects.
 
         ``co_partitioned``: one member gets the partitions with the same number, of all topics. ``native`` is the
         compiled library that reads messages without Python objects, if available. ``unread`` is kept up to date.
-        ``with_headers`` are the streams whose messages' headers are read.
+        ``with_headers`` are the streams whose messages' headers are read. ``sharing`` agrees on the owners of topics
+        that several streams read, and returns those that they cannot share; it may raise StoreError and MarkerError.
         """
         self._unread = unread or UnreadTopics()
+        self._sharing = sharing or partial(shared_topics, settings.streams)
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
         self._is_cooperative = is_cooperative(self._properties)
         self._log = log
@@ -199,7 +203,7 @@ class KafkaSource:
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         found = self._metadata()
-        require_apart(streams, found)
+        self._require_shareable({topic for topic in found if any(stream.reads(topic) for stream in streams)})
         for topic in (name for stream in streams if stream.pattern is None for name in stream.topics):
             if topic not in found:
                 with self._errors(f"look up the topic {topic}", topic):
@@ -207,7 +211,7 @@ class KafkaSource:
         specs = {
             TopicPartition(Topic(topic), Partition(partition)): OffsetSpec.latest()
             for topic, partitions in found.items()
-            if any(stream.takes(topic) for stream in streams)
+            if any(stream.reads(topic) for stream in streams)
             for partition in partitions
         }
         return self._offsets(specs) if specs else {}
@@ -268,7 +272,7 @@ class KafkaSource:
         return taken if isinstance(taken, Fetched) else portion_of(taken, with_headers=bool(self._with_headers))
 
     def _wants_headers(self, topic: str) -> bool:
-        return any(stream.takes(topic) for stream in self._with_headers)
+        return any(stream.reads(topic) for stream in self._with_headers)
 
     def _sort(self, portion: Fetched) -> Polled:
         batches: list[MessageBatch] = []
@@ -406,7 +410,7 @@ class KafkaSource:
     def _look_for_topics(self) -> None:
         try:
             self._refresh_topics()
-        except BrokerError as error:
+        except (BrokerError, StoreError, MarkerError) as error:
             # Brokers that are unreachable for a while are no reason to drop buffers; topic names survive that as well.
             self._topics_at_s = self._clock.monotonic_s()
             self._log.warning("topics not looked up, trying again", problem=error.problem)
@@ -415,7 +419,7 @@ class KafkaSource:
         names = {topic for stream in self._streams if stream.pattern is None for topic in stream.topics}
         if any(stream.pattern for stream in self._streams):
             found = self._metadata()
-            names |= {topic for topic in found if any(stream.takes(topic) for stream in self._streams)}
+            names |= {topic for topic in found if any(stream.reads(topic) for stream in self._streams)}
             names -= self._shared(names)
         self._topics_at_s = self._clock.monotonic_s()
         topics = tuple(sorted(names))
@@ -429,13 +433,18 @@ class KafkaSource:
     def _shared(self, names: Collection[str]) -> set[str]:
         """Topics that appeared since startup and that several streams match: none reads them. Raises ConfigError."""
         if not self._topics:
-            require_apart(self._streams, names)
-        shared = shared_topics(self._streams, names)
+            self._require_shareable(names)
+        shared = self._sharing(names)
         for topic, error in shared.items():
             if topic not in self._unread.found:
                 self._log.error("topic not read", topic=topic, problem=error.problem, remedy=error.remedy)
         self._unread.found = shared
         return set(shared)
+
+    def _require_shareable(self, topics: Collection[str]) -> None:
+        """Raises ConfigError for a topic that several streams read and cannot share."""
+        for error in self._sharing(topics).values():
+            raise error
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._admission.let_in()

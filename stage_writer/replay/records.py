@@ -37,7 +37,7 @@ from common.stage.stored import beyond_bounds
 from stage_writer.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -169,6 +169,19 @@ def replayable(settings: Settings, topic: str) -> Stream:
         msg = f"the stream {stream.app_id!r} has kafka_columns: off, so the rows to replace cannot be identified"
         raise UsageError(msg, "load the range into another table, and merge it by a key of your own")
     return stream
+
+
+def require_unshared(settings: Settings, topics: Iterable[str]) -> None:
+    """Refuse dead letters of topics that several streams read: they do not say whose they are. Raises UsageError."""
+    for topic in topics:
+        reading = [stream for stream in settings.streams if stream.reads(topic)]
+        if len(reading) > 1:
+            named = " and ".join(repr(stream.app_id) for stream in reading)
+            msg = (
+                f"the streams {named} share the topic {topic!r}, and dead letters do not say of which of them they are"
+            )
+            chains = " or ".join(f"--topic {stream.chain_of(topic)}" for stream in reading)
+            raise UsageError(msg, f"replay the range from Kafka: `stage-writer replay {CONFIG}` with {chains}")
 
 
 def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from common.errors import StoreError, TableError, UsageError
 from common.spans import Position, Span
 from common.stage.markers import Marker
+from common.stage.merged import kafka_topic
 from common.tables.delta_log import read_table_state
 from common.tables.history import read_history
 from common.tables.log_files import COMMIT, LOG, commit_path
@@ -216,7 +217,10 @@ def _holder(
 
 
 def _rows(parquet: pq.ParquetFile, asked: RecordQuery, names: Mapping[str, str]) -> pa.Table:
-    wanted = {"_kafka_topic": str(asked.partition.topic), "_kafka_partition": int(asked.partition.partition)}
+    wanted = {
+        "_kafka_topic": str(kafka_topic(asked.partition.topic)),
+        "_kafka_partition": int(asked.partition.partition),
+    }
     physical, present = names.get("_kafka_offset", "_kafka_offset"), set(parquet.schema_arrow.names)
     columns = [name for name in names.values() if name in present]
     groups = [index for index in range(parquet.num_row_groups) if _may_hold(parquet, index, physical, asked.offset)]

@@ -25,6 +25,7 @@ from common.errors import TableError
 from common.remedies import CONFIG
 from common.settings.stream import KAFKA_COLUMNS
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.merged import kafka_topic
 from delta_loader.inspect.verify.offsets import BUCKET, NO_STAMPS, STAMP_DIGITS, STAMP_PRIME, Bucket, Stamps
 from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.repeated_keys import RepeatedKeys
@@ -175,4 +176,4 @@ def _stamps() -> list[Column]:
 
 def _is(partition: TopicPartition) -> str:
     # A topic's name has letters, digits, dots, dashes and underscores only.
-    return f"topic = '{partition.topic}' AND partition = {partition.partition}"
+    return f"topic = '{kafka_topic(partition.topic)}' AND partition = {partition.partition}"

@@ -305,7 +305,9 @@ class Verifier:
             merged = {
                 partition for chain in tables.rows.positions if is_merged(chain.topic) for partition in inputs_of(chain)
             }
-            for topic_partition in sorted({*tables.rows.positions, *rows.sources()} - merged):
+            for topic_partition in sorted(
+                {*tables.rows.positions, *(stream.chain_at(one) for one in rows.sources())} - merged
+            ):
                 if is_merged(topic_partition.topic):
                     findings.append(_merged(tables, topic_partition))
                     begins = tables.rows.begins.get(topic_partition)

@@ -55,7 +55,7 @@ class Area:
 
 
 def _takes(stream: Stream, topic: str) -> bool:
-    return stream.takes(topic) or any(shortened(found) == topic for found in stream.topics)
+    return stream.takes(topic) or any(shortened(stream.chain_of(found)) == topic for found in stream.topics)
 
 
 def other_stage(area: Area, settings: Settings, history: Iterable[LoggedCommit]) -> str | None:

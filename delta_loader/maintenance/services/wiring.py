@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from common.clock import SystemClock
 from common.settings.stores import stage_store, table_stores
+from common.stage.topic_owners import OwnerBook
 from delta_loader.maintenance.services.reading import FactsReader
 from delta_loader.maintenance.services.runs import TableServices
 from delta_loader.maintenance.services.spark import SparkServices
@@ -44,7 +45,8 @@ def scheduled_services(
     """
     if not settings.table_services.is_on:
         return None
-    stage = Stage(stage_store(settings), parallel)
+    store = stage_store(settings)
+    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
     looker = FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
     services = TableServices(
         settings,

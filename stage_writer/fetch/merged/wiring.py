@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings, Stream
     from common.settings.overlap import UnreadTopics
+    from common.stage.topic_owners import OwnerBook
     from stage_writer.ports import RecordSource
 
 
@@ -34,14 +35,24 @@ def source_of(
     with_headers: Sequence[Stream] = (),
     native: Path | None = None,
     unread: UnreadTopics | None = None,
+    owners: OwnerBook | None = None,
 ) -> RecordSource:
     """Kafka, with merged chains where there are groups; otherwise like `KafkaSource`. Raises ConfigError.
 
-    ``with_headers`` are the streams whose messages' headers are read.
+    ``with_headers`` are the streams whose messages' headers are read; ``owners`` decides whose the chains of shared
+    topics are.
     """
     merges = bool(groups.groups)
+    sharing = None if owners is None else owners.agree
     kafka = KafkaSource(
-        settings, clock, log, with_headers=with_headers, co_partitioned=merges, native=native, unread=unread
+        settings,
+        clock,
+        log,
+        with_headers=with_headers,
+        co_partitioned=merges,
+        native=native,
+        unread=unread,
+        sharing=sharing,
     )
     if not merges:
         return kafka

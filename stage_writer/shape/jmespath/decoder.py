@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from common.errors import SchemaError
 from common.schema import DataType, Field, Primitive, StructType, to_arrow_schema, to_arrow_type
 from common.schema.naming import Naming
+from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.decode import Decoded, Decoder
 from stage_writer.decode.first_pass import no_first_pass
@@ -126,7 +127,7 @@ class _About:
         batch = messages.batches[int(np.searchsorted(messages.starts, index, side="right")) - 1]
         stamp = int(messages.timestamps_ms[index])
         return {
-            "kafka.topic": str(batch.partition.topic),
+            "kafka.topic": str(kafka_topic(batch.partition.topic)),
             "kafka.partition": int(batch.partition.partition),
             "kafka.offset": int(messages.offsets[index]),
             "kafka.timestamp": None if stamp == NO_TIMESTAMP else stamp,
