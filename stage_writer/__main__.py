@@ -40,6 +40,7 @@ from common.stage.topic_owners import OwnerBook
 from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
+from stage_writer.checked_topics import require_written, topic_lines
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
@@ -55,7 +56,7 @@ from stage_writer.native.library import REMEDY, find_reader, library_path
 from stage_writer.notifications.wiring import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.parquet.buffer import FilePolicy
-from stage_writer.partitions.catching_up import missing_topic, undelivered
+from stage_writer.partitions.catching_up import undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.process_memory import keep_memory, rarely_collect
 from stage_writer.recreated import topics_continue
@@ -83,7 +84,7 @@ from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from types import FrameType
 
     from structlog.typing import FilteringBoundLogger
@@ -319,7 +320,7 @@ def check(config: cli.ConfigArgument, *, as_json: cli.JsonOption = False) -> Non
             schemas.check()
             report("schemas", f"ok: {settings.schema_registry['url']} answers")
         ends, ids = _ends(settings, owners)
-        for text in _topics(settings, ends):
+        for text in topic_lines(settings, ends):
             report("kafka", text)
         is_continued = topics_continue(settings, ends, ids, report)
         well = _try_records(settings, converters, ends, report) and is_continued
@@ -526,36 +527,11 @@ def _ends(
     try:
         ends = source.end_positions(settings.streams)
         ids = source.topic_ids({found.topic for found in ends})
-        _require_written(settings, converters)
+        require_written(settings, converters)
     finally:
         source.close()
     require_rights(settings, {topic for found in ends for topic in topics_of(found.topic)})
     return ends, ids
-
-
-def _topics(settings: Settings, ends: Collection[TopicPartition]) -> Iterator[str]:
-    """The topics of each stream. Raises the error of a topic that does not exist."""
-    for stream in settings.streams:
-        mine = [found for found in ends if stream.takes(found.topic)]
-        missing = [
-            topic
-            for topic in stream.topics
-            if not stream.pattern and topic not in {one for m in mine for one in topics_of(m.topic)}
-        ]
-        if missing:
-            raise missing_topic(stream, missing[0])
-        yield f"ok: {stream.app_id} has {len(mine)} partition(s)"
-
-
-def _require_written(settings: Settings, converters: Sequence[AnyConverter]) -> None:
-    """Raises ConfigError for a topic that a stream writes to and that is missing or not writable."""
-    for stream in settings.streams:
-        if stream.dead_letters_topic is not None:
-            key = f"dead_letters_topic of {stream.app_id!r}"
-            require_topic(settings.kafka, key, stream.dead_letters_topic, Right.WRITE)
-    for converter in with_topologies(converters):
-        for topic in converter.topology.topics_written:
-            require_topic(settings.kafka, f"the topology of {converter.stream.app_id!r}", topic, Right.WRITE)
 
 
 def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:

@@ -468,6 +468,7 @@ def test_a_writer_that_has_caught_up(  # noqa: PLR0917 - the last is pytest's
     without_signals_and_logs(writer_program, monkeypatch)
     for part in ("keep_memory", "rarely_collect", "open_stage", "_stage", "source_of"):
         monkeypatch.setattr(writer_program, part, nothing)
+    monkeypatch.setattr(writer_program, "OwnerBook", lambda *_, **__: SimpleNamespace(learn=nothing, agree=nothing))
     alarms = SimpleNamespace(telemetry=SimpleNamespace(alarms=SimpleNamespace(raised=raised)))
     service = SimpleNamespace(run=nothing, snapshot=lambda: alarms, stop=nothing)
     monkeypatch.setattr(writer_program, "StageWriter", lambda *_, **__: service)
@@ -515,8 +516,9 @@ def test_writer_check(
 ) -> None:
     without_signals_and_logs(writer_program, monkeypatch)
     monkeypatch.setattr(writer_program, "open_stage", nothing if error is None else raising(error))
-    monkeypatch.setattr(writer_program, "_ends", lambda _: ({ORDERS: 0}, {}))
-    monkeypatch.setattr(writer_program, "_topics", lambda *_: iter(["ok"]))
+    monkeypatch.setattr(writer_program, "OwnerBook", lambda *_, **__: SimpleNamespace(learn=nothing))
+    monkeypatch.setattr(writer_program, "_ends", lambda *_: ({ORDERS: 0}, {}))
+    monkeypatch.setattr(writer_program, "topic_lines", lambda *_: iter(["ok"]))
     monkeypatch.setattr(writer_program, "_try_records", lambda *_: well)
     monkeypatch.setattr(writer_program, "_check_topics_of_ours", nothing)
     for arguments in ([], ["--json"]):
