@@ -60,13 +60,22 @@ def of_table(remedy: str, url: str) -> str:
     return remedy.replace(TABLE, delta_table(url))
 
 
+def of_chain(remedy: str, partition: TopicPartition, chain: TopicPartition) -> str:
+    """``remedy``, made for a Kafka partition, with its commands for one of the chains that read it."""
+    return remedy.replace(_partition(partition), _partition(chain))
+
+
 def repair(verb: str, partition: TopicPartition, to: int | None = None, *flags: str) -> str:
     """A command of ``bootstrap`` for one Kafka partition: ``rewind`` or ``skip`` to a position, or ``restart``."""
-    words = [f"bootstrap {verb} {CONFIG} --topic {partition.topic} --partition {partition.partition}"]
+    words = [f"bootstrap {verb} {CONFIG} {_partition(partition)}"]
     return " ".join([*words, *([] if to is None else [f"--to {to}"]), *flags])
 
 
 def replay(partition: TopicPartition, start: int, end: int | None) -> str:
     """The command that replays the rows of ``[start, end)``; without ``end`` the user has to fill it in."""
-    words = f"stage-writer replay {CONFIG} --topic {partition.topic} --partition {partition.partition} --from {start}"
+    words = f"stage-writer replay {CONFIG} {_partition(partition)} --from {start}"
     return f"{words} --to {'OFFSET' if end is None else end} --yes"
+
+
+def _partition(source: TopicPartition) -> str:
+    return f"--topic {source.topic} --partition {source.partition}"

@@ -6,7 +6,7 @@ Rules: unknown keys are refused; a name in the file carries no unit, the attribu
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
@@ -34,6 +34,9 @@ from common.settings.values import (
     check_schedule,
 )
 from common.tables.urls import require_url
+
+if TYPE_CHECKING:
+    from common.spans import Topic
 
 # Kafka properties that the program itself controls, and the key that sets them here.
 _RESERVED_KAFKA = {
@@ -430,3 +433,13 @@ class Settings(Section):
     def stream_of(self, chain: str) -> Stream | None:
         """The stream whose chains have this name: the first that takes it."""
         return next((stream for stream in self.streams if stream.takes(chain)), None)
+
+    @property
+    def may_share(self) -> bool:
+        """Whether topics may have several chains, or one of another name: once the owners in the stage are known."""
+        apart = len(self.streams) == 1 or not any(stream.pattern for stream in self.streams)
+        return not apart or bool(self.owners.by_topic or self.owners.expected)
+
+    def chains_of(self, topic: str) -> list[Topic]:
+        """The names of all chains of a Kafka topic, in the order of the streams."""
+        return [stream.chain_of(topic) for stream in self.streams if stream.reads(topic)]

@@ -175,7 +175,7 @@ class MergingSource:
         return (
             None
             if partitions is None
-            else {partition for partition in topic_partitions if set(partitions).intersection(inputs_of(partition))}
+            else {partition for partition in topic_partitions if set(partitions).intersection(_behind(partition))}
         )
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
@@ -334,4 +334,9 @@ class MergingSource:
         return replace(fault, partition=chain, remedy=remedy) if chain in self._chains else None
 
     def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [partition for topic_partition in partitions for partition in inputs_of(topic_partition)]
+        return [partition for topic_partition in partitions for partition in _behind(topic_partition)]
+
+
+def _behind(chain: TopicPartition) -> tuple[TopicPartition, ...]:
+    """What the source behind has of a chain: its inputs, or the chain itself where it is not merged."""
+    return inputs_of(chain) if is_merged(chain.topic) else (chain,)

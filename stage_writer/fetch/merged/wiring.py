@@ -54,8 +54,13 @@ def source_of(
         unread=unread,
         sharing=sharing,
     )
+    source: RecordSource = kafka
+    if settings.may_share:
+        from stage_writer.fetch.shared.source import SharedTopicSource  # noqa: PLC0415 - few writers share topics
+
+        source = SharedTopicSource(kafka, settings.chains_of, clock)
     if not merges:
-        return kafka
+        return source
     from stage_writer.fetch.merged.source import MergingSource  # noqa: PLC0415 - few writers merge
 
-    return MergingSource(kafka, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)
+    return MergingSource(source, groups, clock, log, MemoryShares.of(settings.writer.memory_bytes).poll)

@@ -1,0 +1,1 @@
+"""A Kafka partition that the chains of several streams read: fetched once."""

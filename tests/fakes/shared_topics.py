@@ -1,0 +1,314 @@
+"""A Kafka partition in memory that can be truncated, and a writer that checks what its chains get of it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from common.settings import Start, Stream
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.markers import LastRecord
+from common.stage.merged import shared_chain
+from stage_writer.decode.batch import MessageBatch
+from stage_writer.fetch.shared.source import SharedTopicSource
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, GroupListener, PartitionFault, Polled
+from tests.fakes.group import HandClock
+
+CLICKS = TopicPartition(Topic("clicks"), Partition(0))
+CHAINS = (CLICKS, *(TopicPartition(shared_chain("clicks", app_id), Partition(0)) for app_id in ("b", "c")))
+ALONE = TopicPartition(Topic("alone"), Partition(0))
+
+
+@dataclass(slots=True)
+class Log:
+    """The records of one partition: an id by offset. Its end may be beyond them: a transaction's marker."""
+
+    records: dict[int, int] = field(default_factory=dict)
+    low: int = 0
+    end: int = 0
+    appended: int = 0
+
+    def append(self, count: int, hole: int = 0) -> None:
+        for offset in range(self.end, self.end + count):
+            self.appended += 1
+            self.records[offset] = self.appended
+        self.end += count + hole
+
+    def truncate(self, end: int) -> None:
+        self.records = {offset: found for offset, found in self.records.items() if offset < end}
+        self.end = max(end, self.low)
+
+    def retain(self, low: int) -> None:
+        self.low = max(self.low, min(low, self.end))
+        self.records = {offset: found for offset, found in self.records.items() if offset >= self.low}
+
+    def batch(self, source: TopicPartition, start: int, count: int) -> MessageBatch:
+        offsets = [offset for offset in sorted(self.records) if offset >= start][:count]
+        ids = [self.records[offset] for offset in offsets]
+        return MessageBatch(
+            source,
+            np.array(offsets, np.int64),
+            np.array(ids, np.int64),
+            pa.array([b"%d" % found for found in ids], pa.binary()),
+            pa.nulls(len(offsets), pa.binary()),
+            None,
+        )
+
+
+@dataclass(slots=True)
+class Broker:
+    """A `stage_writer.ports.RecordSource` over logs; a poll takes up to ``at_once`` records of each partition."""
+
+    clock: HandClock
+    logs: dict[TopicPartition, Log]
+    at_once: int = 3
+    listener: GroupListener | None = None
+    assigned: set[TopicPartition] = field(default_factory=set)
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    paused: set[TopicPartition] = field(default_factory=set)
+    at_end: set[TopicPartition] = field(default_factory=set)
+    """Those whose end was reported."""
+    expected: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    compared: dict[TopicPartition, LastRecord] = field(default_factory=dict)
+    """The record that must be found in front of what is read next."""
+    differing: set[TopicPartition] = field(default_factory=set)
+    """Those whose records in front of the read position are others by now."""
+    seeks: int = 0
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def subscribe(self, streams: Collection[Stream], listener: GroupListener) -> None:
+        del streams
+        self.listener = listener
+
+    def poll(self, timeout_s: float) -> Polled:
+        self.clock.sleep_s(timeout_s)
+        batches, ends, faults = [], {}, []
+        for source in sorted(self.positions.keys() - self.paused):
+            log, position = self.logs[source], self.positions[source]
+            last = self.compared.pop(source, None)
+            found = None if last is None else log.records.get(last.offset, last.timestamp_ms)
+            if source in self.differing or (last is not None and found != last.timestamp_ms):
+                faults.append(PartitionFault(source, "lost", f"--topic {source.topic} --partition 0", TRUNCATED))
+                del self.positions[source]  # nothing more is read without a seek
+                continue
+            if not log.low <= position <= log.end:
+                faults.append(PartitionFault(source, "range", f"--topic {source.topic} --partition 0", OUT_OF_RANGE))
+                del self.positions[source]
+                continue
+            batch = log.batch(source, position, self.at_once)
+            if len(batch):
+                self.positions[source] = int(batch.end)
+                self.at_end.discard(source)
+                batches.append(batch)
+            elif source not in self.at_end:
+                self.positions[source] = log.end
+                self.at_end.add(source)
+                ends[source] = Position(log.end)
+        return Polled(tuple(batches), ends, tuple(faults))
+
+    def assign(self, *sources: TopicPartition) -> None:
+        assert self.listener is not None
+        positions = self.listener.assigned(sources)
+        self.assigned |= set(sources)
+        self.paused |= set(sources) - positions.keys()
+        for source in sources:
+            self._start(source, int(positions.get(source, Position(0))))
+        self.paused -= positions.keys()
+
+    def revoke(self, *sources: TopicPartition, lost: bool = False) -> None:
+        assert self.listener is not None
+        (self.listener.lost if lost else self.listener.revoked)(sources)
+        self.assigned -= set(sources)
+        for source in sources:
+            self.positions.pop(source, None)
+
+    def truncate(self, source: TopicPartition, end: int) -> None:
+        """Records are lost in an election; the client learns it where it reads."""
+        self.logs[source].truncate(end)
+        if self.positions.get(source, 0) > end:
+            self.differing.add(source)
+
+    def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
+        self.expected |= last
+
+    def seek(self, source: TopicPartition, position: Position) -> None:
+        assert source in self.assigned
+        self.seeks += 1
+        self._start(source, int(position))
+
+    def pause(self, sources: Collection[TopicPartition]) -> None:
+        assert self.assigned.issuperset(sources)
+        self.paused |= set(sources)
+
+    def resume(self, sources: Collection[TopicPartition]) -> None:
+        assert self.assigned.issuperset(sources)
+        self.paused -= set(sources)
+        self.at_end -= set(sources)
+
+    def resolve(self, source: TopicPartition, start: Start) -> Position:
+        del start
+        return Position(self.logs[source].low)
+
+    def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
+        del streams
+        return {source: Position(log.end) for source, log in self.logs.items()}
+
+    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        return {source: Position(self.logs[source].end) for source in sources}
+
+    def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
+        there = {source.topic for source in self.logs}
+        return {topic: f"id of {topic}" for topic in topics if topic in there}
+
+    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+        return set(sources) - self.positions.keys()
+
+    def report(self, positions: Mapping[TopicPartition, Position]) -> None:
+        self.committed |= {source: int(position) for source, position in positions.items()}
+
+    def close(self) -> None:
+        self.revoke(*self.positions)
+
+    def _start(self, source: TopicPartition, position: int) -> None:
+        self.positions[source] = position
+        self.at_end.discard(source)
+        self.differing.discard(source)
+        self.compared.pop(source, None)
+        last = self.expected.pop(source, None)
+        if last is not None and last.offset < position:
+            self.compared[source] = last
+
+
+@dataclass(slots=True)
+class ChainState:
+    """What one chain has of the log, as its writer knows it."""
+
+    position: int = 0
+    last: LastRecord | None = None
+    read: list[int] = field(default_factory=list)
+    """The ids of what it got."""
+    paused: bool = False
+    starting: bool = False
+    """Whether it waits for a seek, as after a fault."""
+    end: int | None = None
+    spoiled: bool = False
+    """Whether Kafka has lost the last record that it knows: it must fail before it is read again."""
+    may_fail: bool = False
+    """Whether Kafka has lost records before its position, known or not."""
+
+
+class Writer:
+    """The loop's side of a `SharedTopicSource`: every batch is checked against the log."""
+
+    def __init__(self, chains: int, at_once: int = 3, *, starting: Collection[int] = ()) -> None:
+        """``starting`` are the chains that have no position when they are assigned."""
+        self.clock = HandClock()
+        self.broker = Broker(self.clock, {CLICKS: Log(), ALONE: Log()}, at_once)
+        self.chains = {chain: ChainState() for chain in (*CHAINS[:chains], ALONE)}
+        names = [chain.topic for chain in CHAINS[:chains]]
+        self.source = SharedTopicSource(
+            self.broker, lambda topic: names if topic == CLICKS.topic else [topic], self.clock
+        )
+        self.starting = {CHAINS[number] for number in starting}
+        self.owned: set[TopicPartition] = set()
+        self.faults: list[PartitionFault] = []
+        self.source.subscribe([], self)
+
+    @property
+    def log(self) -> Log:
+        return self.broker.logs[CLICKS]
+
+    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        assert not self.owned & set(sources)
+        self.owned |= set(sources)
+        given = {}
+        for source in sources:
+            chain = self.chains[source]
+            chain.paused = chain.starting = source in self.starting
+            chain.end = None
+            if not chain.starting:
+                given[source] = Position(chain.position)
+        self.source.expect({source: last for source in given if (last := self.chains[source].last) is not None})
+        return given
+
+    def revoked(self, sources: Collection[TopicPartition]) -> None:
+        self.owned -= set(sources)
+
+    def lost(self, sources: Collection[TopicPartition]) -> None:
+        self.revoked(sources)
+
+    def pause(self, source: TopicPartition) -> None:
+        if source in self.owned:
+            self.chains[source].paused = True
+            self.source.pause([source])
+
+    def resume(self, source: TopicPartition) -> None:
+        chain = self.chains[source]
+        if source in self.owned and not chain.starting:
+            chain.paused, chain.end = False, None
+            self.source.resume([source])
+
+    def start(self, source: TopicPartition, position: int | None = None) -> None:
+        """Read a chain from its own position, or from one whose record before it is not known."""
+        chain = self.chains[source]
+        if position is not None:
+            chain.position, chain.last, chain.spoiled, chain.may_fail = position, None, False, False
+            chain.read = [found for offset, found in sorted(self.log.records.items()) if offset < position]
+        if source in self.owned:
+            if chain.last is not None:
+                self.source.expect({source: chain.last})
+            self.source.seek(source, Position(chain.position))
+            chain.starting = False
+            self.resume(source)
+
+    def truncate(self, end: int) -> None:
+        for source, chain in self.chains.items():
+            known = -1 if source == ALONE or chain.last is None else chain.last.offset
+            chain.spoiled = chain.spoiled or (known >= end and known in self.log.records)
+            chain.may_fail = chain.may_fail or chain.position > end
+        self.broker.truncate(CLICKS, end)
+
+    def poll(self, timeout_s: float = 0.1) -> Polled:
+        polled = self.source.poll(timeout_s)
+        for batch in polled.batches:
+            chain = self.chains[batch.partition]
+            assert batch.partition in self.owned
+            assert not chain.paused
+            assert not chain.spoiled, "records come after others were lost"
+            log = self.broker.logs[ALONE if batch.partition == ALONE else CLICKS]
+            wanted = log.batch(batch.partition, chain.position, len(batch))
+            assert batch.offsets.tolist() == wanted.offsets.tolist()
+            assert batch.values == wanted.values
+            chain.read += batch.timestamps_ms.tolist()
+            chain.position, chain.last, chain.end = int(batch.end), batch.record_at(-1), None
+        for source, end in polled.ends.items():
+            chain = self.chains[source]
+            assert source in self.owned
+            assert not chain.paused
+            log = self.broker.logs[ALONE if source == ALONE else CLICKS]
+            assert len(log.batch(source, chain.position, 1)) == 0, "the end is reported before it is reached"
+            chain.end = int(end)
+        for fault in polled.faults:
+            chain = self.chains[fault.partition]
+            assert f"--topic {fault.partition.topic} --partition" in fault.remedy
+            out = not self.log.low <= chain.position <= self.log.end
+            assert out or (chain.may_fail and fault.reason == TRUNCATED), "a fault of another chain"
+            chain.starting = True
+            self.pause(fault.partition)
+            self.faults.append(fault)
+        return polled
+
+    def drain(self) -> None:
+        """Read everything that can be read: each chain comes to the end, or fails for itself."""
+        for source, chain in self.chains.items():
+            if chain.starting:
+                self.start(source)
+            else:
+                self.resume(source)
+        most = 40 + len(self.chains) * (self.broker.logs[CLICKS].end + 40)
+        for _ in range(most):
+            self.poll(1.0)
+            if all(chain.starting or chain.end is not None for chain in self.chains.values()):
+                return
+        raise AssertionError({source: (chain.position, chain.end) for source, chain in self.chains.items()})

@@ -1,0 +1,262 @@
+"""A Kafka partition that several chains read: fetched once, each chain from its own position."""
+
+import pytest
+
+from common.settings import StartAt
+from common.spans import Position, Topic
+from common.stage.markers import LastRecord
+from stage_writer.fetch.shared.partition import SLICE_S, ChainReader, SharedPartition
+from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
+from tests.builders import settings_of
+from tests.fakes.shared_topics import ALONE, CHAINS, CLICKS, Log, Writer
+
+B, C = CHAINS[1:]
+
+
+def writer_at(*positions: int, records: int = 20, at_once: int = 3, starting: tuple[int, ...] = ()) -> Writer:
+    """A writer whose chains begin at these positions, with the record before each of them."""
+    writer = Writer(len(positions), at_once, starting=starting)
+    writer.log.append(records)
+    for chain, position in zip(CHAINS, positions, strict=False):
+        state = writer.chains[chain]
+        state.position = position
+        state.last = LastRecord(position - 1, writer.log.records[position - 1], None) if position else None
+    writer.broker.assign(CLICKS, ALONE)
+    return writer
+
+
+def test_what_is_fetched_once_is_given_to_each_chain_without_a_copy() -> None:
+    writer = writer_at(5, 5, 5)
+    polled = writer.poll()
+    assert [batch.partition for batch in polled.batches] == list(CHAINS)
+    first = polled.batches[0]
+    assert all(batch.values is first.values and batch.offsets is first.offsets for batch in polled.batches)
+    writer.drain()
+    assert writer.broker.seeks == 0
+
+
+def test_a_topic_of_one_chain_passes_through() -> None:
+    writer = writer_at(0, 0)
+    writer.broker.logs[ALONE].append(2)
+    (batch,) = (batch for batch in writer.poll().batches if batch.partition == ALONE)
+    assert batch.offsets.tolist() == [0, 1]
+    writer.source.pause([ALONE])
+    assert writer.broker.paused == {ALONE}
+    writer.source.resume([ALONE])
+    assert writer.broker.paused == set()
+    writer.source.seek(ALONE, Position(1))
+    assert writer.broker.positions[ALONE] == 1
+
+
+def test_chains_that_are_apart_meet_where_the_first_one_is() -> None:
+    writer = writer_at(14, 2, at_once=4)
+    while writer.chains[B].position < writer.log.end:
+        writer.poll(0.0)
+    assert writer.chains[CLICKS].read == writer.chains[B].read[-6:]
+    assert writer.broker.seeks == 0, "it is the same record where they meet, so nothing is read twice"
+
+
+def test_a_chain_that_is_far_behind_delays_the_other_by_no_more_than_a_slice() -> None:
+    writer = writer_at(2_000, 0, records=2_000, at_once=10)
+    for _ in range(200):
+        writer.log.append(1)
+        writer.poll(SLICE_S / 10)
+        behind = writer.log.end - writer.chains[CLICKS].position
+        assert behind <= 13, "the first chain waits for the other to catch up"
+    assert writer.chains[B].position > 1_400, "the other one gets most of the time"
+    assert writer.broker.seeks < 50
+    while writer.chains[B].position < writer.log.end:
+        writer.poll(SLICE_S / 10)
+    seeks = writer.broker.seeks
+    for _ in range(50):
+        writer.log.append(1)
+        writer.poll(SLICE_S)
+    assert writer.broker.seeks == seeks, "once they have met they are read together"
+
+
+def test_none_of_many_chains_waits_for_long() -> None:
+    writer = writer_at(9_000, 4_000, 10, records=9_000, at_once=5)
+    for _ in range(200):
+        writer.log.append(1)
+        before = {chain: state.position for chain, state in writer.chains.items()}
+        for _ in range(40):
+            writer.poll(SLICE_S / 10)
+        assert all(writer.chains[chain].position > before[chain] for chain in CHAINS)
+
+
+def test_a_paused_chain_is_read_from_its_own_position_later_and_at_once() -> None:
+    writer = writer_at(0, 0)
+    writer.poll()
+    writer.pause(B)
+    for _ in range(9):
+        writer.poll()
+    assert writer.chains[CLICKS].end == 20
+    assert writer.chains[B].position == 3
+    writer.resume(B)
+    assert [batch.partition for batch in writer.poll().batches] == [B], "the first chain has nothing to wait for"
+    writer.drain()
+    assert writer.chains[B].read == writer.chains[CLICKS].read
+
+
+def test_pauses_of_all_chains_stop_fetching_and_cost_no_seek() -> None:
+    writer = writer_at(0, 0)
+    for _ in range(3):
+        writer.poll()
+        for chain in (CLICKS, B):
+            writer.pause(chain)
+        assert writer.poll().batches == ()
+        assert writer.broker.paused == {CLICKS}
+        for chain in (CLICKS, B):
+            writer.resume(chain)
+    writer.drain()
+    assert writer.broker.seeks == 0
+
+
+def test_the_end_is_told_to_each_chain_once_and_again_after_a_pause() -> None:
+    writer = writer_at(20, 20)
+    assert writer.poll().ends == {CLICKS: Position(20), B: Position(20), ALONE: Position(0)}
+    writer.pause(B)
+    assert writer.poll().ends == {}
+    writer.resume(B)
+    assert writer.poll().ends == {B: Position(20)}
+    assert writer.poll().ends == {}
+
+
+def test_retention_that_passes_one_chain_stops_that_one_alone() -> None:
+    writer = writer_at(15, 2)
+    writer.log.retain(8)
+    (fault,) = writer.poll().faults
+    assert (fault.partition, fault.reason) == (B, OUT_OF_RANGE)
+    assert fault.remedy == "--topic clicks@b --partition 0"
+    writer.poll()
+    assert writer.chains[CLICKS].read == [16, 17, 18]
+    writer.start(B, 8)  # an operator's skip
+    writer.drain()
+    assert writer.chains[B].read == list(range(9, 21))
+
+
+@pytest.mark.parametrize("end", [10, 17])
+def test_lost_records_stop_the_chains_that_had_them(end: int) -> None:
+    """With the record before the first chain's position lost, and with other ones in its place."""
+    writer = writer_at(20, 3, at_once=30)
+    writer.truncate(end)
+    writer.log.append(12)
+    writer.poll()
+    assert writer.chains[B].position == writer.log.end
+    assert writer.faults == []
+    writer.poll()
+    writer.poll(SLICE_S)
+    assert [(fault.partition, fault.reason) for fault in writer.faults] == [(CLICKS, TRUNCATED)]
+
+
+def test_records_lost_by_one_chain_alone_do_not_stop_another_at_the_same_position() -> None:
+    writer = writer_at(20, 20)
+    writer.poll()
+    state = writer.chains[B]
+    state.last, state.spoiled, state.may_fail = LastRecord(19, 99, None), True, True
+    writer.start(B)
+    writer.poll()
+    assert [(fault.partition, fault.reason) for fault in writer.faults] == [(B, TRUNCATED)]
+    writer.log.append(3)
+    writer.drain()
+    assert writer.chains[CLICKS].read == [21, 22, 23]
+    assert [fault.partition for fault in writer.faults] == [B, B], "it fails again, and alone"
+
+
+def test_chains_that_know_different_records_before_one_position_are_read_together() -> None:
+    writer = writer_at(20, 20)
+    writer.chains[B].last = LastRecord(17, 18, None)
+    writer.start(B)
+    for _ in range(5):
+        writer.poll()
+    assert writer.broker.seeks == 1
+    writer.log.append(3)
+    assert {batch.partition for batch in writer.poll().batches} == {CLICKS, B}
+
+
+def partition_at(*positions: int) -> SharedPartition:
+    """A partition whose chains are to be read from these positions, of which the first one is moved to."""
+    chains = [ChainReader(chain, Position(at), paused=False) for chain, at in zip(CHAINS, positions, strict=False)]
+    shared = SharedPartition(CLICKS, chains)
+    shared.move_to(chains[0], 0.0)
+    return shared
+
+
+def test_an_end_counts_until_more_is_read_or_reading_stops() -> None:
+    log = Log()
+    log.append(30)
+    shared = partition_at(0)
+    assert [len(batch) for batch in shared.take(log.batch(CLICKS, 0, 20))] == [20]
+    shared.reach_end(Position(10))
+    assert (shared.position, shared.new_ends()) == (20, {}), "it was reported before the last batch was read"
+    shared.reach_end(Position(22))
+    assert shared.take(log.batch(CLICKS, 22, 3))
+    assert shared.new_ends() == {}
+    shared.reach_end(Position(25))
+    shared.stop()
+    assert shared.new_ends() == {}, "it may move while nothing is read"
+
+
+def test_a_fault_concerns_the_chains_that_are_read_when_the_one_that_was_moved_to_is_not() -> None:
+    log = Log()
+    log.append(30)
+    shared = partition_at(10, 10)
+    first, second = shared.chains
+    shared.take(log.batch(CLICKS, 10, 3))
+    first.paused = True
+    shared.take(log.batch(CLICKS, 13, 3))
+    assert shared.fail() == [second]
+    assert (first.position, second.position) == (13, None)
+
+
+def test_chains_are_assigned_and_revoked_together_and_one_may_start_later() -> None:
+    writer = writer_at(4, 0, starting=(1,))
+    assert writer.owned == {CLICKS, B, ALONE}
+    writer.poll()
+    writer.poll()
+    assert writer.chains[B].read == []
+    writer.start(B)
+    writer.drain()
+    assert writer.chains[B].read == list(range(1, 21))
+    writer.pause(B)
+    writer.broker.revoke(CLICKS, lost=True)
+    assert writer.owned == {ALONE}
+    writer.starting = set()
+    writer.poll()
+    writer.broker.assign(CLICKS)
+    writer.log.append(2)
+    writer.drain()
+    assert [writer.chains[chain].read[-2:] for chain in (CLICKS, B)] == [[21, 22]] * 2
+
+
+def test_a_partition_of_which_no_chain_can_start_is_not_read() -> None:
+    writer = writer_at(4, 4, starting=(0, 1))
+    writer.poll()
+    assert writer.broker.paused == {CLICKS}
+    writer.start(B)
+    writer.poll()
+    assert (writer.chains[B].position, writer.chains[CLICKS].position) == (7, 4)
+
+
+def test_lookups_are_by_chain() -> None:
+    writer = writer_at(4, 6, records=20)
+    source = writer.source
+    streams = settings_of(
+        *({"app_id": name, "topics": [topic], "table": f"file:///{name}"} for name, topic in (("x", "alone"),)),
+        stage={"url": "file:///s"},
+    ).streams
+    assert source.end_positions(streams) == {ALONE: Position(0)}
+    assert source.high_watermarks([B, ALONE]) == {B: Position(20), ALONE: Position(0)}
+    assert source.topic_ids([B.topic, CLICKS.topic, Topic("gone@b")]) == {
+        B.topic: "id of clicks",
+        CLICKS.topic: "id of clicks",
+    }
+    assert source.resolve(B, StartAt.EARLIEST) == 0
+    assert source.ownerless([B, ALONE]) == set()
+    source.report({CLICKS: Position(9)})
+    assert writer.broker.committed == {CLICKS: 6}
+    source.report({B: Position(12), ALONE: Position(1)})
+    assert writer.broker.committed == {CLICKS: 9, ALONE: 1}
+    source.close()
+    assert writer.owned == set()
+    assert C not in writer.owned
