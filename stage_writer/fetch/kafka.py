@@ -52,6 +52,7 @@ from stage_writer.fetch.admission import Admission
 from stage_writer.fetch.fetched import Fetched, portion_of
 from stage_writer.fetch.fetching import Fetcher
 from stage_writer.fetch.native_fetching import NativeFetcher
+from stage_writer.fetch.reading import Reading
 from stage_writer.fetch.truncation import Doubt, TruncationChecks, ends_before, truncated
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.fetching import NativeFetch
@@ -78,7 +79,6 @@ _ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABL
 _ELECTION_PAUSE_S = 0.1
 _RESET = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - librdkafka's own codes begin with an underscore
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001
-_STATE = KafkaError._STATE  # noqa: SLF001
 _ALL_AWAY = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 # librdkafka reports a truncation as a reset, with the reason in its text.
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
@@ -111,7 +111,6 @@ class KafkaSource:
         self._unread = unread or UnreadTopics()
         self._sharing = sharing or partial(shared_topics, settings.streams)
         self._properties = consumer_properties(settings, co_partitioned=co_partitioned)
-        self._is_cooperative = is_cooperative(self._properties)
         self._log = log
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._most = settings.writer.consume_records
@@ -130,6 +129,7 @@ class KafkaSource:
         self._looked_at_s = clock.monotonic_s()
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
+            self._reading = Reading(self._consumer, is_cooperative=is_cooperative(self._properties))
             self._taker = self._taker_of(native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:
@@ -158,6 +158,7 @@ class KafkaSource:
             polled_bytes = sum(batch.memory_bytes for batch in batches)
             if portion.count < self._most or polled_bytes >= self._enough_bytes:
                 self._checks.read(polled.batches)
+                self._reading.read(polled.batches)
                 return polled
             timeout_s = 0.0
 
@@ -169,14 +170,7 @@ class KafkaSource:
 
     def _seek(self, partition: TopicPartition, place: KafkaPartition) -> None:
         with self._errors(f"seek in {partition}"):
-            try:
-                self._consumer.seek(place)
-            except KafkaException as error:
-                # After an out-of-range position librdkafka has stopped the partition, and only a restart of it helps.
-                if error.args[0].code() != _STATE or not self._is_cooperative:
-                    raise
-                self._consumer.incremental_unassign([_kafka(partition)])
-                self._consumer.incremental_assign([place])
+            self._reading.seek(place, self._paused)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.update(partitions)
@@ -446,7 +440,7 @@ class KafkaSource:
         for error in self._sharing(topics).values():
             raise error
 
-    def _on_assign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+    def _on_assign(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         self._admission.let_in()
         self._taker.assigned(partitions)
         listener = cast("GroupListener", self._listener)
@@ -460,10 +454,7 @@ class KafkaSource:
             _kafka(topic_partition, *self._checks.begin(topic_partition, begins[topic_partition]))
             for topic_partition in topic_partitions
         ]
-        if self._is_cooperative:
-            consumer.incremental_assign(places)
-        else:
-            consumer.assign(places)
+        self._reading.assign(places)
         if unread:
             self.pause(unread)
 
@@ -479,23 +470,20 @@ class KafkaSource:
             self._log.info("where partitions end was not looked up; they wait at 0", problem=error.problem)
             return dict.fromkeys(partitions, Position(0))
 
-    def _on_revoke(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+    def _on_revoke(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
         listener.revoked([_source(partition.topic, partition.partition) for partition in partitions])
-        self._unassign(consumer, partitions)
+        self._unassign(partitions)
 
-    def _on_lost(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+    def _on_lost(self, _consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
         listener = cast("GroupListener", self._listener)
         listener.lost([_source(partition.topic, partition.partition) for partition in partitions])
-        self._unassign(consumer, partitions)
+        self._unassign(partitions)
 
-    def _unassign(self, consumer: Consumer, partitions: Sequence[KafkaPartition]) -> None:
+    def _unassign(self, partitions: Sequence[KafkaPartition]) -> None:
         self._taker.unassigned(partitions)
         self._checks.forget([_source(partition.topic, partition.partition) for partition in partitions])
-        if self._is_cooperative:
-            consumer.incremental_unassign(list(partitions))
-        else:
-            consumer.unassign()
+        self._reading.unassign(partitions)
 
     def _metadata(self) -> dict[str, list[int]]:
         with self._errors("list topics"):

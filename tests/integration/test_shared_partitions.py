@@ -74,9 +74,7 @@ class Member:
 
 
 @pytest.fixture(params=[{}, {"partition.assignment.strategy": "range"}], ids=["cooperative", "eager"])
-def member(
-    kafka: KafkaCluster, new_topic: Callable[..., str], request: pytest.FixtureRequest
-) -> Iterator[Callable[[str], Member]]:
+def member(kafka: KafkaCluster, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Member]]:
     made: list[Member] = []
 
     def join(topic: str) -> Member:

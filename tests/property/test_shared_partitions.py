@@ -5,62 +5,72 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.spans import TopicPartition
 from tests.fakes.shared_topics import ALONE, CHAINS, CLICKS, Writer
 
-VERBS = (
-    "append",
-    "poll",
-    "poll",
-    "poll",
-    "pause",
-    "pause",
-    "resume",
-    "seek",
-    "start",
-    "wait",
-    "rebalance",
-    "retain",
-    "truncate",
-)
 Step = tuple[str, int, int]
 
 
-def step(writer: Writer, verb: str, number: int, amount: int) -> None:
-    chain = CHAINS[number % (len(writer.chains) - 1)]
-    match verb:
-        case "append":
-            writer.log.append(amount, hole=number % 3)
-        case "poll":
-            writer.broker.at_once = 1 + number
-            writer.poll()
-        case "pause":
-            writer.pause(chain)
-        case "resume":
-            writer.resume(chain)
-        case "seek" if not writer.chains[chain].spoiled:  # an operator's skip, or what was not sealed
-            writer.start(chain, max(writer.log.low, min(amount, writer.log.end)))
-        case "start":
-            writer.start(chain)
-        case "wait":
-            writer.clock.sleep_s(amount)
-        case "rebalance" if CLICKS in writer.owned:
-            writer.starting = {chain} if amount % 2 else set()
-            writer.broker.revoke(CLICKS, lost=number % 2 == 0)
-            if amount % 3:
-                writer.poll()
-            writer.broker.assign(CLICKS)
-        case "retain":
-            writer.log.retain(amount)
-        case "truncate":
-            writer.truncate(max(writer.log.low, writer.log.end - amount))
-        case _:
-            pass
+def append(writer: Writer, number: int, amount: int) -> None:
+    writer.log.append(amount, hole=number % 3)
+
+
+def poll(writer: Writer, number: int, _amount: int) -> None:
+    writer.broker.at_once = 1 + number
+    writer.poll()
+
+
+def pause(writer: Writer, number: int, _amount: int) -> None:
+    writer.pause(chain_of(writer, number))
+
+
+def resume(writer: Writer, number: int, _amount: int) -> None:
+    writer.resume(chain_of(writer, number))
+
+
+def start(writer: Writer, number: int, _amount: int) -> None:
+    writer.start(chain_of(writer, number))
+
+
+def seek(writer: Writer, number: int, amount: int) -> None:
+    """To any position, as after an operator's skip."""
+    chain = chain_of(writer, number)
+    if not writer.chains[chain].spoiled:
+        writer.start(chain, max(writer.log.low, min(amount, writer.log.end)))
+
+
+def wait(writer: Writer, _number: int, amount: int) -> None:
+    writer.clock.sleep_s(amount)
+
+
+def rebalance(writer: Writer, number: int, amount: int) -> None:
+    writer.starting = {chain_of(writer, number)} if amount % 2 else set()
+    writer.broker.revoke(CLICKS, lost=number % 2 == 0)
+    if amount % 3:
+        writer.poll()
+    writer.broker.assign(CLICKS)
+
+
+def retain(writer: Writer, _number: int, amount: int) -> None:
+    writer.log.retain(amount)
+
+
+def truncate(writer: Writer, _number: int, amount: int) -> None:
+    writer.truncate(max(writer.log.low, writer.log.end - amount))
+
+
+STEPS = {made.__name__: made for made in (append, poll, pause, resume, start, seek, wait, rebalance, retain, truncate)}
+NAMES = (*STEPS, "poll", "poll", "pause")
+
+
+def chain_of(writer: Writer, number: int) -> TopicPartition:
+    return CHAINS[number % (len(writer.chains) - 1)]
 
 
 @given(
     st.integers(2, 3),
     st.lists(st.integers(0, 30), min_size=3, max_size=3),
-    st.lists(st.tuples(st.sampled_from(VERBS), st.integers(0, 5), st.integers(0, 30)), min_size=12, max_size=40),
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 5), st.integers(0, 30)), min_size=12, max_size=40),
 )
 def test_each_chain_gets_every_record_from_its_position_once(
     chains: int, positions: Sequence[int], steps: Sequence[Step]
@@ -71,8 +81,8 @@ def test_each_chain_gets_every_record_from_its_position_once(
     for chain, position in zip(CHAINS[:chains], positions, strict=False):
         writer.chains[chain].position = min(position, writer.log.end)
     writer.broker.assign(CLICKS, ALONE)
-    for verb, number, amount in steps:
-        step(writer, verb, number, amount)
+    for name, number, amount in steps:
+        STEPS[name](writer, number, amount)
     writer.drain()
     assert writer.chains[ALONE].read == list(range(1, 21)), "a topic of its own is read as ever"
     for chain in CHAINS[:chains]:

@@ -6,9 +6,9 @@ Rules:
    that it wants. A batch goes to the joined chains; so each chain gets every record from its position on, in order,
    once. A chain that is paused while others are read is left behind, and is read from its own position later.
 2. Where chains that are to be read are not all joined, they are read in time slices, the chain that was read least
-   recently first: `SLICE_S` for the last one, and `AHEAD_SLICE_S` for others. A slice ends early at the partition's end,
-   or when none of its chains is to be read. So a chain that is behind by hours delays the others by seconds, has most
-   of the time, and they meet when it has caught up.
+   recently first: `SLICE_S` for the last one, and `AHEAD_SLICE_S` for others. A slice ends early at the partition's
+   end, or when none of its chains is to be read. So a chain that is behind by hours delays the others by seconds, has
+   most of the time, and they meet when it has caught up.
 3. A chain joins when the read position moves to it, which compares the last record that it knows with Kafka's
    (stage_writer/fetch/truncation.py), or when the read position passes that record and it is the same. A different
    record, or none, leaves it to a move of its own.

@@ -1,0 +1,78 @@
+"""Where each assigned partition is read, and how reading is moved.
+
+Rules:
+
+1. librdkafka seeks in a partition that it reads. It stops one for a position that Kafka does not have, and then only a
+   new assignment of it helps.
+2. A cooperative group assigns that partition alone. Any other group assigns all of them at once: the others again from
+   where they were read to, and paused as they were. What was fetched and not read of these is fetched again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from confluent_kafka import Consumer
+
+    from common.spans import TopicPartition
+    from stage_writer.decode.batch import MessageBatch
+
+_STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with an underscore
+_Place = tuple[str, int]
+
+
+class Reading:
+    """The read positions of one consumer."""
+
+    def __init__(self, consumer: Consumer, *, is_cooperative: bool) -> None:
+        self._consumer = consumer
+        self._is_cooperative = is_cooperative
+        self._places: dict[_Place, KafkaPartition] = {}
+        """By partition, where it is read next; of a group that is not cooperative."""
+
+    def assign(self, places: Collection[KafkaPartition]) -> None:
+        """Read these too, from these positions."""
+        if self._is_cooperative:
+            self._consumer.incremental_assign(list(places))
+            return
+        self._places = {(place.topic, place.partition): place for place in places}
+        self._consumer.assign(list(places))
+
+    def unassign(self, partitions: Collection[KafkaPartition]) -> None:
+        """Read these no more."""
+        if self._is_cooperative:
+            self._consumer.incremental_unassign(list(partitions))
+            return
+        self._places = {}
+        self._consumer.unassign()
+
+    def seek(self, place: KafkaPartition, paused: Iterable[TopicPartition]) -> None:
+        """Read one of them from another position. Raises KafkaException."""
+        if not self._is_cooperative:
+            self._places[place.topic, place.partition] = place
+        try:
+            self._consumer.seek(place)
+        except KafkaException as error:
+            if error.args[0].code() != _STATE:
+                raise
+            if self._is_cooperative:
+                self._consumer.incremental_unassign([KafkaPartition(place.topic, place.partition)])
+                self._consumer.incremental_assign([place])
+                return
+            self._consumer.assign(list(self._places.values()))
+            still = [(str(each.topic), int(each.partition)) for each in paused]
+            self._consumer.pause([KafkaPartition(*each) for each in still if each in self._places])
+
+    def read(self, batches: Iterable[MessageBatch]) -> None:
+        """These were passed on."""
+        if self._is_cooperative:
+            return
+        for batch in batches:
+            if len(batch) and (place := (str(batch.partition.topic), int(batch.partition.partition))) in self._places:
+                self._places[place] = KafkaPartition(*place, batch.end)

@@ -1,0 +1,77 @@
+"""A partition that librdkafka has stopped is read again in a group of either kind, and the others go on."""
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from common.spans import Partition, Topic, TopicPartition
+from stage_writer.fetch.reading import Reading
+from tests.fakes.shared_topics import Log
+
+FIRST, SECOND = (TopicPartition(Topic("t"), Partition(number)) for number in range(2))
+Places = list[tuple[int, int]]
+
+
+class Consumer:
+    """Remembers what is asked of it; a seek in partition 0 fails with ``error``."""
+
+    def __init__(self, error: int) -> None:
+        self.error = error
+        self.calls: list[tuple[str, Places]] = []
+
+    def seek(self, place: KafkaPartition) -> None:
+        if place.partition == 0:
+            raise KafkaException(KafkaError(self.error))
+        self._note("seek", [place])
+
+    def _note(self, name: str, places: list[KafkaPartition]) -> None:
+        self.calls.append((name, [(place.partition, place.offset) for place in places]))
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any of the consumer's other calls
+        return lambda places=(): self._note(name, places)
+
+
+def reading_of(*, is_cooperative: bool, error: int = KafkaError._STATE) -> tuple[Reading, list[tuple[str, Places]]]:
+    consumer = Consumer(error)
+    reading = Reading(consumer, is_cooperative=is_cooperative)
+    reading.assign([KafkaPartition("t", 0, 5), KafkaPartition("t", 1, 5)])
+    log = Log()
+    log.append(9)
+    reading.read([log.batch(SECOND, 5, 2)])
+    consumer.calls.clear()
+    return reading, consumer.calls
+
+
+def test_a_cooperative_group_assigns_the_one_that_was_stopped() -> None:
+    reading, calls = reading_of(is_cooperative=True)
+    reading.seek(KafkaPartition("t", 0, 8), [SECOND])
+    assert calls == [("incremental_unassign", [(0, -1001)]), ("incremental_assign", [(0, 8)])]
+
+
+def test_any_other_group_assigns_all_where_they_were_read_to_and_paused_as_they_were() -> None:
+    reading, calls = reading_of(is_cooperative=False)
+    reading.seek(KafkaPartition("t", 0, 8), [SECOND, TopicPartition(Topic("gone"), Partition(0))])
+    assert calls == [("assign", [(0, 8), (1, 7)]), ("pause", [(1, -1001)])]
+    reading.seek(KafkaPartition("t", 1, 3), [])
+    reading.seek(KafkaPartition("t", 0, 6), [])
+    assert calls[2:] == [("seek", [(1, 3)]), ("assign", [(0, 6), (1, 3)]), ("pause", [])]
+
+
+def test_what_was_revoked_is_not_assigned_again() -> None:
+    reading, calls = reading_of(is_cooperative=False)
+    reading.unassign([KafkaPartition("t", 0), KafkaPartition("t", 1)])
+    reading.read([Log({1: 1}, end=2).batch(SECOND, 0, 1)])
+    reading.assign([KafkaPartition("t", 0, 1)])
+    calls.clear()
+    reading.seek(KafkaPartition("t", 0, 8), [SECOND])
+    assert calls == [("assign", [(0, 8)]), ("pause", [])]
+
+
+@pytest.mark.parametrize("is_cooperative", [True, False])
+def test_any_other_error_is_raised(*, is_cooperative: bool) -> None:
+    reading, calls = reading_of(is_cooperative=is_cooperative, error=KafkaError._TRANSPORT)
+    with pytest.raises(KafkaException):
+        reading.seek(KafkaPartition("t", 0, 8), [])
+    assert calls == []
