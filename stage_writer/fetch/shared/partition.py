@@ -6,9 +6,10 @@ Rules:
    that it wants. A batch goes to the joined chains; so each chain gets every record from its position on, in order,
    once. A chain that is paused while others are read is left behind, and is read from its own position later.
 2. Where chains that are to be read are not all joined, they are read in time slices, the chain that was read least
-   recently first: `SLICE_S` for the last one, and `AHEAD_SLICE_S` for others. A slice ends early at the partition's
-   end, or when none of its chains is to be read. So a chain that is behind by hours delays the others by seconds, has
-   most of the time, and they meet when it has caught up.
+   recently first: `SLICE_S` for the last one, and `AHEAD_SLICE_S` for others, from the first record on, which a broker
+   may have to bring from afar (`FIRST_WITHIN_S`). A slice ends early at the partition's end, or when none of its chains
+   is to be read. So a chain that is behind by hours delays the others by seconds, has most of the time, and they meet
+   when it has caught up.
 3. A chain joins when the read position moves to it, which compares the last record that it knows with Kafka's
    (stage_writer/fetch/truncation.py), or when the read position passes that record and it is the same. A different
    record, or none, leaves it to a move of its own.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SLICE_S = 2.0
 AHEAD_SLICE_S = 0.5
+FIRST_WITHIN_S = 30.0
 
 
 @dataclass(slots=True)
@@ -89,7 +91,9 @@ class SharedPartition:
     _compared: ChainReader | None = field(default=None)
     """The chain that the read position was moved to, until something is read there."""
     _slice: int = 0
+    _slice_s: float = 0.0
     _slice_ends_s: float = 0.0
+    _first_by_s: float = 0.0
 
     @property
     def wanted(self) -> list[ChainReader]:
@@ -103,6 +107,8 @@ class SharedPartition:
 
     def next_chain(self, now_s: float) -> ChainReader | None:
         """The chain to move the read position to; None to stay, or when there is none (rule 2)."""
+        if self._compared is not None and now_s < self._first_by_s:
+            self._slice_ends_s = now_s + self._slice_s  # it has not begun
         wanted = self.wanted
         joined = [chain for chain in wanted if chain.joined]
         for chain in joined:
@@ -117,7 +123,9 @@ class SharedPartition:
         stays = chain.position == self.position
         self.position, self.end, self._compared = chain.position, None, chain
         is_last = chain.position == min(other.position or 0 for other in self.wanted)
-        self._slice, self._slice_ends_s = self._slice + 1, now_s + (SLICE_S if is_last else AHEAD_SLICE_S)
+        self._slice += 1
+        self._slice_s = SLICE_S if is_last else AHEAD_SLICE_S
+        self._slice_ends_s, self._first_by_s = now_s + self._slice_s, now_s + FIRST_WITHIN_S
         for other in self.chains:
             is_here = other.position == chain.position
             other.joined = is_here and ((stays and other.joined) or other.last in (None, chain.last))

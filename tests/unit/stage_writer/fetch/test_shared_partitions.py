@@ -5,7 +5,7 @@ import pytest
 from common.settings import StartAt
 from common.spans import Position, Topic
 from common.stage.markers import LastRecord
-from stage_writer.fetch.shared.partition import SLICE_S, ChainReader, SharedPartition
+from stage_writer.fetch.shared.partition import FIRST_WITHIN_S, SLICE_S, ChainReader, SharedPartition
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
 from tests.builders import settings_of
 from tests.fakes.shared_topics import ALONE, CHAINS, CLICKS, Log, Writer
@@ -50,8 +50,9 @@ def test_a_topic_of_one_chain_passes_through() -> None:
 
 def test_chains_that_are_apart_meet_where_the_first_one_is() -> None:
     writer = writer_at(14, 2, at_once=4)
-    while writer.chains[B].position < writer.log.end:
+    for _ in range(9):
         writer.poll(0.0)
+    assert writer.chains[B].position == writer.log.end
     assert writer.chains[CLICKS].read == writer.chains[B].read[-6:]
     assert writer.broker.seeks == 0, "it is the same record where they meet, so nothing is read twice"
 
@@ -65,8 +66,9 @@ def test_a_chain_that_is_far_behind_delays_the_other_by_no_more_than_a_slice() -
         assert behind <= 13, "the first chain waits for the other to catch up"
     assert writer.chains[B].position > 1_400, "the other one gets most of the time"
     assert writer.broker.seeks < 50
-    while writer.chains[B].position < writer.log.end:
+    for _ in range(200):
         writer.poll(SLICE_S / 10)
+    assert writer.chains[B].position == writer.log.end
     seeks = writer.broker.seeks
     for _ in range(50):
         writer.log.append(1)
@@ -195,6 +197,22 @@ def test_an_end_counts_until_more_is_read_or_reading_stops() -> None:
     shared.reach_end(Position(25))
     shared.stop()
     assert shared.new_ends() == {}, "it may move while nothing is read"
+
+
+def test_a_slice_begins_with_its_first_record_which_may_take_a_while() -> None:
+    log = Log()
+    log.append(30)
+    shared = partition_at(0, 20)
+    assert shared.next_chain(0.0) is None
+    assert shared.next_chain(FIRST_WITHIN_S - 1) is None
+    assert shared.take(log.batch(CLICKS, 0, 3))
+    assert shared.next_chain(FIRST_WITHIN_S - 1 + SLICE_S / 2) is None
+    assert shared.next_chain(FIRST_WITHIN_S - 1 + SLICE_S) is shared.chains[1]
+
+
+def test_a_chain_whose_records_do_not_arrive_does_not_hold_the_others_forever() -> None:
+    shared = partition_at(0, 20)
+    assert shared.next_chain(FIRST_WITHIN_S) is shared.chains[1]
 
 
 def test_a_fault_concerns_the_chains_that_are_read_when_the_one_that_was_moved_to_is_not() -> None:
