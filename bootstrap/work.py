@@ -239,7 +239,7 @@ class Work:
         """One partition of a topic, or all of them."""
         stream = self._settings.stream_of(topic)
         if stream is None:
-            named = ", ".join(name for one in self._settings.streams for name in one.topics)
+            named = ", ".join(one.chain_of(name) for one in self._settings.streams for name in one.topics)
             msg = f"no stream of the config reads the topic {topic!r}"
             raise UsageError(msg, f"give one of {named}, or another config")
         with closing(KafkaView(self._settings)) as kafka:

@@ -17,11 +17,12 @@ from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
-from common.settings.overlap import TopicOwners, refused_sharing
+from common.settings.overlap import refused_sharing
 from common.settings.places import nested
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
 from common.settings.stream import Stream
+from common.settings.topic_reader import TopicOwners
 from common.settings.values import (
     CODECS,
     Address,

@@ -17,8 +17,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.spans import Topic
-from common.stage.merged import may_name_chain, shared_chain, stream_of
+from common.stage.merged import may_name_chain
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -36,36 +35,6 @@ class UnreadTopics:
 
     found: Mapping[str, ConfigError] = field(default_factory=dict)
     """The reason, by topic. Replaced as a whole, so any thread may read it."""
-
-
-@dataclass(slots=True)
-class TopicOwners:
-    """What a process knows of the owners of topics that streams share, or shared once. Any thread may read it."""
-
-    by_topic: Mapping[str, str] = field(default_factory=dict)
-    """The app_id of each topic's owner. Replaced as a whole; an owner never changes."""
-    expected: Mapping[str, str] = field(default_factory=dict)
-    """Owners that nothing has decided yet: those that a program would choose now, and shows."""
-
-    def learn(self, owners: Mapping[str, str]) -> None:
-        """Know these too."""
-        self.by_topic = {**self.by_topic, **owners}
-
-    def expect(self, owners: Mapping[str, str]) -> None:
-        """Go by these until they are known."""
-        self.expected = {**self.expected, **owners}
-
-    def allow(self, chain: str, app_id: str) -> bool:
-        """Whether a chain's name may be one of this stream's, if the stream reads its topics."""
-        named = stream_of(chain)
-        return (self._owner(chain, app_id) if named is None else named) == app_id
-
-    def chain_of(self, topic: str, app_id: str) -> Topic:
-        """The name of a stream's chains of a topic; the topic's own while no owner is known."""
-        return Topic(topic) if self._owner(topic, app_id) == app_id else shared_chain(topic, app_id)
-
-    def _owner(self, topic: str, without: str) -> str:
-        return self.by_topic.get(topic) or self.expected.get(topic, without)
 
 
 def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, list[Stream]]:
@@ -94,10 +63,9 @@ def _problem(topic: str, one: Stream, two: Stream) -> str | None:
             f"and {unfit.app_id!r} cannot be part of a folder's name next to the topic's: only letters, digits, "
             "'.', '_' and '-' can, 248 with the topic's name"
         )
-    both = {comparable(url) for url in one.tables} & {comparable(url) for url in two.tables}
-    if both:
-        return f"and both load into {min(both)}, where nothing says which of them a row is from"
-    return None
+    theirs = {comparable(url) for url in two.tables}
+    both = next((url for url in one.tables if comparable(url) in theirs), None)
+    return None if both is None else f"and both load into {both}, where nothing says which of them a row is from"
 
 
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:

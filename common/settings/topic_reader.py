@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pydantic import PrivateAttr
 
-from common.settings.overlap import TopicOwners
 from common.settings.section import Section
-from common.spans import TopicPartition
-from common.stage.merged import topics_of
+from common.spans import Topic, TopicPartition
+from common.stage.merged import shared_chain, stream_of, topics_of
 
 if TYPE_CHECKING:
-    from common.spans import Topic
+    from collections.abc import Mapping
+
+
+@dataclass(slots=True)
+class TopicOwners:
+    """What a process knows of the owners of topics that streams share, or shared once. Any thread may read it."""
+
+    by_topic: Mapping[str, str] = field(default_factory=dict)
+    """The app_id of each topic's owner. Replaced as a whole; an owner never changes."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """Owners that nothing has decided yet: those that a program would choose now, and shows."""
+
+    def learn(self, owners: Mapping[str, str]) -> None:
+        """Know these too."""
+        self.by_topic = {**self.by_topic, **owners}
+
+    def expect(self, owners: Mapping[str, str]) -> None:
+        """Go by these until they are known."""
+        self.expected = {**self.expected, **owners}
+
+    def allow(self, chain: str, app_id: str) -> bool:
+        """Whether a chain's name may be one of this stream's, if the stream reads its topics."""
+        named = stream_of(chain)
+        return (self._owner(chain, app_id) if named is None else named) == app_id
+
+    def chain_of(self, topic: str, app_id: str) -> Topic:
+        """The name of a stream's chains of a topic; the topic's own while no owner is known."""
+        return Topic(topic) if self._owner(topic, app_id) == app_id else shared_chain(topic, app_id)
+
+    def _owner(self, topic: str, without: str) -> str:
+        return self.by_topic.get(topic) or self.expected.get(topic, without)
 
 
 class TopicReader(Section):

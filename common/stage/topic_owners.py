@@ -4,14 +4,15 @@ Rules:
 
 1. ``shared/<topic>.json`` names the stream whose chains have the topic's own name (common/stage/merged.py, rule 4). It
    is made by exclusive create when a config first has several streams that read the topic, and never changes: not when
-   the config's streams change their order, and not when the owner leaves the config or comes back. A stream with
-   another app_id is another stream.
+   the config's streams change their order, and not when the owner leaves the config or comes back.
 2. The owner is the stream that has chains of the topic already, as their markers say; without chains it is the first of
    the config. Where there are chains, and nothing says that they are of a stream of the config that reads the topic,
    nothing is decided: a stream that was renamed would otherwise begin again.
 3. A program reads these objects before it asks which chains are a stream's. A config without shared topics costs one
    listing at its start, and no object.
-4. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
+4. A stream with another app_id is another stream, with chains of its own. One that is new, and loads into a table that
+   chains of the topic were staged for by a stream that is gone, is refused: it was renamed, and would stage again.
+5. An older release refuses a config in which streams share a topic. With one of them alone it reads and stages the
    plain chains, whose markers name their stream: a loader holds those of another one (``other_stream``).
 """
 
@@ -24,7 +25,9 @@ from common.errors import ConfigError, MarkerError
 from common.settings.overlap import readers, refused_sharing
 from common.stage.chain_origins import BEGIN
 from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.stage.merged import topics_of
 from common.stage.stored import Stored, reading, require_known_version
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -67,7 +70,46 @@ class OwnerBook:
         named = {topic for stream in self._settings.streams if stream.pattern is None for topic in stream.topics}
         for error in self.agree(named).values():
             raise error
+        self._require_no_renamed()
         self._learned = True
+
+    def _require_no_renamed(self) -> None:
+        """Raises ConfigError for a renamed stream (rule 4). Lists all markers while a shared chain has none."""
+        owners = self._settings.owners.by_topic
+        shared = [(topic, stream) for topic in owners for stream in self._settings.streams if stream.reads(topic)]
+        new = [(topic, stream) for topic, stream in shared if not self._is_staged(stream.chain_of(topic))]
+        newest: dict[str, MarkerName] = {}
+        for found in self._store.list(f"{DONE}/") if new else ():
+            name = MarkerName.parse(found.path)
+            if name is not None:
+                chain = str(name.topic_partition.topic)
+                newest[chain] = max(name, newest.get(chain, name))
+        for topic, stream in new:
+            for chain, name in newest.items():
+                if topics_of(chain) == (topic,):
+                    self._require_another(topic, stream, name)
+
+    def _is_staged(self, chain: str) -> bool:
+        return next(iter(self._store.list(f"{DONE}/{chain}/")), None) is not None
+
+    def _require_another(self, topic: str, stream: Stream, name: MarkerName) -> None:
+        data = self._store.read(name.path)
+        manifest = None
+        with suppress(MarkerError):  # it is reported where its chain is read
+            manifest = None if data is None else marker_from_bytes(name, data).manifest
+        if manifest is None or manifest.app_id in {one.app_id for one in self._settings.streams}:
+            return
+        if {comparable(table.url) for table in manifest.tables}.isdisjoint(map(comparable, stream.tables)):
+            return
+        msg = (
+            f"{manifest.app_id!r}, which is no stream of the config any more, has staged the topic {topic!r} for a "
+            f"table of the stream {stream.app_id!r}, which has not: its records would be loaded twice"
+        )
+        raise ConfigError(
+            msg,
+            f"write app_id: {manifest.app_id} again, or give {stream.app_id!r} tables of its own; to have the records "
+            f"twice, delete {DONE}/{name.topic_partition.topic}/ from the stage once all of it is loaded",
+        )
 
     def agree(self, topics: Collection[str]) -> Mapping[str, ConfigError]:
         """Know the owners of those topics that several streams read; returns those that cannot be shared, and why.

@@ -39,7 +39,8 @@ def explain(
     with threads() as pool:
         parallel = parallel_of(pool)
         store = stage_store(settings)
-        stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
+        OwnerBook(settings, store, make=False).learn()
+        stage = Stage(store, parallel)
         explainer = Explainer(stage, table_stores(settings), parallel, BrokerEnds(settings))
         if version is not None and topic is None and offset is None:
             version_story = explainer.version(_table(settings, table), version)
@@ -70,6 +71,7 @@ def _table(settings: Settings, url: str | None) -> str:
 def _stream(settings: Settings, topic: str) -> Stream:
     stream = settings.stream_of(topic)
     if stream is None:
+        named = ", ".join(one.chain_of(name) for one in settings.streams for name in one.topics)
         msg = f"no stream of this config takes the topic {topic!r}"
-        raise UsageError(msg, f"streams take {', '.join(name for one in settings.streams for name in one.topics)}")
+        raise UsageError(msg, f"streams take {named}")
     return stream

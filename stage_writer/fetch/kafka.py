@@ -52,7 +52,7 @@ from stage_writer.fetch.admission import Admission
 from stage_writer.fetch.fetched import Fetched, portion_of
 from stage_writer.fetch.fetching import Fetcher
 from stage_writer.fetch.native_fetching import NativeFetcher
-from stage_writer.fetch.reading import Reading
+from stage_writer.fetch.reading import ReadPositions
 from stage_writer.fetch.truncation import Doubt, TruncationChecks, ends_before, truncated
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.fetching import NativeFetch
@@ -129,7 +129,7 @@ class KafkaSource:
         self._looked_at_s = clock.monotonic_s()
         try:
             self._consumer = Consumer({**self._properties, "error_cb": self._hear}, logger=QUIET)
-            self._reading = Reading(self._consumer, is_cooperative=is_cooperative(self._properties))
+            self._reading = ReadPositions(self._consumer, is_cooperative=is_cooperative(self._properties))
             self._taker = self._taker_of(native)
             self._admin = AdminClient(client_properties(settings.kafka), logger=QUIET)
         except KafkaException as error:

@@ -27,7 +27,7 @@ _STATE = KafkaError._STATE  # noqa: SLF001 - librdkafka's own codes begin with a
 _Place = tuple[str, int]
 
 
-class Reading:
+class ReadPositions:
     """The read positions of one consumer."""
 
     def __init__(self, consumer: Consumer, *, is_cooperative: bool) -> None:

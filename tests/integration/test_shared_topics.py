@@ -1,9 +1,10 @@
-"""Two streams that take one topic, as a user runs them: refused in one config, and at home in two."""
+"""Two streams that read one topic, as a user runs them: each for itself, and refused where they cannot share it."""
 
 from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_comes_later(
+def test_a_topic_that_two_expressions_cannot_share_is_refused_at_start_and_reported_where_it_comes_later(
     kafka: KafkaCluster, tmp_path: Path, programs: Programs
 ) -> None:
     name = uuid.uuid4().hex[:12]
@@ -38,7 +39,7 @@ def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_co
             "writer": {"group_id": name, "flush_after": "500ms", "http": "127.0.0.1:0"},
             "logs": {"format": "json"},
             "streams": [
-                {"app_id": app_id, "topics": [expression], "table": f"{tmp_path}/{app_id}", "columns": "id BIGINT"}
+                {"app_id": app_id, "topics": [expression], "table": f"{tmp_path}/both", "columns": "id BIGINT"}
                 for app_id, expression in streams
             ],
         }
@@ -52,7 +53,7 @@ def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_co
     for topic in (both, f"{name}-shop-cart"):
         producer.produce(topic, b'{"id": 1}', partition=0)
     assert producer.flush(30) == 0
-    said = f"the streams 'shop' and 'orders' both take the topic '{both}'"
+    said = f"the streams 'shop' and 'orders' both read the topic '{both}'"
     writer.until(lambda: said in writer.get("/healthcheck")[1], "a note")
     assert writer.get("/healthcheck")[0] == 200, "a restart would end with an error, for all topics"
     (problem,) = (one for one in json.loads(writer.get("/status.json")[1])["problems"] if both in one["title"])
@@ -74,67 +75,126 @@ def test_a_topic_of_two_expressions_is_refused_at_start_and_reported_where_it_co
         assert "streams[].topics" in refused.stderr
 
 
-@pytest.mark.spark
-def test_two_configs_read_one_topic_each_for_itself_as_the_refusal_says(
-    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
-) -> None:
-    topic = new_topic(2)
-    streams: dict[str, dict[str, object]] = {
-        app_id: {"app_id": app_id, "topics": [topic], "table": f"{tmp_path}/{app_id}", "columns": "id INT, v STRING"}
-        for app_id in ("every", "latest")
-    }
-    streams["latest"] |= {"load": "merge", "merge": {"keys": ["id"]}, "start": {1: 1}}
+@dataclass
+class Shared:
+    """A topic of two partitions that two streams of one config read: one as it comes, one merged, from offset 1 on."""
 
-    def config(name: str, *app_ids: str) -> Path:
+    kafka: KafkaCluster
+    topic: str
+    programs: Programs
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def chains(self) -> tuple[str, str]:
+        return self.topic, f"{self.topic}@latest"
+
+    def config(self, *app_ids: str) -> Path:
+        streams: dict[str, dict[str, object]] = {
+            app_id: {
+                "app_id": app_id,
+                "topics": [self.topic],
+                "table": self.table(app_id),
+                "columns": "id INT, v STRING",
+            }
+            for app_id in ("every", "latest")
+        }
+        streams["latest"] |= {"load": "merge", "merge": {"keys": ["id"]}, "start": {self.topic: {1: 1}}}
         settings = {
-            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
-            "stage": {"url": f"{tmp_path}/stage-{name}"},
-            "writer": {"group_id": f"{topic}-{name}", "http": None},
+            "kafka": {"bootstrap.servers": self.kafka.bootstrap_servers},
+            "stage": {"url": f"{self.folder}/stage"},
+            "writer": {"group_id": self.topic, "http": None, "flush_after": "300ms"},
             "loader": {"http": None, "spark": {"spark.master": "local[2]"}},
             "streams": [streams[app_id] for app_id in app_ids],
         }
-        return programs.config(settings, f"{name}.yaml")
+        return self.programs.config(settings, f"{'-'.join(app_ids)}.yaml")
 
-    refused = programs.run("stage-writer", "check", config("both", "every", "latest"))
-    assert refused.returncode == 2
-    assert "put one of them into a config with a stage.url and a writer.group_id of its own" in refused.stderr
-    configs = {app_id: config(app_id, app_id) for app_id in streams}
+    def table(self, app_id: str) -> str:
+        return f"{self.folder}/{app_id}"
 
-    def stage(*values: str) -> None:
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    def produce(self, *values: str) -> None:
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for partition in (0, 1):
             for number, value in enumerate(values):
                 row = {"id": 10 * partition + number % 2, "v": value}
-                producer.produce(topic, json.dumps(row), partition=partition)
+                producer.produce(self.topic, json.dumps(row), partition=partition)
         assert producer.flush(120) == 0
-        for one in configs.values():
-            programs.succeed("stage-writer", "run", one, "--until-caught-up")
 
-    def load() -> None:
-        for one in configs.values():
-            report = in_process.load(one, spark)
+    def ends(self, chain: str) -> list[int]:
+        """How far a chain's partitions are staged."""
+        found = [sorted((self.folder / "stage" / "done" / chain / number).glob("*.done")) for number in "01"]
+        return [json.loads(markers[-1].read_text())["end"] if markers else 0 for markers in found]
+
+    def load(self, config: Path) -> None:
+        for report in in_process.load_all(config, self.spark):
             assert (report.failure, report.held) == (None, {})
 
-    def values(app_id: str) -> list[tuple[int, str]]:
-        return sorted((row["id"], row["v"]) for row in rows_of(f"{tmp_path}/{app_id}"))
+    def values(self, app_id: str) -> list[tuple[int, str]]:
+        rows = rows_of(self.table(app_id))
+        assert {row["_kafka_topic"] for row in rows} == {self.topic}
+        return sorted((row["id"], row["v"]) for row in rows)
 
-    stage("a", "b", "c")
-    load()
-    assert values("every") == [(0, "a"), (0, "c"), (1, "b"), (10, "a"), (10, "c"), (11, "b")]
-    assert values("latest") == [(0, "c"), (1, "b"), (10, "c"), (11, "b")]
+    def require_proved(self, config: Path) -> None:
+        """What the commands say of both streams, and of each of their chains."""
+        for app_id in ("every", "latest"):
+            findings = in_process.verify(config, self.spark, app_id).findings
+            assert Verdict.FAULT not in {finding.verdict for finding in findings}, findings
+        self.programs.succeed("bootstrap", "markers", "verify", config)
+        status = json.loads(self.programs.succeed("delta-loader", "status", config, "--json"))
+        partitions = [one for stream in status["streams"] for one in stream["partitions"]]
+        lag = {(one["topic"], one["partition"]): one["lag"] for one in partitions}
+        assert lag == {(chain, partition): 0 for chain in self.chains for partition in (0, 1)}
+        for chain, app_id in zip(self.chains, ("every", "latest"), strict=True):
+            where = ("--topic", chain, "--partition", "1", "--offset", "4", "--json")
+            story = json.loads(self.programs.succeed("delta-loader", "explain", config, *where))
+            assert story["table"] == self.table(app_id)
+
+
+@pytest.mark.spark
+def test_two_streams_of_one_config_read_one_topic_each_for_itself(
+    kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
+) -> None:
+    shared = Shared(kafka, new_topic(2), programs, spark, tmp_path)
+    own, other = shared.chains
+    alone, both = shared.config("every"), shared.config("latest", "every")
+
+    # One stream reads the topic for a while. Then another one comes, and stands first in the config.
+    shared.produce("a", "b", "c")
+    programs.succeed("stage-writer", "run", alone, "--until-caught-up")
+    shared.load(alone)
+    programs.succeed("stage-writer", "check", both)
+    assert not (tmp_path / "stage" / "shared").exists()
+    programs.succeed("stage-writer", "run", both, "--until-caught-up")
+    assert shared.ends(own) == shared.ends(other) == [3, 3]
+    shared.load(both)
+    assert shared.values("every") == [(0, "a"), (0, "c"), (1, "b"), (10, "a"), (10, "c"), (11, "b")]
+    assert shared.values("latest") == [(0, "c"), (1, "b"), (10, "c"), (11, "b")]
+
+    # Two writers have the partitions, of a config with the streams in the other order. One stream is paused.
+    swapped = shared.config("every", "latest")
+    programs.succeed("stage-writer", "pause", swapped, "--stream", "latest", "--reason", "a test")
+    writers = [programs.start("stage-writer", "run", swapped) for _ in range(2)]
+    shared.produce("d")
+    writers[0].wait_until(lambda: shared.ends(own) == [4, 4], "the other stream's markers", 300)
+    assert shared.ends(other) == [3, 3]
+    programs.succeed("stage-writer", "resume", swapped, "--stream", "latest")
+    shared.produce("e")
+    writers[0].wait_until(lambda: shared.ends(own) == shared.ends(other) == [5, 5], "all markers", 300)
+    for writer in writers:
+        writer.stop()
+    shared.load(swapped)
+    assert shared.values("latest") == [(0, "e"), (1, "b"), (10, "e"), (11, "b")]
 
     # A repair of the one stream leaves the other's chain alone.
-    others = [path for path in (tmp_path / "stage-latest").rglob("*.done") if path.is_file()]
-    rewind = ("--topic", topic, "--partition", "0", "--to", "0", "--below-table", "--yes")
-    programs.succeed("bootstrap", "rewind", configs["every"], *rewind)
+    others = [path for path in (tmp_path / "stage" / "done" / own).rglob("*.done") if path.is_file()]
+    rewind = ("--topic", other, "--partition", "0", "--to", "0", "--below-table", "--yes")
+    programs.succeed("bootstrap", "rewind", both, *rewind)
     assert [path for path in others if not path.exists()] == []
-    stage("d")
-    load()
-    assert values("every") == [
-        *((0, "a"), (0, "c"), (0, "d"), (1, "b"), (10, "a"), (10, "c"), (10, "d"), (11, "b")),
-    ]
-    assert values("latest") == [(0, "d"), (1, "b"), (10, "d"), (11, "b")]
-    for one in configs.values():
-        programs.succeed("bootstrap", "markers", "verify", one)
-        findings = in_process.verify(one, spark).findings
-        assert Verdict.FAULT not in {finding.verdict for finding in findings}, findings
+    shared.produce("f")
+    programs.succeed("stage-writer", "run", both, "--until-caught-up")
+    shared.load(both)
+    values = [*enumerate("abc"), (0, "d"), (0, "e"), (0, "f")]
+    assert shared.values("every") == sorted((10 * one + number % 2, v) for one in (0, 1) for number, v in values)
+    assert shared.values("latest") == [(0, "f"), (1, "b"), (10, "f"), (11, "b")]
+    assert json.loads((tmp_path / "stage" / "shared" / f"{shared.topic}.json").read_text())["owner"] == "every"
+    shared.require_proved(both)

@@ -338,7 +338,7 @@ def test_a_value_from_the_environment_is_shown_as_its_reference() -> None:
 
 def test_a_reason_that_quotes_a_value_from_the_environment_has_its_reference() -> None:
     stream = {"topics": ["${TOPIC}"], "columns": "id BIGINT"}
-    streams = [{**stream, "app_id": name, "table": f"/data/{name}"} for name in ("a", "b")]
+    streams = [{**stream, "app_id": name, "table": "/data/both"} for name in ("a", "b")]
     with pytest.raises(ConfigError, match=r"both read the topic '\$\{TOPIC\}'"):
         parse(with_section(streams=streams), {"TOPIC": "hunter2"})
 
@@ -450,7 +450,11 @@ WRONG = {
     "dead letters in the table": (with_stream(dead_letters="/data/orders/"), ["dead_letters", "URL of its own"]),
     "dead letters nowhere": (with_stream(dead_letters=""), ["streams[0].dead_letters", "is empty"]),
     "two streams of one name": (another_stream(topics=["x"], table="/x"), ["'orders'", "each its own"]),
-    "two streams on one topic": (another_stream(app_id="x", table="/x"), ["'orders'", "stage.url"]),
+    "two streams on one topic and one table": (another_stream(app_id="x"), ["'orders'", "both load", "stage.url"]),
+    "two streams on one topic, one with a name for no folder": (
+        another_stream(app_id="x y", table="/x"),
+        ["'x y'", "letters, digits", "stage.url"],
+    ),
     "two streams whose progress could be mixed up": (
         another_stream(app_id="orders-eu", topics=["x"]),
         ["'orders-eu'", "txn actions"],

@@ -16,8 +16,14 @@ from common.stage.merged import (
     has_reached,
     inputs_at,
     inputs_of,
+    kafka_partition,
+    kafka_topic,
+    may_name_chain,
     merged_position,
+    shared_chain,
+    stream_of,
     topics_of,
+    with_chains,
 )
 from tests.builders import required
 
@@ -112,3 +118,49 @@ def test_a_beginning_at_zero_is_that_of_every_topic() -> None:
     path = origin_path(CHAIN)
     for data in (b"", origin_to_bytes(ChainOrigin(Position(0)))):
         assert inputs_at(origin_from_bytes(path, data).position) == inputs_at(place(0, 0))
+
+
+def test_a_stream_has_a_chain_of_its_own_of_a_topic_that_another_one_has_too() -> None:
+    chain = shared_chain("orders", "audit")
+    assert chain == "orders@audit"
+    assert (topics_of(chain), stream_of(chain), kafka_topic(chain)) == (("orders",), "audit", "orders")
+    assert [stream_of(other) for other in ("orders", "orders+payments")] == [None, None]
+    place = TopicPartition(chain, Partition(3))
+    assert kafka_partition(place) == ORDERS
+    assert inputs_of(place) == (ORDERS,)
+    assert ends_at(place, Position(7)) == (InputEnd(ORDERS, Position(7)),)
+    name = MarkerName(place, Position(2))
+    assert name.path == "done/orders@audit/3/00000000000000000002.done"
+    assert MarkerName.parse(name.path) == name
+    assert newest_paths([origin_path(place)]) == {place: origin_path(place)}
+
+
+def test_a_marker_of_another_stream_s_chain_is_not_taken_for_one_of_its_own() -> None:
+    own, other = (MarkerName(TopicPartition(Topic(chain), Partition(3)), Position(2)) for chain in ("o", "o@b"))
+    data = marker_to_bytes(Marker(other, manifest(Position(5))))
+    assert marker_from_bytes(other, data).manifest is not None
+    with pytest.raises(MarkerError):
+        marker_from_bytes(own, data)
+
+
+@pytest.mark.parametrize("name", ["orders@", "@b", "orders@b@c", "orders@b/c", "orders+payments@b", "orders@b+c"])
+def test_what_is_no_chain_s_name_is_no_marker_s_path(name: str) -> None:
+    assert MarkerName.parse(f"done/{name}/3/00000000000000000002.done") is None
+
+
+@pytest.mark.parametrize(
+    ("app_id", "fits"), [("audit", True), ("a.b_c-1", True), ("a b", False), ("a@b", False), ("ä", False), ("", False)]
+)
+def test_an_app_id_may_be_part_of_a_chain_s_name(app_id: str, *, fits: bool) -> None:
+    assert may_name_chain("orders", app_id) == fits
+    assert not may_name_chain("o" * 249, "b")
+
+
+def test_the_ends_of_kafka_partitions_are_those_of_the_chains_that_read_them() -> None:
+    first, second = (TopicPartition(Topic(chain), Partition(3)) for chain in ("orders@b", "orders@c"))
+    ends = {ORDERS: Position(5), PAYMENTS: Position(7)}
+    assert with_chains(ends, [ORDERS, first]) == {ORDERS: 5, first: 5, PAYMENTS: 7}
+    assert with_chains(ends, [first, second]) == {first: 5, second: 5, PAYMENTS: 7}
+    assert with_chains({first: Position(9)}, [first]) == {first: 9}
+    assert with_chains(ends, [CHAIN]) == {CHAIN: 12}
+    assert with_chains({}, [first]) == {}

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.spans import Partition, Topic, TopicPartition
-from stage_writer.fetch.reading import Reading
+from stage_writer.fetch.reading import ReadPositions
 from tests.fakes.shared_topics import Log
 
 FIRST, SECOND = (TopicPartition(Topic("t"), Partition(number)) for number in range(2))
@@ -33,9 +33,11 @@ class Consumer:
         return lambda places=(): self._note(name, places)
 
 
-def reading_of(*, is_cooperative: bool, error: int = KafkaError._STATE) -> tuple[Reading, list[tuple[str, Places]]]:
+def reading_of(
+    *, is_cooperative: bool, error: int = KafkaError._STATE
+) -> tuple[ReadPositions, list[tuple[str, Places]]]:
     consumer = Consumer(error)
-    reading = Reading(consumer, is_cooperative=is_cooperative)
+    reading = ReadPositions(consumer, is_cooperative=is_cooperative)
     reading.assign([KafkaPartition("t", 0, 5), KafkaPartition("t", 1, 5)])
     log = Log()
     log.append(9)

@@ -1,4 +1,4 @@
-"""Two streams whose regular expressions take one topic: refused, never staged twice or by one of them alone."""
+"""Two streams whose regular expressions match one topic that they cannot share: read for neither of them."""
 
 import pytest
 import structlog
@@ -29,7 +29,7 @@ def source_of(
     consumer = Consumer()
     monkeypatch.setattr(kafka, "Consumer", lambda *_args, **_more: consumer)
     streams = [
-        {"app_id": app_id, "topics": [expression], "table": f"file:///{app_id}", "columns": "id BIGINT"}
+        {"app_id": app_id, "topics": [expression], "table": "file:///both", "columns": "id BIGINT"}
         for app_id, expression in (("shop", "^shop-.*"), ("orders", "^.*-orders$"))
     ]
     settings = Settings.model_validate(
@@ -47,7 +47,7 @@ def test_a_topic_that_two_expressions_take_is_refused_at_the_start_and_by_check(
 ) -> None:
     source, consumer, _ = source_of(monkeypatch, "shop-cart", "shop-orders")
     for ask in (source._refresh_topics, lambda: source.end_positions(source._streams)):
-        with pytest.raises(ConfigError, match="'shop' and 'orders' both take the topic 'shop-orders'") as caught:
+        with pytest.raises(ConfigError, match="'shop' and 'orders' both read the topic 'shop-orders'") as caught:
             ask()
         assert "streams[].topics" in caught.value.remedy
     assert consumer.topics == ()
@@ -68,7 +68,7 @@ def test_one_that_comes_while_a_writer_runs_is_not_read_and_said_so(monkeypatch:
         ("topic not read", "shop-orders", "error")
     ]
     note = "; ".join(telemetry.notes)
-    assert "'shop' and 'orders' both take the topic 'shop-orders', and a stage has one chain for each topic" in note
+    assert "'shop' and 'orders' both read the topic 'shop-orders', and both load into file:///both" in note
     assert "it is not read → change streams[].topics" in note
     del there["shop-orders"]
     source._refresh_topics()

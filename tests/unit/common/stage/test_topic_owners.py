@@ -1,0 +1,178 @@
+"""Which stream has the chains with a shared topic's own name: one answer, whatever a config's order and its edits."""
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from common.errors import ConfigError, MarkerError, NewerFormatError
+from common.ports import CreateOutcome
+from common.schema import parse_ddl, schema_to_json
+from common.settings import Settings
+from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import ChainOrigin, origin_path, origin_to_bytes
+from common.stage.markers import Manifest, Marker, MarkerName, Origin, StagedTable, TableKind, marker_to_bytes
+from common.stage.topic_owners import OwnerBook, owner_path
+from common.storage.store import FsspecStore
+from tests.builders import settings_of
+
+SCHEMA = schema_to_json(parse_ddl("id INT"))
+
+
+class Racing(FsspecStore):
+    """A store with something that happens right before the next exclusive create."""
+
+    before: Callable[[], object] | None = None
+
+    def create(self, path: str, data: bytes) -> CreateOutcome:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        return super().create(path, data)
+
+
+@pytest.fixture
+def store() -> Racing:
+    return Racing(f"memory://{uuid.uuid4().hex}", {})
+
+
+def config(*app_ids: str, topics: str = "t", tables: Mapping[str, str] | None = None) -> Settings:
+    urls = {app_id: f"/{app_id}" for app_id in app_ids} | dict(tables or {})
+    return settings_of(
+        *({"app_id": one, "topics": [topics], "table": urls[one], "columns": "id INT"} for one in app_ids)
+    )
+
+
+def learned(store: FsspecStore, *app_ids: str, make: bool = True, topics: str = "t") -> dict[str, str]:
+    """The chains of the topic ``t`` in the eyes of a program with these streams."""
+    settings = config(*app_ids, topics=topics)
+    OwnerBook(settings, store, make=make).learn()
+    return chains(settings)
+
+
+def chains(settings: Settings) -> dict[str, str]:
+    found = {stream.app_id: str(stream.chain_of("t")) for stream in settings.streams}
+    for app_id, chain in found.items():
+        assert [stream.app_id for stream in settings.streams if stream.takes(chain)] == [app_id]
+    return found
+
+
+def staged(store: FsspecStore, app_id: str, chain: str = "t", table: str = "/elsewhere") -> None:
+    name = MarkerName(TopicPartition(Topic(chain), Partition(0)), Position(0))
+    tables = (StagedTable(table, TableKind.ROWS, SCHEMA, (), ()),)
+    manifest = Manifest(Span(Position(0), Position(1)), None, app_id, Origin.FLUSH, "w", 1, records=1, tables=tables)
+    store.create(name.path, marker_to_bytes(Marker(name, manifest)))
+
+
+def test_the_first_of_the_config_owns_a_topic_without_chains_and_keeps_it_when_the_order_changes(store: Racing) -> None:
+    assert learned(store, "a", "b") == {"a": "t", "b": "t@b"}
+    assert learned(store, "b", "a") == {"a": "t", "b": "t@b"}
+    assert json.loads(store.read(owner_path("t")) or b"") == {"version": 1, "owner": "a"}
+
+
+def test_the_stream_that_has_chains_owns_the_topic(store: Racing) -> None:
+    staged(store, "b")
+    assert learned(store, "a", "b", "c") == {"a": "t@a", "b": "t", "c": "t@c"}
+
+
+def test_one_stream_that_never_shared_makes_no_object(store: Racing) -> None:
+    staged(store, "a")
+    assert learned(store, "a") == {"a": "t"}
+    assert [found.path for found in store.list("shared/")] == []
+
+
+def test_who_leaves_and_who_comes_back_has_its_own_chains(store: Racing) -> None:
+    learned(store, "a", "b")
+    assert learned(store, "b") == {"b": "t@b"}
+    assert learned(store, "c", "b") == {"c": "t@c", "b": "t@b"}
+    assert learned(store, "b", "a") == {"a": "t", "b": "t@b"}
+    assert learned(store, "a") == {"a": "t"}
+
+
+def test_of_two_programs_with_other_orders_one_decides_for_both(store: Racing) -> None:
+    store.before = lambda: learned(store, "b", "a")
+    assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
+    assert learned(store, "a", "b") == {"a": "t@a", "b": "t"}
+
+
+def test_many_programs_at_once_agree(store: Racing) -> None:
+    found: list[dict[str, str]] = []
+    orders = [("a", "b", "c"), ("b", "c", "a"), ("c", "b", "a")] * 3
+    threads = [threading.Thread(target=lambda names=names: found.append(learned(store, *names))) for names in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(orders)
+    assert all(one == found[0] for one in found)
+
+
+def test_a_command_that_only_shows_decides_nothing(store: Racing) -> None:
+    assert learned(store, "a", "b", make=False) == {"a": "t", "b": "t@b"}
+    assert list(store.list("")) == []
+    settings = config("a", "b")
+    OwnerBook(settings, store, make=False).learn()
+    learned(store, "b", "a")
+    OwnerBook(settings, store, make=True).learn()
+    assert chains(settings) == {"a": "t@a", "b": "t"}
+
+
+def test_a_renamed_stream_does_not_begin_again_by_itself(store: Racing) -> None:
+    staged(store, "old")
+    with pytest.raises(ConfigError, match="'new' or 'b' are to share now, and they are of 'old'") as caught:
+        learned(store, "new", "b")
+    assert f'{{"version":1,"owner":"old"}} as {owner_path("t")}' in caught.value.remedy
+    store.write(owner_path("t"), b'{"version":1,"owner":"old"}')
+    assert learned(store, "new", "b") == {"new": "t@new", "b": "t@b"}
+
+
+def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(store: Racing) -> None:
+    learned(store, "a", "b")
+    for app_id, chain in (("a", "t"), ("b", "t@b")):
+        staged(store, app_id, chain, f"/{app_id}")
+    learned(store, "b", "a")
+    for streams, gone in ((("a", "new"), "b"), (("new", "b"), "a")):
+        settings = config(*streams, tables={"new": f"/{gone}"})
+        with pytest.raises(ConfigError, match=f"'{gone}', which is no stream of the config any more") as caught:
+            OwnerBook(settings, store, make=True).learn()
+        assert f"write app_id: {gone} again" in caught.value.remedy
+        assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
+
+
+def test_chains_that_name_no_stream_are_given_to_none(store: Racing) -> None:
+    place = TopicPartition(Topic("t"), Partition(0))
+    store.create(origin_path(place), origin_to_bytes(ChainOrigin(Position(7))))
+    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+        learned(store, "a", "b")
+    store.create("done/t/0/41.done", b"")
+    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+        learned(store, "a", "b")
+    assert list(store.list("shared/")) == []
+
+
+def test_a_topic_of_two_expressions_is_agreed_on_when_it_comes(store: Racing) -> None:
+    settings = config("a", "b", topics="^t.*")
+    book = OwnerBook(settings, store, make=True)
+    book.learn()
+    assert list(store.list("shared/")) == []
+    assert book.agree(["t", "unrelated"]) == {}
+    assert chains(settings) == {"a": "t", "b": "t@b"}
+    assert [found.path for found in store.list("shared/")] == [owner_path("t")]
+
+
+def test_a_topic_that_cannot_be_shared_is_given_to_none_of_its_streams(store: Racing) -> None:
+    settings = config("a", "b", topics="^t.*", tables={"a": "/both", "b": "/both"})
+    refused = OwnerBook(settings, store, make=True).agree(["t"])
+    assert "both load into /both" in refused["t"].problem
+    assert list(store.list("")) == []
+
+
+def test_an_owner_that_cannot_be_read_is_no_owner_and_named(store: Racing) -> None:
+    store.write(owner_path("t"), b"{}")
+    with pytest.raises(MarkerError, match=r"shared/t\.json"):
+        learned(store, "a", "b")
+    store.write(owner_path("t"), b'{"version": 2, "owner": "a"}')
+    with pytest.raises(NewerFormatError):
+        learned(store, "a", "b")
