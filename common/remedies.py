@@ -77,5 +77,5 @@ def replay(partition: TopicPartition, start: int, end: int | None) -> str:
     return f"{words} --to {'OFFSET' if end is None else end} --yes"
 
 
-def _partition(source: TopicPartition) -> str:
-    return f"--topic {source.topic} --partition {source.partition}"
+def _partition(partition: TopicPartition) -> str:
+    return f"--topic {partition.topic} --partition {partition.partition}"

@@ -110,7 +110,7 @@ class KafkaView:
         return {partition: Position(offset) for partition, offset in offsets.items() if offset >= 0}
 
     def _offsets(
-        self, sources: Iterable[TopicPartition], answers: Sequence[KafkaPartition], what: str
+        self, partitions: Iterable[TopicPartition], answers: Sequence[KafkaPartition], what: str
     ) -> dict[TopicPartition, int]:
         for answer in answers:
             if answer.error is not None:
@@ -119,7 +119,7 @@ class KafkaView:
         found = {
             TopicPartition(Topic(answer.topic), Partition(answer.partition)): int(answer.offset) for answer in answers
         }
-        return {source: found[place] for source in sources if (place := kafka_partition(source)) in found}
+        return {one: found[place] for one in partitions if (place := kafka_partition(one)) in found}
 
     @contextmanager
     def _errors(self, what: str, user_of: str = "") -> Iterator[None]:

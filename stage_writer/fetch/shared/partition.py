@@ -40,7 +40,7 @@ FIRST_WITHIN_S = 30.0
 class ChainReader:
     """One chain of a Kafka partition."""
 
-    source: TopicPartition
+    partition: TopicPartition
     position: Position | None = None
     """The next record that it wants; None before its first position, and after a fault."""
     last: LastRecord | None = None
@@ -80,7 +80,7 @@ class ChainReader:
 class SharedPartition:
     """One Kafka partition of ours."""
 
-    source: TopicPartition
+    partition: TopicPartition
     chains: Sequence[ChainReader]
     position: Position | None = None
     """The next record that is read; None when reading must begin with a move."""
@@ -145,7 +145,7 @@ class SharedPartition:
                 continue
             part = new if chain.position <= self.position else new.after(chain.position)
             if len(part):
-                taken.append(replace(part, partition=chain.source))
+                taken.append(replace(part, partition=chain.partition))
                 chain.position, chain.last = part.end, part.record_at(-1)
         self.position, self.end = new.end, None
         return taken
@@ -165,7 +165,7 @@ class SharedPartition:
         found: dict[TopicPartition, Position] = {}
         for chain in self.chains:
             if self.end is not None and chain.is_wanted and chain.joined and chain.told_end != self.end:
-                chain.told_end = found[chain.source] = self.end
+                chain.told_end = found[chain.partition] = self.end
         return found
 
     def fail(self) -> list[ChainReader]:

@@ -63,174 +63,178 @@ class SharedTopicSource:
             else:
                 batches.append(batch)
         ends: dict[TopicPartition, Position] = {}
-        for source, end in polled.ends.items():
-            if (shared := self._partitions.get(source)) is not None:
+        for partition, end in polled.ends.items():
+            if (shared := self._partitions.get(partition)) is not None:
                 shared.reach_end(end)
-                settling.add(source)
+                settling.add(partition)
             else:
-                ends[source] = end
-        for source in settling & self._partitions.keys():
-            ends |= self._partitions[source].new_ends()
+                ends[partition] = end
+        for partition in settling & self._partitions.keys():
+            ends |= self._partitions[partition].new_ends()
         faults = tuple(fault for found in polled.faults for fault in self._faults(found))
         return Polled(tuple(batches), ends, faults)
 
     def expect(self, last: Mapping[TopicPartition, LastRecord]) -> None:
         self._expected |= {chain: record for chain, record in last.items() if chain in self._readers}
-        if plain := {source: record for source, record in last.items() if source not in self._readers}:
+        if plain := {partition: record for partition, record in last.items() if partition not in self._readers}:
             self._inner.expect(plain)
 
-    def seek(self, source: TopicPartition, position: Position) -> None:
-        if (found := self._readers.get(source)) is None:
-            self._inner.seek(source, position)
+    def seek(self, partition: TopicPartition, position: Position) -> None:
+        if (found := self._readers.get(partition)) is None:
+            self._inner.seek(partition, position)
             return
         shared, chain = found
-        chain.begin(position, self._expected.pop(source, None))
-        self._unsettled.add(shared.source)
+        chain.begin(position, self._expected.pop(partition, None))
+        self._unsettled.add(shared.partition)
 
-    def pause(self, sources: Collection[TopicPartition]) -> None:
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these; the other chains of a Kafka partition are still read."""
-        if plain := self._set_paused(sources, paused=True):
+        if plain := self._set_paused(partitions, paused=True):
             self._inner.pause(plain)
 
-    def resume(self, sources: Collection[TopicPartition]) -> None:
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
         """Read these again, each from its own position."""
-        if plain := self._set_paused(sources, paused=False):
+        if plain := self._set_paused(partitions, paused=False):
             self._inner.resume(plain)
 
-    def resolve(self, source: TopicPartition, start: Start) -> Position:
-        return self._inner.resolve(kafka_partition(source), start)
+    def resolve(self, partition: TopicPartition, start: Start) -> Position:
+        return self._inner.resolve(kafka_partition(partition), start)
 
     def end_positions(self, streams: Collection[Stream]) -> Mapping[TopicPartition, Position]:
         """The end of every chain of the streams."""
         return {
             chain: position
-            for source, position in self._inner.end_positions(streams).items()
-            for chain in self._chains(source)
+            for partition, position in self._inner.end_positions(streams).items()
+            for chain in self._chains(partition)
             if any(stream.takes(chain.topic) for stream in streams)
         }
 
-    def high_watermarks(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        found = self._inner.high_watermarks({kafka_partition(source) for source in sources})
-        return {source: found[kafka_partition(source)] for source in sources if kafka_partition(source) in found}
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        found = self._inner.high_watermarks({kafka_partition(partition) for partition in partitions})
+        return {
+            partition: found[kafka_partition(partition)]
+            for partition in partitions
+            if kafka_partition(partition) in found
+        }
 
     def topic_ids(self, topics: Collection[Topic]) -> Mapping[Topic, str | None]:
         """The ids of topics, and of the Kafka topics of chains. Safe to call from any thread."""
         found = self._inner.topic_ids({kafka_topic(topic) for topic in topics})
         return {topic: found[kafka_topic(topic)] for topic in topics if kafka_topic(topic) in found}
 
-    def ownerless(self, sources: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
+    def ownerless(self, partitions: Collection[TopicPartition]) -> Collection[TopicPartition] | None:
         """The chains whose Kafka partition has no owner in the group; None while the group is rebalancing."""
-        found = self._inner.ownerless({kafka_partition(source) for source in sources})
-        return None if found is None else {source for source in sources if kafka_partition(source) in found}
+        found = self._inner.ownerless({kafka_partition(partition) for partition in partitions})
+        return None if found is None else {partition for partition in partitions if kafka_partition(partition) in found}
 
     def report(self, positions: Mapping[TopicPartition, Position]) -> None:
         found: dict[TopicPartition, Position] = {}
-        for source, position in positions.items():
-            reader = self._readers.get(source)
+        for partition, position in positions.items():
+            reader = self._readers.get(partition)
             if reader is None:
-                found[source] = position
+                found[partition] = position
                 continue
             shared, chain = reader
             chain.staged = position
-            found[shared.source] = min(each.staged for each in shared.chains if each.staged is not None)
+            found[shared.partition] = min(each.staged for each in shared.chains if each.staged is not None)
         self._inner.report(found)
 
     def close(self) -> None:
         self._inner.close()
 
     # The consumer group's callbacks. The underlying source calls these from poll and close.
-    def assigned(self, sources: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """Pass on the chains; a Kafka partition is first read where the lowest of them starts."""
-        shared = [self._begin(source) for source in sources if self._is_shared(source)]
-        positions = self._listening.assigned(self._spread(sources))
-        begun = {source: position for source, position in positions.items() if source not in self._readers}
-        for partition in shared:
-            for chain in partition.chains:
-                chain.begin(positions.get(chain.source), self._expected.pop(chain.source, None))
+        shared = [self._begin(partition) for partition in partitions if self._is_shared(partition)]
+        positions = self._listening.assigned(self._spread(partitions))
+        begun = {partition: position for partition, position in positions.items() if partition not in self._readers}
+        for each in shared:
+            for chain in each.chains:
+                chain.begin(positions.get(chain.partition), self._expected.pop(chain.partition, None))
                 chain.paused = chain.position is None
-            first = min(partition.wanted, key=lambda chain: cast("Position", chain.position), default=None)
+            first = min(each.wanted, key=lambda chain: cast("Position", chain.position), default=None)
             if first is not None and first.position is not None:
-                self._move(partition, first)
-                partition.is_read = True
-                begun[partition.source] = first.position
+                self._move(each, first)
+                each.is_read = True
+                begun[each.partition] = first.position
         return begun
 
-    def revoked(self, sources: Collection[TopicPartition]) -> None:
+    def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """All chains of these Kafka partitions are revoked."""
-        self._listening.revoked(self._spread(sources))
-        self._forget(sources)
+        self._listening.revoked(self._spread(partitions))
+        self._forget(partitions)
 
-    def lost(self, sources: Collection[TopicPartition]) -> None:
+    def lost(self, partitions: Collection[TopicPartition]) -> None:
         """All chains of these Kafka partitions are lost."""
-        self._listening.lost(self._spread(sources))
-        self._forget(sources)
+        self._listening.lost(self._spread(partitions))
+        self._forget(partitions)
 
     @property
     def _listening(self) -> GroupListener:
         return cast("GroupListener", self._listener)
 
-    def _chains(self, source: TopicPartition) -> list[TopicPartition]:
+    def _chains(self, partition: TopicPartition) -> list[TopicPartition]:
         """The chains of a Kafka partition."""
-        return [TopicPartition(topic, source.partition) for topic in self._chains_of(source.topic)]
+        return [TopicPartition(topic, partition.partition) for topic in self._chains_of(partition.topic)]
 
-    def _spread(self, sources: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [chain for source in sources for chain in self._chains(source)]
+    def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        return [chain for partition in partitions for chain in self._chains(partition)]
 
-    def _is_shared(self, source: TopicPartition) -> bool:
+    def _is_shared(self, partition: TopicPartition) -> bool:
         """Whether a Kafka partition has other chains than the one of its own name alone."""
-        return self._chains(source) != [source]
+        return self._chains(partition) != [partition]
 
-    def _begin(self, source: TopicPartition) -> SharedPartition:
-        chains = [ChainReader(chain) for chain in self._chains(source)]
-        shared = self._partitions[source] = SharedPartition(source, chains)
-        self._readers |= {chain.source: (shared, chain) for chain in chains}
-        self._unsettled.add(source)
+    def _begin(self, partition: TopicPartition) -> SharedPartition:
+        chains = [ChainReader(chain) for chain in self._chains(partition)]
+        shared = self._partitions[partition] = SharedPartition(partition, chains)
+        self._readers |= {chain.partition: (shared, chain) for chain in chains}
+        self._unsettled.add(partition)
         return shared
 
-    def _forget(self, sources: Iterable[TopicPartition]) -> None:
-        for source in sources:
-            self._unsettled.discard(source)
-            shared = self._partitions.pop(source, None)
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._unsettled.discard(partition)
+            shared = self._partitions.pop(partition, None)
             for chain in () if shared is None else shared.chains:
-                del self._readers[chain.source]
-                self._expected.pop(chain.source, None)
+                del self._readers[chain.partition]
+                self._expected.pop(chain.partition, None)
 
-    def _set_paused(self, sources: Collection[TopicPartition], *, paused: bool) -> list[TopicPartition]:
+    def _set_paused(self, partitions: Collection[TopicPartition], *, paused: bool) -> list[TopicPartition]:
         """Note it of chains; returns the partitions that pass through."""
         plain = []
-        for source in sources:
-            if (found := self._readers.get(source)) is None:
-                plain.append(source)
+        for partition in partitions:
+            if (found := self._readers.get(partition)) is None:
+                plain.append(partition)
                 continue
             shared, chain = found
             chain.paused, chain.told_end = paused, None
-            self._unsettled.add(shared.source)
+            self._unsettled.add(shared.partition)
         return plain
 
     def _settle(self) -> set[TopicPartition]:
         """Move, pause and resume what is due; returns the Kafka partitions that were considered."""
         settling, self._unsettled = self._unsettled, set()
-        for source in settling:
-            shared = self._partitions[source]
+        for partition in settling:
+            shared = self._partitions[partition]
             chain = shared.next_chain(self._clock.monotonic_s())
             if chain is not None and chain.position is not None:
                 self._move(shared, chain)
-                self._inner.seek(source, chain.position)
+                self._inner.seek(partition, chain.position)
             is_wanted = bool(shared.wanted)
             if is_wanted and not shared.is_read:
                 shared.is_read = True
-                self._inner.resume([source])
+                self._inner.resume([partition])
             elif shared.is_read and not is_wanted:
                 shared.stop()
-                self._inner.pause([source])
+                self._inner.pause([partition])
             if shared.is_apart:
-                self._unsettled.add(source)
+                self._unsettled.add(partition)
         return settling
 
     def _move(self, shared: SharedPartition, chain: ChainReader) -> None:
         shared.move_to(chain, self._clock.monotonic_s())
         if chain.last is not None:
-            self._inner.expect({shared.source: chain.last})
+            self._inner.expect({shared.partition: chain.last})
 
     def _faults(self, fault: PartitionFault) -> list[PartitionFault]:
         """The fault of a Kafka partition as those of the chains that it concerns."""
@@ -239,6 +243,6 @@ class SharedTopicSource:
             return [fault]
         self._unsettled.add(fault.partition)
         return [
-            replace(fault, partition=chain.source, remedy=of_chain(fault.remedy, fault.partition, chain.source))
+            replace(fault, partition=chain.partition, remedy=of_chain(fault.remedy, fault.partition, chain.partition))
             for chain in shared.fail()
         ]
