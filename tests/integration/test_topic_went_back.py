@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Programs
 
 pytestmark = pytest.mark.broker
-BEGINNING = f"{0:020d}.begin"
 
 
 def settings(kafka: KafkaCluster, folder: Path, topic: str, start: str = "earliest") -> dict[str, object]:

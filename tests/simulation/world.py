@@ -235,20 +235,6 @@ BROKEN_TABLES = Chances(broken_table=0.03, foreign=0.0)
 """Of several tables one does not work, most of the time."""
 RECREATED = Chances(recreated=0.003, pause=0.01, claim_stall=0.1, shuffle=0.005)
 """A topic that does not last."""
-
-SLOW_CLAIMS = Chances(
-    recreated=0.006,
-    stall=0.05,
-    claim_stall=0.4,
-    pause=0.0,
-    crash=0.0,
-    refused=0.0,
-    lost_answer=0.0,
-    duplicate=0.0,
-    given_up=0.0,
-    foreign=0.0,
-)
-"""A topic that does not last, and claims that take their time; nothing else goes wrong."""
 UNSTEADY = Chances(recreated=0.02, pause=0.01, stall=0.05, claim_stall=0.5, shuffle=0.005, crash=0.001)
 """A topic that is made anew all the time."""
 
