@@ -18,7 +18,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
-from common.errors import ConfigError, StateError
+from common.errors import ConfigError, StateError, StoreError
 from common.spans import Topic
 from common.stage.chain_origins import origin_path
 from common.stage.markers import MarkerName, Origin, folder_of, marker_from_bytes
@@ -129,14 +129,16 @@ def state_of_origin(store: ObjectStore, partition: TopicPartition, origin: Chain
 
 
 def state_at(store: ObjectStore, partition: TopicPartition, tail: Tail) -> StateFiles:
-    """The state at a chain's end (rules 1 and 2). Raises StateError."""
+    """The state at a chain's end (rules 1 and 2). Raises StateError, and StoreError where that marker is gone."""
     generation = tail.lineage.generation
     chain = list(_downwards(store, partition, tail, generation))
+    if not chain or chain[0].name.start != tail.marker:  # settled below a rewind: the chain's origin has the state
+        msg = f"the marker {tail.path} vanished while the state at its end was read"
+        raise StoreError(msg, "the state is read again; nothing has to be done")
     there = {item.path for item in store.list(state_folder(partition))}
-    last = chain[-1] if chain else None
-    if last is None or last.manifest is None or last.manifest.state is None:
-        lowest = tail.marker if last is None else last.name.start
-        _require_none_lost(partition, there, lowest, generation, flushed=last is not None and _is_flush(last))
+    last = chain[-1]
+    if last.manifest is None or last.manifest.state is None:
+        _require_none_lost(partition, there, last.name.start, generation, flushed=_is_flush(last))
         return EMPTY_STATE
     return _all_there(last.manifest.state.files, there, "the chain's last marker")
 

@@ -8,7 +8,7 @@ import pytest
 from bootstrap.plans.plan import Make, plan_partition
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
-from common.errors import StateError
+from common.errors import StateError, StoreError
 from common.settings import StartAt
 from common.spans import Position
 from common.stage.chain_origins import ChainOrigin, origin_path
@@ -61,6 +61,17 @@ def state_of(markers: list[Marker], there: StateFiles, origin: ChainOrigin | Non
 def test_the_last_marker_says_the_state() -> None:
     assert state_of(stateful(0, 5, 9), files(0, 5)) == files(0, 5)
     assert state_of([], files(0)) == EMPTY_STATE
+
+
+@pytest.mark.parametrize("gone", [slice(1), slice(1, 2), slice(2)])
+def test_a_last_marker_that_goes_while_the_state_is_read_is_not_a_chain_without_one(gone: slice) -> None:
+    """The origin of a rewind lets settling take the chain's last marker, and has the state then."""
+    chain = stateful(0, 5, 9)[1:] if gone == slice(1) else stateful(0, 5, 9)
+    stage = stage_of(chain, files(0, 5))
+    tail = required(stage.tail(ORDERS))
+    stage._store.delete([marker.name.path for marker in chain[gone]])
+    with pytest.raises(StoreError, match="vanished while the state"):
+        stage.state_at(ORDERS, tail)
 
 
 def test_without_a_marker_the_origin_says_it() -> None:
