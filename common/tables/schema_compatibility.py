@@ -46,6 +46,11 @@ def type_problems(table: StructType, staged: StructType, place: str = "") -> Ite
             yield from _problems(f"{place}{field.name}", there.type, field.type)
 
 
+def columns_setting(wanted: Sequence[str]) -> str:
+    """How a stream declares the given columns of a table; records of another type are dead letters without coerce."""
+    return f"columns: {', '.join(wanted)} (with coerce: lenient, where records have another type)"
+
+
 def _problems(name: str, table: DataType, staged: DataType) -> Iterator[tuple[str, str]]:
     match table, staged:
         case StructType(), StructType():

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common.remedies import CONFIG, quoted
 from common.schema.spark_json import schema_from_json
 from common.tables.delta_log import read_table_state
-from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import appended_for
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def incompatibility(table: TableFormat, state: TableState) -> Incompatibility | 
     columns = list(type_problems(schema_from_json(state.schema), schema_from_json(table.schema)))
     if columns:
         found += [what for what, _ in columns]
-        settings.append(f"columns: {', '.join(column for _, column in columns)}")
+        settings.append(columns_setting([column for _, column in columns]))
     if not found:
         return None
     return Incompatibility(

@@ -31,7 +31,7 @@ from common.schema.spark_json import schema_from_json
 from common.schema.types import ArrayType, DataType, MapType, StructType
 from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.tables.changes import HISTORY_COLUMNS
-from common.tables.schema_compatibility import partitioning_problem, type_problems
+from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import DEFAULT, GENERATED, IDENTITY, IDENTITY_TAKES_VALUES
 from delta_loader.tables.load_modes.casting import cast_type
 from delta_loader.tables.load_modes.load_mode import PLAIN, LoadMode, through_spark
@@ -84,7 +84,7 @@ def remedy_for(
         without += f"; or leave {' and '.join(included)} out of include" if included else ""
         remedies.append(f"{statement}; or evolution: add, and the loader adds them{without}; or change {otherwise}")
     wanted = [column for _, column in type_problems(there, columns)]
-    settings = [f"columns: {', '.join(wanted)}"] if wanted else []
+    settings = [columns_setting(wanted)] if wanted else []
     renamed = ", ".join(_renamed("", there, columns))
     if renamed:
         settings.append(f"rename: {{{renamed}}}")
