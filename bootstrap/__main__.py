@@ -219,7 +219,7 @@ def accept(
 ) -> None:
     """Resume a stream whose table was restored, replaced or created again, or lost its positions."""
     if replay == go_on:
-        msg = "accept wants either --replay or --go-on"
+        msg = "accept needs either --replay or --go-on"
         raise UsageError(msg, "--replay loads again what the table lost; --go-on says that it is right as it is")
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON

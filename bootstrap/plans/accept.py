@@ -181,13 +181,13 @@ def require_own_too(side: AcceptPlan, own: Mapping[TopicPartition, Position | No
         begin = own.get(partition) if partition in replayed else None  # rule 6
         if begin is not None and begin > first:
             msg = (
-                f"{side.event.url} lost records of {partition} from {first} on, and the stream's own table has its "
+                f"{side.event.url} lost records of {partition} from {first} on, and the stream's main table has its "
                 f"part up to {begin}: what is staged is loaded into all tables of a stream together, never into "
                 "one alone"
             )
             raise UsageError(
                 msg,
-                "RESTORE that table to the version before, or the stream's own table to the same moment; or "
+                "RESTORE that table to the version before, or the stream's main table to the same moment; or "
                 f"accept it with --go-on, and have what Kafka still has of it replayed: stage-writer replay {CONFIG} "
                 f"--topic {partition.topic} --partition {partition.partition} --from {first} --to {begin}",
             )

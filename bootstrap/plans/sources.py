@@ -110,7 +110,7 @@ def parse_positions(
             raise UsageError(msg, "name each partition once")
         positions[place] = Position(number + 1 if last_offsets else number)
         if not 0 <= positions[place] <= MAX_POSITION:
-            msg = f"{source} gives {number} for {place}, which is no offset"
+            msg = f"{source} gives {number} for {place}, which is not a valid offset"
             raise UsageError(msg, _SHAPES)
     return positions
 
@@ -122,7 +122,7 @@ def _pairs(content: list[object], source: str) -> list[_Entry]:
     entries: list[_Entry] = []
     for pair in content:
         if not isinstance(pair, list) or len(pair) != _PAIR:
-            msg = f"{source} holds {pair!r}, which is no pair of a partition and an offset"
+            msg = f"{source} holds {pair!r}, which is not a pair of a partition and an offset"
             raise UsageError(msg, _SHAPES)
         entries.append((None, _partition(pair[0], source), _number(pair[1], source)))
     return entries
@@ -139,14 +139,14 @@ def _entries(content: Mapping[object, object], source: str) -> Iterable[_Entry]:
 
 def _partition(value: object, source: str) -> Partition:
     if isinstance(value, bool) or not str(value).isdecimal():
-        msg = f"{source} holds {value!r} where a partition's number is wanted"
+        msg = f"{source} holds {value!r} where a partition's number is expected"
         raise UsageError(msg, _SHAPES)
     return Partition(int(str(value)))
 
 
 def _number(value: object, source: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        msg = f"{source} holds {value!r} where an offset is wanted"
+        msg = f"{source} holds {value!r} where an offset is expected"
         raise UsageError(msg, _SHAPES)
     return value
 

@@ -72,23 +72,23 @@ def as_text(groups: Sequence[Group], missing: Sequence[str]) -> str:
         return joined([*lines, "No dead letters."])
     rows = [
         (
-            f"{one.count:,}",
-            toned(one.error_class, Tone.BAD),
-            one.topic,
-            _moment(one.first),
-            _moment(one.last),
-            f"{one.example[0]}/{one.example[1]}",
-            one.reason,
+            f"{group.count:,}",
+            toned(group.error_class, Tone.BAD),
+            group.topic,
+            _moment(group.first),
+            _moment(group.last),
+            f"{group.example[0]}/{group.example[1]}",
+            group.reason,
         )
-        for one in groups
+        for group in groups
     ]
     head = ("count", "class", "topic", "first", "last", "example", "reason")
     lines.append(aligned(head, rows, right=(0,)))
     for group in groups:
         if group.shown is not None:
-            said = f"{group.topic} {group.example[0]}/{group.example[1]}: {group.shown[0]}"
-            lines += ["", one_line(said), one_line(f"  {group.shown[1]}")]
-    lines.append(f"{sum(one.count for one in groups):,} dead letters")
+            headline = f"{group.topic} {group.example[0]}/{group.example[1]}: {group.shown[0]}"
+            lines += ["", one_line(headline), one_line(f"  {group.shown[1]}")]
+    lines.append(f"{sum(group.count for group in groups):,} dead letters")
     return "\n".join(lines)
 
 

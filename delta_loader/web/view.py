@@ -198,8 +198,8 @@ class LoaderView:
         more: str,
     ) -> StreamFlow:
         seen = entry.seen
-        waiting = sum(one.waiting for one in seen.values())
-        records = sum(one.lag for one in seen.values())
+        waiting = sum(partition.waiting for partition in seen.values())
+        records = sum(partition.lag for partition in seen.values())
         staged = added([self._lag(partition, one.staged, now_s) for partition, one in seen.items()])
         loaded = Lag(records, max((self._waited_s(one) for one in seen.values()), default=None)) if seen else None
         left_out = f", {counted(entry.left_out, 'table')} left out" if entry.left_out else ""

@@ -43,7 +43,7 @@ class TopicChangelog:
         """Write a flush's changes (rule 1). Raises BrokerError, and ConfigError for an unsuitable topic."""
         if topic in self.unfit:  # rule 2
             msg = f"the topic {topic!r} cannot keep changes of state"
-            raise ConfigError(msg, "see what the log said of it")
+            raise ConfigError(msg, "see the warning that the log has about this topic")
         written_ms = self.clock.wall_ms()
         pieces = cut(app_id, name, data, self.piece_bytes)
         found = self.topics.append(topic, name.partition, pieces)

@@ -111,14 +111,14 @@ def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:
 def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
     """The inverse of `outgoing_to_pieces`. Raises StateError, which names the object."""
     if len(data) < _HEAD_BYTES or not data.startswith(_MAGIC):
-        raise _unreadable(path, "it is no outbox, or not whole")
+        raise _unreadable(path, "it is not an outbox, or it is incomplete")
     version = data[len(_MAGIC)]
     if version > _VERSION:
         msg = f"the outbox {path} has format version {version}; this program reads up to {_VERSION}"
         raise StateError(msg, "upgrade this service to at least the release of the service that wrote it")
     body = memoryview(data)[_HEAD_BYTES:]
     if hashlib.sha256(body).digest() != data[_HEAD_BYTES - _DIGEST_BYTES : _HEAD_BYTES]:
-        raise _unreadable(path, "its checksum is another one")
+        raise _unreadable(path, "its checksum does not match")
     try:
         table = pa.ipc.open_stream(pa.py_buffer(body), options=_READING).read_all()
         about = json.loads((table.schema.metadata or {})[b"about"])

@@ -102,7 +102,7 @@ class ExpressionChecker:
             raise refused(setting, text, "it is more than one expression", _ONE_VALUE)
         tree: Json = query["select_list"][0]
         if query["select_list"][0]["alias"]:
-            raise refused(setting, text, "it gives itself a name", "leave AS … out: the column's name is the setting's")
+            raise refused(setting, text, "it has an alias", "leave AS … out: the column's name is the setting's")
         return tree
 
     def _check_node(self, node: dict[str, Json], setting: str, text: str) -> None:

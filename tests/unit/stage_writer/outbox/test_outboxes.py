@@ -74,10 +74,10 @@ def test_what_was_delivered_is_known_message_by_message() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda data: data[:-1], "its checksum is another one"),
-        (lambda data: data[:20], "it is no outbox, or not whole"),
+        (lambda data: data[:-1], "its checksum does not match"),
+        (lambda data: data[:20], "it is not an outbox, or it is incomplete"),
         (lambda data: b"KDXOUTBX\x02" + data[9:], "has format version 2; this program reads up to 1"),
-        (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "its checksum is another one"),
+        (lambda data: data[:60] + bytes([data[60] ^ 1]) + data[61:], "its checksum does not match"),
     ],
 )
 def test_a_damaged_or_newer_outbox_is_refused_by_name(change: object, problem: str) -> None:
