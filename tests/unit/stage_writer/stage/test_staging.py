@@ -332,6 +332,12 @@ def test_only_markers_of_an_older_generation_may_be_above_a_claim(
     assert outcome.chain_moved is moved
 
 
+def test_of_several_markers_above_a_claim_each_has_to_be_older(world: World) -> None:
+    world.seal(30, 40, world.seal(20, 30, None).tail, generation=1)
+    assert not world.stage().is_last(MarkerName(SOURCE, Position(10)), 1)
+    assert world.stage().is_last(MarkerName(SOURCE, Position(10)), 2)
+
+
 def test_a_chain_of_a_new_generation_does_not_go_on_from_the_old_topics_markers(world: World) -> None:
     world.seal(500, 510, None)
     world.stage().begin(SOURCE, ChainOrigin(Position(0), generation=1))
