@@ -1,4 +1,4 @@
-"""Keeps rewinds and loads apart; of chains of several topics by the rules of `common.stage.loading`."""
+"""Keeps rewinds and loads apart, by the rules of `common.stage.loading`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[], Position | None]) -> None:
     """Call this under the repair lock of a rewind, before its first change; ``table`` reads the table's position again.
 
-    Raises UsageError where a loader is loading, or has loaded meanwhile, what would be staged again in another order.
+    Raises UsageError where a loader is loading, or has loaded meanwhile, what would be staged again in another order,
+    or the first records of a chain that is rewound to before them.
     """
     partition = plan.partition
-    if not is_merged(partition.topic):
+    if not is_merged(partition.topic) and plan.chain_start is None:
         return
     for item in store.list(loading_folder(partition)):
         data = store.read(item.path)

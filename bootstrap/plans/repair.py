@@ -59,7 +59,7 @@ class RewindPlan:
     """Created before the last one is removed; None where the chain already ends at the position, or at position 0."""
     partition: TopicPartition
     beginning: ChainOrigin | None = None
-    """The chain's origin, recorded before the first one is removed; None where nothing is removed."""
+    """The chain's origin, recorded before anything else; None where nothing is removed or comes before the chain."""
     chain_start: Position | None = None
     """Where the chain started, if records from before that are staged; None if no table may lack such records."""
     notes: tuple[str, ...] = ()
@@ -171,8 +171,10 @@ def plan_rewind(
         )
         raise UsageError(msg, f"give a position where one of its markers ends: {ends or 'there is none'}")
     end = max(position, state.ends.low)
+    root = _root(state) if state.table is None else position
+    chain_start = root if position < root else None
     beginning = None
-    if aside or (at_zero and not state.begins_at_zero()):
+    if aside or chain_start is not None or (at_zero and not state.begins_at_zero()):
         beginning = replace(_origin(state, rest, end), outboxes=of_task.outboxes, state=of_task.state)
     if not aside and marker is None and beginning is None:
         msg = f"the chain of {state.partition} ends at {position} already"
@@ -180,8 +182,6 @@ def plan_rewind(
     notes = (*_rewind_notes(state, to, position), *states.note(position))
     if is_gone:
         notes = (*notes, f"Kafka no longer has [{position}, {state.ends.low}): it will never be loaded")
-    root = _root(state) if state.table is None else position
-    chain_start = root if position < root else None
     return RewindPlan(to, end, aside, marker, state.partition, beginning, chain_start, notes)
 
 

@@ -52,7 +52,7 @@ class LoadCommits:
         if load is None or not self._is_at(positions):
             return
         try:
-            if self._merged.begin(load):
+            if self._merged.begin(load, positions, context.origin):
                 self._commit_to_each(load, positions)
         finally:
             self._merged.end(load, context.position)

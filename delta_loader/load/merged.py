@@ -1,4 +1,4 @@
-"""Keeps loads of chains of several topics apart from rewinds of them, by the rules of `common.stage.loading`."""
+"""Keeps loads of chains of several topics, and first loads, apart from rewinds, by `common.stage.loading`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from common.errors import StoreError
+from common.stage.chain_origins import newest_origin
 from common.stage.loading import LoadNote, loading_folder, loading_path
 from common.stage.merged import is_merged
 from common.stage.repair_lock import LastRepair, last_repair, repairs_folder
@@ -13,61 +14,91 @@ from delta_loader.plan.held import repaired, under_repair
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
 
     from common.ports import Clock, ObjectStore
     from common.spans import Position, TopicPartition
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
-    from delta_loader.ports import NewId
+    from delta_loader.ports import NewId, ParallelMap
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 class MergedLoads:
-    """The loads of such chains in one pass over one stream. Streams without such chains make no store requests here."""
+    """The loads of such chains in one pass over one stream. Other loads make no store requests here."""
 
     def __init__(
-        self, stage: ObjectStore, clock: Clock, new_id: NewId, hold: Callable[[TopicPartition, Held], None]
+        self,
+        stage: ObjectStore,
+        clock: Clock,
+        new_id: NewId,
+        hold: Callable[[TopicPartition, Held], None],
+        parallel: ParallelMap,
     ) -> None:
         """``hold`` records why a chain waits."""
         self._stage = stage
         self._clock = clock
         self._new_id = new_id
         self._hold = hold
+        self._parallel = parallel
         self._turns: dict[TopicPartition, LastRepair] = {}
-        self._notes: dict[str, Position] = {}
+        self._notes: dict[TopicPartition, str] = {}
         self._is_certain = True
         """Whether it is certain that no table has anything of the load that was started."""
 
     def check_repairs(
-        self, waiting: Iterable[TopicPartition], position_of: Callable[[TopicPartition], Position | None]
+        self, starts: Mapping[TopicPartition, Position], position_of: Callable[[TopicPartition], Position | None]
     ) -> None:
-        """Check for repairs before the markers of chains are read (rule 1). Raises StoreError."""
-        for partition in filter(_is_merged, waiting):
-            self._turns[partition] = turn = _last_turn(self._stage, partition)
+        """Check for repairs before the markers of chains are read (rule 1). Raises StoreError.
+
+        ``starts`` are where the listed markers of the chains begin that wait to be loaded.
+        """
+        noted = [one for one, start in starts.items() if needs_note(one, position_of(one), start)]
+        turns = self._parallel(lambda partition: _last_turn(self._stage, partition), noted)
+        for partition, turn in zip(noted, turns, strict=True):
+            self._turns[partition] = turn
             if not turn.ended:
                 self._hold(partition, under_repair(partition, turn.number))
-            for item in list(self._stage.list(loading_folder(partition))):
-                data, position = self._stage.read(item.path), position_of(partition)
-                if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
-                    self._stage.delete([item.path])
+            if _is_merged(partition):
+                self._delete_covered(partition, position_of(partition))
 
-    def begin(self, load: Load) -> bool:
-        """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError."""
-        self._notes, self._is_certain = {}, True
-        for partition in filter(_is_merged, load.runs):
-            path, note = (
-                loading_path(partition, self._new_id()),
-                LoadNote(load.runs[partition].end, self._clock.wall_ms()),
-            )
-            self._notes[path] = note.end
-            self._stage.create(path, note.to_bytes())
+    def begin(
+        self,
+        load: Load,
+        positions: Mapping[TopicPartition, Position | None],
+        origin_of: Callable[[TopicPartition], Position | None],
+    ) -> bool:
+        """Note a load; False, with some chain held, when the plan has to be made again. Raises StoreError, MarkerError.
+
+        The plan was made with these ``positions`` of the main table and these origins of the chains.
+        """
+        noted = [one for one, run in load.runs.items() if needs_note(one, positions[one], run.start)]
+        self._notes = {partition: loading_path(partition, self._new_id()) for partition in noted}
+        self._is_certain = True
+
+        def note(partition: TopicPartition) -> Held | None:
+            end = load.runs[partition].end
+            self._stage.create(self._notes[partition], LoadNote(end, self._clock.wall_ms()).to_bytes())
             turn = _last_turn(self._stage, partition)
-            if turn != self._turns.get(partition):
-                self._hold(partition, repaired(partition) if turn.ended else under_repair(partition, turn.number))
-                self._forget()
-                return False
-        return True
+            if not turn.ended:
+                return under_repair(partition, turn.number)
+            return repaired(partition) if self._is_repaired(partition, turn, origin_of(partition)) else None
+
+        reasons = [(one, reason) for one, reason in zip(noted, self._parallel(note, noted), strict=True) if reason]
+        for partition, reason in reasons:
+            self._hold(partition, reason)
+        if reasons:
+            self._forget()
+        return not reasons
+
+    def _is_repaired(self, partition: TopicPartition, turn: LastRepair, known: Position | None) -> bool:
+        if turn != self._turns.get(partition):
+            return True
+        if _is_merged(partition):
+            return False
+        # One that has ended since the markers were listed, before `check_repairs`, shows in the origin alone.
+        origin = newest_origin(self._stage, partition)
+        return origin is not None and origin.position != known
 
     def commit(self, commit: TableCommit, carry_out: Callable[[TableCommit], CommitOutcome]) -> CommitOutcome:
         """Carry out a commit and record whether some of the load may be in a table."""
@@ -79,21 +110,33 @@ class MergedLoads:
 
     def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """End the load, successful or not (rule 3)."""
-        loaded = all(
-            (position_of(partition) or 0) >= load.runs[partition].end for partition in filter(_is_merged, load.runs)
-        )
+        loaded = all((position_of(partition) or 0) >= load.runs[partition].end for partition in self._notes)
+        first = [partition for partition in self._notes if not _is_merged(partition)] if loaded else []
         if loaded or self._is_certain:
             self._forget()
+        with suppress(StoreError):  # no later load of such a chain looks for the notes of loaders that died
+            self._parallel(lambda partition: self._delete_covered(partition, position_of(partition)), first)
+
+    def _delete_covered(self, partition: TopicPartition, position: Position | None) -> None:
+        for item in list(self._stage.list(loading_folder(partition))):
+            data = self._stage.read(item.path)
+            if data is not None and position is not None and LoadNote.from_bytes(data).end <= position:
+                self._stage.delete([item.path])
 
     def _forget(self) -> None:
         with suppress(StoreError):  # leftovers are deleted once the table exists
-            self._stage.delete(self._notes)
+            self._stage.delete(self._notes.values())
         self._notes = {}
 
 
-def repair_of(stage: ObjectStore, partition: TopicPartition) -> Held | None:
-    """The repair for which a chain of several topics waits; None for any other chain. Raises StoreError."""
-    turn = _last_turn(stage, partition) if _is_merged(partition) else None
+def needs_note(partition: TopicPartition, position: Position | None, start: Position) -> bool:
+    """Whether a rewind has to know of a load from ``start`` on: it is of several topics, or the first of its chain."""
+    return _is_merged(partition) or (position is None and start > 0)
+
+
+def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position | None, start: Position) -> Held | None:
+    """The repair for which a load from ``start`` on waits; None if it waits for none. Raises StoreError."""
+    turn = _last_turn(stage, partition) if needs_note(partition, position, start) else None
     return None if turn is None or turn.ended else under_repair(partition, turn.number)
 
 

@@ -39,7 +39,8 @@ class StreamLoad:
     ) -> None:
         self.context = LoadContext(stream, settings, ports, report, looked)
         self._limits = Limits(settings.max_files, settings.max_bytes)
-        self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, self.context.reporter.held)
+        held = self.context.reporter.held
+        self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, held, ports.parallel)
         committer = Committer(self.context, self._merged)
         self._fence = RollbackFence(self.context, committer)
         self._commits = LoadCommits(self.context, committer, self._merged)
@@ -53,10 +54,12 @@ class StreamLoad:
         context.stop = stop
         if not context.observe():
             return False
-        waiting = [
-            partition for partition, listed in context.listing.items() if listed.waiting(context.position(partition))
-        ]
-        self._merged.check_repairs(waiting, context.position)
+        starts = {
+            partition: listed.names[0].start
+            for partition, listed in context.listing.items()
+            if listed.waiting(context.position(partition))
+        }
+        self._merged.check_repairs(starts, context.position)
         if not fence.holds():
             self._put_strays_aside()
             self._catch_up()

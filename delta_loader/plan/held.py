@@ -183,17 +183,17 @@ def not_written(
 
 
 def under_repair(partition: TopicPartition, number: int) -> Held:
-    """An operator's repair of a chain of several topics has not finished."""
+    """An operator's repair has not finished, of a chain of several topics or one of which the table has nothing."""
     return Held(
         "under_repair",
-        f"a repair of {partition} has not ended, and what it takes away may be staged in another order: "
+        f"a repair of {partition} has not ended, and may remove what would be loaded: "
         f"{turn_path(partition, number)} says whose it is",
         f"wait for it; when its process is gone, look at its plan again and carry it out with --take-over {number}",
     )
 
 
 def repaired(partition: TopicPartition) -> Held:
-    """An operator's repair of a chain of several topics happened between a plan and its commit."""
+    """An operator's repair of such a chain happened between a plan and its commit."""
     return Held(
         "repaired",
         f"{partition} was repaired while it was about to be loaded",

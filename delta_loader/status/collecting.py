@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Found, NextRun
     from delta_loader.ports import EndsOf, OpenStore
-    from delta_loader.stage.listed import Listed
+    from delta_loader.stage.listed import Listed, Listing
     from delta_loader.stage.reading import Stage
 
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
@@ -106,6 +106,17 @@ def stream_status(
         return StreamStatus(
             stream.app_id, stream.table, None, None, (), failure=error.problem, failure_code=code, last_failure=note
         )
+
+
+def _waits(
+    stage: Stage,
+    partition: TopicPartition,
+    positions: Mapping[TopicPartition, Position | None],
+    listing: Listing,
+    waiting: Mapping[TopicPartition, Held],
+) -> Held | None:
+    start = listing[partition].names[0].start
+    return waiting.get(partition) or repair_of(stage.store, partition, positions[partition], start)
 
 
 def _last_failure(stage: Stage, stream: Stream) -> LastFailure | None:
@@ -170,7 +181,7 @@ def _stream_status(stream: Stream, stage: Stage, open_store: OpenStore, kafka: K
             kafka_end=ends.get(partition),
             ends_now=kafka.ends_now,
             why=unknown.get(partition)
-            or ((waiting.get(partition) or repair_of(stage.store, partition)) if partition in listing else None)
+            or (_waits(stage, partition, positions, listing, waiting) if partition in listing else None)
             or held(partition, outcomes[partition], stream.table if state is None else None)
             or lacking.get(partition),
             topic_id=ids_together(partition.topic, kafka.topic_ids),

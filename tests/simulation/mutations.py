@@ -68,6 +68,7 @@ from tests.simulation.store import SimulatedStore
 from tests.simulation.world import (
     BROKEN_TABLES,
     CONTESTED,
+    FIRST_LOADS,
     LATE_CLAIMS,
     LATE_COMMITS,
     LATE_LOADS,
@@ -730,6 +731,7 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys, OPERATED_EARLY),
             ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed, OPERATED_EARLY),
             ("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS),
+            ("a rewind sees a first load on its way", origins.a_first_load_on_its_way_goes_unnoticed, FIRST_LOADS),
         )
     ),
     *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),

@@ -47,3 +47,7 @@ def an_origin_is_overwritten() -> AbstractContextManager[object]:
         store.write(origin_path(source), origin_to_bytes(origin))
 
     return patch.object(stage, "begin", begin)
+
+
+def a_first_load_on_its_way_goes_unnoticed() -> AbstractContextManager[object]:
+    return patch.object(operators, "require_not_loading", lambda *_asked: None)

@@ -200,6 +200,18 @@ OPERATED = Chances(operator=0.01, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 OPERATED_EARLY = Chances(operator=0.02, claim_stall=0.2, stall=0.05, shuffle=0.003)
 """Operators who come before the first marker, and claims that take their time."""
 
+FIRST_LOADS = Chances(
+    operator=0.05,
+    commit_stall=0.9,
+    claim_stall=0.02,
+    crash=0.001,
+    pause=0.001,
+    rival=0.1,
+    refused=0.005,
+    lost_answer=0.005,
+)
+"""Operators who want what lies before a chain while its first load is on its way."""
+
 LATE_ORIGINS = Chances(
     operator=0.05, origin_duplicate=0.9, claim_stall=0.3, commit_stall=0.5, stall=0.05, shuffle=0.003
 )

@@ -229,6 +229,13 @@ def test_a_partition_without_a_position_is_left_out_and_told_why() -> None:
     assert chained == NoPosition("the file does not name it; its chain is left as it is")
 
 
+def test_a_rewind_to_before_a_chain_moves_its_origin_also_where_nothing_is_put_aside() -> None:
+    """By it a loader sees the rewind that comes before its first load (common/stage/loading.py)."""
+    plan = rewound(state(beginning=ChainOrigin(Position(70)), start=StartAt.LATEST), 42)
+    assert (plan.position, plan.chain_start, aside(plan)) == (42, 70, [])
+    assert plan.beginning == ChainOrigin(Position(42), number=1)
+
+
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
     """As a marker does for any other position."""
     begun = state(beginning=ChainOrigin(Position(42), 1, "new", number=3))

@@ -31,7 +31,7 @@ from tests.fakes.loading import loader_for, routed_settings_for, settings_for
 from tests.fakes.staging import JoinedStaging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from common.spans import TopicPartition
     from common.storage.store import FsspecStore
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
     from delta_loader.tables.commits import CommitOutcome, TableCommit
+
+    Positions = Mapping[TopicPartition, Position | None]
+    Origins = Callable[[TopicPartition], Position | None]
 
 
 class Tables(MemoryDeltaTables):
@@ -153,11 +156,11 @@ def test_a_repair_that_begins_after_the_markers_were_read_is_seen_before_the_com
     class Interrupted(MergedLoads):
         """At whose first load a repair begins."""
 
-        def begin(self, load: Load) -> bool:
+        def begin(self, load: Load, positions: Positions, origin_of: Origins) -> bool:
             world.stage.create(turn_path(world.partition, 1), b"{}")
             if ends:
                 world.stage.create(ended_path(world.partition, 1), b"{}")
-            return super().begin(load)
+            return super().begin(load, positions, origin_of)
 
     monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Interrupted)
     assert world.load().held[world.partition].reason == ("repaired" if ends else "under_repair")
@@ -190,8 +193,8 @@ def test_a_load_that_could_not_be_begun_leaves_no_note(monkeypatch: pytest.Monke
     class Unanswered(MergedLoads):
         """Whose note is there when the store says no more."""
 
-        def begin(self, load: Load) -> bool:
-            super().begin(load)
+        def begin(self, load: Load, positions: Positions, origin_of: Origins) -> bool:
+            super().begin(load, positions, origin_of)
             assert world.notes
             msg = "no answer"
             raise StoreError(msg, "")

@@ -1,0 +1,204 @@
+"""The first load of a chain, and a rewind to before it: the table must not be past what the rewind stages."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bootstrap.apply import stage as operator
+from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.partition_state import partition_state
+from bootstrap.apply.repair_lock import RepairLocks
+from bootstrap.plans.repair import plan_rewind
+from bootstrap.plans.state import Author, Ends
+from common.errors import UsageError
+from common.spans import Position
+from common.stage.chain_origins import ChainOrigin
+from common.stage.loading import LOADING, LoadNote, loading_path
+from common.stage.repair_lock import ended_path, turn_path
+from delta_loader.load.merged import MergedLoads
+from delta_loader.ports import in_turn
+from delta_loader.stage.reading import Stage
+from delta_loader.status.collecting import stream_status
+from tests.fakes.clock import IdleClock
+from tests.fakes.delta_tables import MemoryDeltaTables
+from tests.fakes.loading import loader_for, settings_for
+from tests.fakes.staging import Staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from common.spans import TopicPartition
+    from common.storage.store import FsspecStore
+    from delta_loader.load.report import StreamReport
+    from delta_loader.plan.plan import Load
+    from delta_loader.tables.commits import CommitOutcome, TableCommit
+
+AUTHOR = Author("operator", 1)
+
+
+class Tables(MemoryDeltaTables):
+    """Tables at whose commits something else happens first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_commit: Callable[[], object] = lambda: None
+
+    def commit(self, commit: TableCommit) -> CommitOutcome:
+        self.at_commit()
+        return super().commit(commit)
+
+
+@dataclass
+class World:
+    """A chain whose origin is 20, and whose first marker is staged."""
+
+    staging: Staging = field(default_factory=lambda: Staging(f"memory://{uuid.uuid4().hex}"))
+    tables: Tables = field(default_factory=Tables)
+    start: int = 20
+
+    def __post_init__(self) -> None:
+        operator.begin(self.stage, self.partition, ChainOrigin(Position(self.start)))
+        self.staging.flush(0, self.start, 33)
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.staging.source(0)
+
+    @property
+    def stage(self) -> FsspecStore:
+        return self.staging.store(self.staging.stage_url)
+
+    def load(self) -> StreamReport:
+        (report,) = loader_for(self.staging, self.tables, settings_for(self.staging), IdleClock()).run_pass()
+        return report
+
+    @property
+    def loaded(self) -> int | None:
+        table = self.tables.tables.get(self.staging.table)
+        return None if table is None or not table.transactions else next(iter(table.transactions.values())) + 1
+
+    @property
+    def notes(self) -> list[str]:
+        return [found.path for found in self.stage.list(f"{LOADING}/")]
+
+    def locks(self) -> RepairLocks:
+        locks = RepairLocks(self.stage, AUTHOR, uuid.uuid4().hex)
+        locks.read_last(self.partition)
+        return locks
+
+    def rewind(self, to: int) -> None:
+        (stream,) = settings_for(self.staging).streams
+        ends = Ends(Position(0), Position(100))
+        state = partition_state(self.stage, stream, self.partition, ends=ends, table=None, topic_id=None)
+        plan = plan_rewind(state, Position(to), AUTHOR)
+        with self.locks().taken(self.partition, "rewind") as store:
+            require_not_loading(store, plan, lambda: None)
+            operator.rewind(store, plan)
+
+
+def test_a_rewind_to_before_a_chain_is_refused_during_its_first_load() -> None:
+    world, refusals = World(), list[str]()
+
+    def rewind() -> None:
+        if world.notes:
+            with pytest.raises(UsageError) as refused:
+                world.rewind(0)
+            refusals.append(str(refused.value))
+            world.rewind(20)  # not to before it
+
+    world.stage.create(loading_path(world.partition, "of one that died"), LoadNote(Position(30), 1).to_bytes())
+    world.tables.at_commit = rewind
+    assert not world.load().held
+    assert "begun to load orders/0 up to 3" in refusals[0]
+    assert (world.loaded, world.notes) == (33, [])
+
+
+def test_a_first_load_waits_for_a_repair_that_may_be_a_rewind_to_before_it() -> None:
+    world = World()
+    with world.locks().taken(world.partition, "rewind"):
+        held = world.load().held[world.partition]
+        assert (held.reason, "--take-over 1" in held.remedy) == ("under_repair", True)
+        (stream,) = settings_for(world.staging).streams
+        (status,) = stream_status(stream, Stage(world.stage, in_turn), world.staging.store, lambda _: {}).partitions
+        assert status.held == held
+    assert (world.loaded, world.notes) == (None, [])
+    assert not world.load().held
+    assert world.loaded == 33
+
+
+@pytest.mark.parametrize("to", [0, 5])
+def test_a_first_load_that_was_planned_before_a_rewind_is_not_made(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
+    world = World()
+
+    class Late(MergedLoads):
+        """The rewind comes between the plan and the load."""
+
+        def begin(
+            self,
+            load: Load,
+            positions: Mapping[TopicPartition, Position | None],
+            origin_of: Callable[[TopicPartition], Position | None],
+        ) -> bool:
+            world.rewind(to)
+            return super().begin(load, positions, origin_of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+        assert world.load().held[world.partition].reason == "repaired"
+    assert (world.loaded, world.notes) == (None, [])
+    again = Staging(world.staging.root).flush(0, to, 40, previous=to - 1 if to else None)
+    assert not world.load().held
+    assert world.loaded == 40
+    assert world.tables.tables[world.staging.table].paths == [file.path for file in again.tables[0].files]
+
+
+def test_a_rewind_between_the_listing_and_the_check_is_seen_by_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stale writer's first claim has the name of the marker that was listed."""
+    world = World()
+
+    class Late(MergedLoads):
+        def check_repairs(
+            self, starts: Mapping[TopicPartition, Position], position_of: Callable[[TopicPartition], Position | None]
+        ) -> None:
+            world.rewind(0)
+            Staging(world.staging.root).flush(0, 20, 40)
+            super().check_repairs(starts, position_of)
+
+    monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+    assert world.load().held[world.partition].reason == "repaired"
+    assert world.loaded is None
+
+
+def test_a_repair_after_the_check_has_the_plan_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+
+    class Late(MergedLoads):
+        def begin(
+            self,
+            load: Load,
+            positions: Mapping[TopicPartition, Position | None],
+            origin_of: Callable[[TopicPartition], Position | None],
+        ) -> bool:
+            world.stage.create(turn_path(world.partition, 1), b"{}")
+            world.stage.create(ended_path(world.partition, 1), b"{}")
+            return super().begin(load, positions, origin_of)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
+        assert world.load().held[world.partition].reason == "repaired"
+    assert not world.load().held
+    assert world.loaded == 33
+
+
+@pytest.mark.parametrize("start", [0, 20])
+def test_only_the_first_load_of_a_chain_that_may_have_more_before_it_is_noted(start: int) -> None:
+    world, noted = World(start=start), list[bool]()
+    world.tables.at_commit = lambda: noted.append(bool(world.notes))
+    world.load()
+    world.staging.flush(0, 33, 40)
+    world.load()
+    assert (noted[0], noted[-1]) == (start > 0, False)
