@@ -22,7 +22,7 @@ from common.remedies import CONFIG, repair
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.merged import is_merged, require_inputs
+from common.stage.merged import chain_topic, is_merged, require_inputs, topics_of
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.chain_end import Lineage
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, PartitionFault
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from common.settings import Start, Stream
-    from common.spans import Topic
     from common.stage.state_files import StateFiles
     from stage_writer.chain_end import Tail
     from stage_writer.ports import RecordSource, Workers, WriterStage
@@ -182,11 +181,11 @@ def unexpected(partition: TopicPartition, error: Exception) -> PartitionFault:
 
 def other_topic(partition: TopicPartition) -> PartitionFault:
     """The topic of a chain no longer exists."""
-    topic: Topic = partition.topic
+    topic = chain_topic(topics_of(partition.topic))
     return PartitionFault(
         partition,
         f"the topic {topic} was deleted and created again: the chain of {partition} belongs to the old one",
-        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {topic} --yes`",
+        f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
         "topic_recreated",
     )
 

@@ -213,6 +213,7 @@ class Writer:
         self.starting = {CHAINS[number] for number in starting}
         self.owned: set[TopicPartition] = set()
         self.faults: list[PartitionFault] = []
+        self.pauses_failed = True
         self.source.subscribe([], self)
 
     @property
@@ -295,7 +296,8 @@ class Writer:
             out = not self.log.low <= chain.position <= self.log.end
             assert out or (chain.may_fail and fault.reason == TRUNCATED), "a fault of another chain"
             chain.starting = True
-            self.pause(fault.partition)
+            if self.pauses_failed:
+                self.pause(fault.partition)
             self.faults.append(fault)
         return polled
 

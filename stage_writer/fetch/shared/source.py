@@ -214,7 +214,7 @@ class SharedTopicSource:
     def _settle(self) -> set[TopicPartition]:
         """Move, pause and resume what is due; returns the Kafka partitions that were considered."""
         settling, self._unsettled = self._unsettled, set()
-        for partition in settling:
+        for partition in sorted(settling):
             shared = self._partitions[partition]
             chain = shared.next_chain(self._clock.monotonic_s())
             if chain is not None and chain.position is not None:
