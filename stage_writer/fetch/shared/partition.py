@@ -15,6 +15,7 @@ Rules:
    record, or none, leaves it to a move of its own.
 4. A fault concerns the joined chains; while the record of rule 3 is compared, only those that know the same one. They
    are read again after a seek. The others are read from their own positions, and fail for themselves if they must.
+   librdkafka may report a fault of the previous position after a move, so one that follows a move must repeat itself.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class ChainReader:
     paused: bool = True
     joined: bool = False
     """Whether it gets what is read next (rule 1)."""
+    doubted: bool = False
+    """Whether a fault followed a move to it (rule 4)."""
     slice: int = 0
     """The last time slice in which it was read."""
     told_end: Position | None = None
@@ -63,7 +66,7 @@ class ChainReader:
     def begin(self, position: Position | None, last: LastRecord | None) -> None:
         """Continue from there."""
         self.position, self.last = position, last
-        self.joined, self.told_end = False, None
+        self.joined, self.doubted, self.told_end = False, False, None
         self.staged = position if self.staged is None else self.staged
 
     def meets(self, start: Position, batch: MessageBatch) -> bool:
@@ -134,7 +137,7 @@ class SharedPartition:
         """The batch for each chain that gets it; their columns are the batch's own."""
         if self.position is None or len(new := batch.after(self.position)) == 0:
             return []
-        self._compared = None
+        self._confirm()
         taken = []
         for chain in self.chains:
             if not chain.is_wanted:
@@ -155,7 +158,7 @@ class SharedPartition:
         if self.position is None or end < self.position:
             return  # what is behind it was read meanwhile
         self.position = self.end = end
-        self._compared = None
+        self._confirm()
         for chain in self.chains:
             if chain.joined:
                 chain.position = end
@@ -174,12 +177,19 @@ class SharedPartition:
         concerned = [
             chain for chain in self.wanted if chain.joined and (compared is None or chain.last == compared.last)
         ]
+        if compared is not None and not compared.doubted:
+            compared.doubted, concerned = True, []
         for chain in concerned:
             chain.begin(None, None)
         for chain in self.chains:
             chain.joined = False
         self.position = self.end = self._compared = None
         return concerned
+
+    def _confirm(self) -> None:
+        """Something was read after the last move."""
+        if self._compared is not None:
+            self._compared.doubted, self._compared = False, None
 
     def stop(self) -> None:
         """Nothing is to be read for now; the end may move meanwhile."""

@@ -178,7 +178,12 @@ class SharedTopicSource:
         return [TopicPartition(topic, partition.partition) for topic in self._chains_of(partition.topic)]
 
     def _spread(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        return [chain for partition in partitions for chain in self._chains(partition)]
+        """The chains of assigned Kafka partitions."""
+        found = []
+        for partition in partitions:
+            shared = self._partitions.get(partition)
+            found += [partition] if shared is None else [chain.partition for chain in shared.chains]
+        return found
 
     def _is_shared(self, partition: TopicPartition) -> bool:
         """Whether a Kafka partition has other chains than the one of its own name alone."""

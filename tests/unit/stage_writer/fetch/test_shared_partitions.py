@@ -127,11 +127,13 @@ def test_the_end_is_told_to_each_chain_once_and_again_after_a_pause() -> None:
 def test_retention_that_passes_one_chain_stops_that_one_alone() -> None:
     writer = writer_at(15, 2)
     writer.log.retain(8)
-    (fault,) = writer.poll().faults
+    assert writer.poll().faults == (), "it may be of the position before"
+    for _ in range(5):
+        writer.poll()
+    (fault,) = writer.faults
     assert (fault.partition, fault.reason) == (B, OUT_OF_RANGE)
     assert fault.remedy == "--topic clicks@b --partition 0"
-    writer.poll()
-    assert writer.chains[CLICKS].read == [16, 17, 18]
+    assert writer.chains[CLICKS].read == list(range(16, 21))
     writer.start(B, 8)  # an operator's skip
     writer.drain()
     assert writer.chains[B].read == list(range(9, 21))
@@ -146,8 +148,8 @@ def test_lost_records_stop_the_chains_that_had_them(end: int) -> None:
     writer.poll()
     assert writer.chains[B].position == writer.log.end
     assert writer.faults == []
-    writer.poll()
-    writer.poll(SLICE_S)
+    for _ in range(3):
+        writer.poll(SLICE_S)
     assert [(fault.partition, fault.reason) for fault in writer.faults] == [(CLICKS, TRUNCATED)]
 
 
@@ -158,7 +160,8 @@ def test_records_lost_by_one_chain_alone_do_not_stop_another_at_the_same_positio
     state.last, state.spoiled, state.may_fail = LastRecord(19, 99, None), True, True
     writer.pauses_failed = False
     writer.start(B)
-    writer.poll()
+    for _ in range(4):
+        writer.poll()
     assert [(fault.partition, fault.reason) for fault in writer.faults] == [(B, TRUNCATED)]
     writer.log.append(3)
     writer.poll()
@@ -227,6 +230,22 @@ def test_a_fault_concerns_the_chains_that_are_read_when_the_one_that_was_moved_t
     shared.take(log.batch(CLICKS, 13, 3))
     assert shared.fail() == [second]
     assert (first.position, second.position) == (13, None)
+
+
+def test_a_fault_of_the_position_before_a_move_concerns_no_chain() -> None:
+    log = Log()
+    log.append(30)
+    shared = partition_at(0, 20)
+    first, second = shared.chains
+    shared.move_to(second, 1.0)
+    assert shared.fail() == []
+    assert shared.position is None
+    shared.move_to(second, 2.0)
+    assert [batch.partition for batch in shared.take(log.batch(CLICKS, 20, 3))] == [B]
+    assert shared.fail() == [second], "nothing was moved since"
+    for moved in (False, True):
+        shared.move_to(first, 3.0)
+        assert shared.fail() == ([first] if moved else [])
 
 
 def test_chains_are_assigned_and_revoked_together_and_one_may_start_later() -> None:
