@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bootstrap.merged import with_chain
 from common.errors import MarkerError
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.chain_origins import ChainOrigin, newest_paths, origin_from_bytes, origin_path, origin_to_bytes
@@ -164,3 +165,10 @@ def test_the_ends_of_kafka_partitions_are_those_of_the_chains_that_read_them() -
     assert with_chains({first: Position(9)}, [first]) == {first: 9}
     assert with_chains(ends, [CHAIN]) == {CHAIN: 12}
     assert with_chains({}, [first]) == {}
+
+
+def test_a_repair_names_a_stream_s_chain_of_a_topic() -> None:
+    place = TopicPartition(Topic("orders@b"), Partition(3))
+    assert with_chain([place], "orders@b") == [place]
+    assert with_chain([place], "orders") == []
+    assert with_chain([ORDERS, PAYMENTS], "orders+payments") == [CHAIN]

@@ -114,6 +114,7 @@ def test_a_command_that_only_shows_decides_nothing(store: Racing) -> None:
     assert list(store.list("")) == []
     settings = config("a", "b")
     OwnerBook(settings, store, make=False).learn()
+    assert settings.owners.by_topic == {}, "it is asked again once something depends on it"
     learned(store, "b", "a")
     OwnerBook(settings, store, make=True).learn()
     assert chains(settings) == {"a": "t@a", "b": "t"}

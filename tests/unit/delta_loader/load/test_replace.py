@@ -17,6 +17,7 @@ from common.settings.loading import Evolution
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
+from common.stage.merged import shared_chain
 from common.stage.replacements import (
     Replacement,
     ReplacementFile,
@@ -582,6 +583,9 @@ def test_the_condition_of_a_request_is_its_range_or_its_offsets(world: World) ->
     assert request_of(world).condition == whole
     only = (Span(Position(2), Position(4)), Span(Position(9), Position(10)))
     assert request_of(world, only=only).condition == f"{whole} AND _kafka_offset IN (2, 3, 9)"
+    request = request_of(world)
+    shared = replace(request.name, topic_partition=TopicPartition(shared_chain("orders", "b"), Partition(0)))
+    assert replace(request, name=shared).condition == whole, "rows have the topic's own name"
 
 
 @pytest.mark.parametrize(("position", "reason"), [(None, "replacement_waits"), (9, "replacement_waits"), (10, None)])
