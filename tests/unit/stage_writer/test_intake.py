@@ -1,0 +1,41 @@
+"""What a client says late, and again, of partitions that were read further (stage_writer/intake.py)."""
+
+from pathlib import Path
+
+from common.spans import Position
+from tests.staged import manifests
+from tests.unit.stage_writer.test_service import FIRST, World
+
+
+def staged(world: World) -> list[tuple[int, int, int]]:
+    """Each marker's start, end and number of rows."""
+    found = manifests(world.store, "done/orders/0")
+    return sorted((one.span.start, one.span.end, sum(table.rows for table in one.tables)) for one in found)
+
+
+def test_records_before_a_new_owner_s_place_are_dropped(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps()
+    world.writer = world.new_writer()
+    world.steps(1)
+    world.group.positions[FIRST] = 4
+    world.group.ends[FIRST] = 12
+    world.steps()
+    assert staged(world) == [(0, 10, 10), (10, 12, 2)]
+
+
+def test_records_that_are_in_the_buffer_already_are_dropped(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1, 0.0)
+    world.group.positions[FIRST] = 4
+    world.steps()
+    assert staged(world) == [(0, 10, 10)]
+
+
+def test_an_end_before_what_the_buffer_has_takes_nothing_from_it(tmp_path: Path) -> None:
+    world = World(tmp_path, {FIRST: 10})
+    world.steps(1, 0.0)
+    world.writer.assignment.owned[FIRST].reach_end(Position(4))
+    world.group.paused.add(FIRST)  # it says no later end
+    world.steps()
+    assert staged(world) == [(0, 10, 10)]
