@@ -110,8 +110,7 @@ class AssignedPartitions:
                     owned = AssignedPartition(
                         partition, converter, place.tail, place.lineage, buffer, now_s, share, task=task
                     )
-                    below = None if place.tail is None else place.tail.marker
-                    owned.outlet = self._outlets.open(partition, converter.stream, place.outboxes, below)
+                    owned.outlet = self._outlets.open(partition, converter.stream, place.outboxes)
                     self.owned[partition] = owned
                 case _:
                     assert_never(outcome)

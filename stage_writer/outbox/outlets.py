@@ -8,6 +8,8 @@ Rules:
    other.
 3. A chain that is left (revoked, or read again) is delivered up to its last seal; the next owner continues from what is
    delivered. Only the end of the process waits for it, for a bounded time.
+4. Only what is delivered is deleted. Outboxes that no marker names (of lost claims) are left to `delta-loader clean`:
+   after a rewind, a chain that was left does not know which of them a later marker names.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
-from common.stage.outboxes import OutboxName, outbox_folder
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import DeliveryPlace, FencedError
 from stage_writer.outbox.transactions import KafkaTransactions
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
     from common.settings import Stream
     from common.settings.section import Option
-    from common.spans import Position, TopicPartition
+    from common.spans import TopicPartition
     from stage_writer.outbox.ports import BackgroundRunner, Begins
 
 MOST_PENDING = 64
@@ -54,10 +55,6 @@ class KafkaOutlet:
     delivery: Delivery
     start: Callable[[KafkaOutlet], None]
     """Schedules it to be worked on soon, in some thread."""
-    named: tuple[str, ...] = ()
-    """The outboxes that the chain's end named when it was opened."""
-    below: Position | None = None
-    """Others that start before it are to be swept; None where none are, or they were swept."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: deque[str] = field(default_factory=deque)
     left: bool = False
@@ -140,25 +137,13 @@ class KafkaOutlets:
         self._busy = 0
         self._failing: dict[str, KafkaDeltaExpressError] = {}
 
-    def open(
-        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
-    ) -> KafkaOutlet | None:
+    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> KafkaOutlet | None:
         if stream.app_id not in self._writing and not outboxes:
             return None  # undelivered records are still delivered after the stream was changed
         place = DeliveryPlace(self._kafka, self._group_id, stream.app_id, partition)
-        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start, outboxes, below)
+        outlet = KafkaOutlet(Delivery(place, self._store, self._at, self._begin), self._start)
         outlet.sealed(outboxes)
         return outlet
-
-    def _sweep(self, outlet: KafkaOutlet) -> None:
-        """Delete unnamed outboxes below the chain's end: of lost claims, or delivered."""
-        below, outlet.below = outlet.below, None
-        if below is None:
-            return
-        folder = outbox_folder(outlet.delivery.place.partition)
-        names = [(item.path, OutboxName.parse(item.path)) for item in self._store.list(folder)]
-        lower = [path for path, name in names if name is not None and name.start < below]
-        self._store.delete([path for path in lower if path not in outlet.named])
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """The current problems, one for each chain. Safe to call from any thread."""
@@ -197,7 +182,6 @@ class KafkaOutlets:
                 return
             try:
                 count = outlet.delivery.deliver(path)
-                self._sweep(outlet)
             except FencedError as error:
                 outlet.delivery.close()
                 if outlet.left:

@@ -36,13 +36,8 @@ class Outlet(Protocol):
 
 
 class Outlets(Protocol):
-    def open(
-        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
-    ) -> Outlet | None:
-        """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic.
-
-        Others that start before ``below`` were delivered, or are of lost claims; None where that is unknown.
-        """
+    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> Outlet | None:
+        """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """What cannot be delivered now, one for each chain. Safe to call from any thread."""
@@ -51,9 +46,7 @@ class Outlets(Protocol):
 class NoOutlets:
     """For a writer without topologies that write to topics."""
 
-    def open(
-        self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...], below: Position | None
-    ) -> None:
+    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> None:
         """None: nothing to deliver."""
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
