@@ -90,9 +90,21 @@ def newest_paths(paths: Iterable[str]) -> dict[TopicPartition, str]:
 
 def newest_origin(store: ObjectStore, partition: TopicPartition) -> ChainOrigin | None:
     """The origin of a chain that counts; None if it has none. Raises StoreError, MarkerError."""
-    path = newest_paths(item.path for item in store.list(_PATHS.folder(partition))).get(partition)
-    data = None if path is None else store.read(path)
-    return None if path is None or data is None else origin_from_bytes(path, data)
+    path = _newest_path(store, partition)
+    return None if path is None else listed_origin(store, partition, path)
+
+
+def listed_origin(store: ObjectStore, partition: TopicPartition, path: str) -> ChainOrigin | None:
+    """The origin of a chain that counts; ``path`` was the newest in a listing. Raises StoreError, MarkerError."""
+    data = store.read(path)
+    if data == SUPERSEDED:  # by a repair, since the listing
+        path = _newest_path(store, partition) or path
+        data = store.read(path)
+    return None if data is None else origin_from_bytes(path, data)
+
+
+def _newest_path(store: ObjectStore, partition: TopicPartition) -> str | None:
+    return newest_paths(item.path for item in store.list(_PATHS.folder(partition))).get(partition)
 
 
 class _StoredBeginning(Lean):

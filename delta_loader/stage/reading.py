@@ -18,7 +18,7 @@ from common.errors import MarkerError, NewerFormatError
 from common.settings.appearing import with_routes
 from common.stage.agreed_columns import agreed_columns
 from common.stage.appeared_routes import appeared, with_appeared
-from common.stage.chain_origins import BEGIN, newest_paths, origin_from_bytes
+from common.stage.chain_origins import BEGIN, listed_origin, newest_paths
 from common.stage.evolved import latest, publish
 from common.stage.idle import IDLE, facts_from_bytes
 from common.stage.markers import DONE, STRAY, Marker, MarkerName, is_late_path, late_path, marker_from_bytes
@@ -127,12 +127,8 @@ class Stage:
         folders = _folders(BEGIN, stream)
         newest = newest_paths(item.path for folder in folders for item in self.store.list(folder))
         paths = {partition: path for partition, path in newest.items() if stream.takes(partition.topic)}
-        contents = self._parallel(self.store.read, list(paths.values()))
-        return {
-            partition: origin_from_bytes(path, data)
-            for (partition, path), data in zip(paths.items(), contents, strict=True)
-            if data is not None
-        }
+        found = self._parallel(lambda item: listed_origin(self.store, *item), list(paths.items()))
+        return {partition: origin for partition, origin in zip(paths, found, strict=True) if origin is not None}
 
     def generations(self, stream: Stream) -> dict[TopicPartition, int]:
         """The generation of each chain that has an origin. Raises StoreError, MarkerError."""

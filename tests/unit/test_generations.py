@@ -20,6 +20,7 @@ from common.stage import chain_origins
 from common.stage.chain_origins import (
     SUPERSEDED,
     ChainOrigin,
+    listed_origin,
     newest_origin,
     newest_paths,
     origin_from_bytes,
@@ -107,6 +108,13 @@ def test_of_several_origins_the_one_of_the_highest_number_counts() -> None:
     store.create(origin_path(elsewhere, 11), b"")
     assert newest_origin(store, ORDERS) == later
     assert newest_origin(store, elsewhere) == ChainOrigin(Position(0), number=11)
+
+
+def test_a_repair_between_listing_and_reading_is_no_lost_origin() -> None:
+    store, repaired = FsspecStore(f"memory://{uuid.uuid4().hex}", {}), ChainOrigin(Position(20), number=10)
+    store.create(origin_path(ORDERS, 10), origin_to_bytes(repaired))
+    store.write(origin_path(ORDERS), SUPERSEDED)
+    assert listed_origin(store, ORDERS, origin_path(ORDERS)) == repaired
 
 
 def test_number_0_says_that_another_counts_and_older_releases_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
