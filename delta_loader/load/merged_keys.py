@@ -63,10 +63,10 @@ class MergedKeys:
             raise NotCompatibleError(msg, _remedy(target, merge, before))
 
     def _keys_twice(self, target: Target, version: int, merge: MergeBy) -> list[str]:
-        """Read until no key is there twice; a table with such keys is read again once it has changed."""
+        """Read once for each version: what others commit, and a RESTORE, may bring keys twice."""
         place = (target.url, target.table_id, merge.keys)
         known = self._read.get(place)
-        if known is None or (known[1] and known[0] != version):
+        if known is None or known[0] != version:
             conditions = [f"{backticks(key)} IS NOT NULL" for key in merge.keys]
             if merge.history:
                 conditions.append(f"coalesce({IS_CURRENT}, true)")

@@ -136,7 +136,7 @@ class Refusals:
                 )
         if url in self.tables.failed:
             if target is not None:
-                del self.tables.last_known[url]  # these dead letters may be in it
+                self.tables.last_known.pop(url, None)  # these dead letters may be in it
             why = f"the dead-letter table {url} cannot be written to: {self.tables.failed[url].problem}"
             self._hold_all(fresh, commit, why)
         return after

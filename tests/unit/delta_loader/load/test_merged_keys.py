@@ -1,13 +1,18 @@
 """Events change every row of their key, so a table that was not merged into so far must have one row for each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from common.errors import KafkaDeltaExpressError
+from common.errors import KafkaDeltaExpressError, NotCompatibleError
+from common.schema import parse_ddl, schema_to_json
+from common.tables.changes import MergeBy
 from delta_loader.commands.summary import as_text
+from delta_loader.load.merged_keys import MergedKeys
+from delta_loader.plan.plan import TableShape
+from delta_loader.tables.commits import Target
 from tests.fakes.changes import ChangeStream
 from tests.fakes.delta_tables import MemoryDeltaTables
 
@@ -75,6 +80,19 @@ def test_a_table_is_read_again_only_once_it_has_changed(tmp_path: Path) -> None:
     table.commits.append(table.commits[-1])  # such as the statement of the remedy
     keys.twice.clear()
     assert [report.failure for report in loader.run_pass()] == [None]
+
+
+def test_what_was_read_of_a_version_says_nothing_of_a_later_one() -> None:
+    """A RESTORE to before somebody removed the keys that were there twice, in the life of one loader."""
+    reader = Keys()
+    keys, merge = MergedKeys(reader), MergeBy(("id",), ("t", "p", "o"), None, None)
+    cleaned = Target("s3://lake/orders", "1", TableShape(schema_to_json(parse_ddl("id BIGINT")), ()), {}, version=4)
+    keys.require(cleaned, merge)
+    keys.require(cleaned, merge)
+    assert len(reader.read) == 1
+    reader.twice = ['{"id":1}']
+    with pytest.raises(NotCompatibleError, match="several have one key"):
+        keys.require(replace(cleaned, version=5), merge)
 
 
 @pytest.mark.parametrize(("keys_now", "is_read"), [(["id", "name", "at"], False), (["id"], True), (["at"], True)])

@@ -14,7 +14,7 @@ from common.tables.state import TableState
 from delta_loader.load.ports import Original, Refusing
 from delta_loader.load.report import StreamReport
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.commits import CommitOutcome, TableCommit, Target, Unknown
+from delta_loader.tables.commits import CommitOutcome, Conflicted, TableCommit, Target, Unknown
 from delta_loader.tables.file_split import SparkWrite
 from delta_loader.tables.load_modes.refused import RefusedRecord
 from tests.fakes.delta_tables import MemoryDeltaTables
@@ -36,6 +36,8 @@ class World(MemoryDeltaTables):
         self.dies = False
         self.may_create = True
         self.unreadable: set[str] = set()
+        self.breaks = False
+        """Whether the dead-letter table cannot be read any more once it has some."""
         self.lost: set[str] = set()
         """Tables whose commits are made, and not known to be."""
         self.before_creating: Callable[[], None] | None = None
@@ -45,6 +47,9 @@ class World(MemoryDeltaTables):
         if self.dies and commit.target.url == self.staging.table:
             raise TableError("the loader dies")
         outcome = super().commit(commit)
+        if commit.letters and self.breaks:
+            self.unreadable.add(commit.target.url)
+            return Conflicted("another commit was first")
         return Unknown("no response") if commit.target.url in self.lost else outcome
 
     def state(self, url: str) -> TableState | None:
@@ -273,3 +278,14 @@ def test_dead_letters_that_cannot_be_written_hold_the_partition(world: World) ->
     world.may_create = True
     assert not world.run().held
     assert world.buried == [5]
+
+
+def test_a_dead_letter_table_that_breaks_right_after_its_commit_holds_the_partition(world: World) -> None:
+    assert not world.run().held
+    world.refuses, world.breaks = {5}, True
+    world.staging.flush(0, 4, 10)
+    assert [held.reason for held in world.run().held.values()] == ["refused_record"]
+    world.breaks = False
+    world.unreadable.clear()
+    assert not world.run().held
+    assert (world.buried, world.left_out) == ([5], [5])
