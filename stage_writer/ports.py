@@ -60,6 +60,16 @@ class Polled:
     """Partitions whose end was reached, and the position there."""
     faults: tuple[PartitionFault, ...] = ()
 
+    def without(self, partitions: Collection[TopicPartition]) -> Polled:
+        """What concerns other partitions."""
+        if not partitions:
+            return self
+        return Polled(
+            tuple(batch for batch in self.batches if batch.partition not in partitions),
+            {partition: end for partition, end in self.ends.items() if partition not in partitions},
+            tuple(fault for fault in self.faults if fault.partition not in partitions),
+        )
+
 
 class GroupListener(Protocol):
     """Receives changes of the group's assignment; called from `RecordSource.poll` and ``close``."""

@@ -11,8 +11,8 @@ Rules:
 4. librdkafka continues to read a topic that was deleted and recreated, from the old one's position, as if nothing had
    happened. So the service checks the topics' ids (stage_writer/partitions/claim_guards.py).
 5. While librdkafka has full batches, a poll takes several of them, up to its share of the memory, because the
-   processing of a poll has a fixed cost. A batch that was taken before a rebalance moved its partition, in the same
-   poll, is dropped: its next owner reads from the chain's end.
+   processing of a poll has a fixed cost. What was taken of a partition before a rebalance moved it, in the same poll,
+   is dropped: a batch, which its next owner reads from the chain's end, and an end or a fault of the position before.
 6. Records that Kafka has lost after they were read are detected (stage_writer/fetch/truncation.py).
 7. Where topics are read together (fetch/merged), partitions with the same number must go to one member, which
    the range assignor guarantees. It revokes everything from every member at each rebalance; static members keep what
@@ -48,6 +48,7 @@ from common.settings import FromOffsets, FromTimestamp, Start, StartAt
 from common.settings.overlap import UnreadTopics, shared_topics
 from common.spans import Partition, Position, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
+from stage_writer.fetch import truncation
 from stage_writer.fetch.admission import Admission
 from stage_writer.fetch.fetched import Fetched, portion_of
 from stage_writer.fetch.fetching import Fetcher
@@ -72,7 +73,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 TOPICS_EVERY_S = 30.0
-OVERDUE_S = 60.0
 _LEAST_FETCH_BYTES = 2**20  # librdkafka rejects a value below its message.max.bytes
 _SESSION_MS = 45_000
 _ELECTING = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE}  # transient errors
@@ -151,11 +151,9 @@ class KafkaSource:
             with self._errors("consume"):
                 portion = self._taken(timeout_s, polled_bytes)
             moved = {_source(*place) for place in self._taker.moved}  # what was read of these must be dropped
-            before = [batch for batch in polled.batches if batch.partition not in moved]
-            fresh = self._sort(portion)
-            batches = (*before, *fresh.batches)
-            polled = Polled(batches, {**polled.ends, **fresh.ends}, polled.faults + fresh.faults)
-            polled_bytes = sum(batch.memory_bytes for batch in batches)
+            before, fresh = polled.without(moved), self._sort(portion)
+            polled = Polled(before.batches + fresh.batches, {**before.ends, **fresh.ends}, before.faults + fresh.faults)
+            polled_bytes = sum(batch.memory_bytes for batch in polled.batches)
             if portion.count < self._most or polled_bytes >= self._enough_bytes:
                 self._checks.read(polled.batches)
                 self._reading.read(polled.batches)
@@ -368,7 +366,7 @@ class KafkaSource:
         Raises BrokerError where Kafka has it (stage_writer/fetch/truncation.py, rule 4).
         """
         now_s = self._clock.monotonic_s()
-        if now_s - self._looked_at_s < OVERDUE_S:
+        if now_s - self._looked_at_s < truncation.OVERDUE_S:
             return ()
         self._looked_at_s = now_s
         overdue = self._checks.overdue(self._paused)

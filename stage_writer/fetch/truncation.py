@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from common.stage.markers import LastRecord
     from stage_writer.decode.batch import MessageBatch
 
+OVERDUE_S = 60.0
+"""How often a source looks for checks that wait (`TruncationChecks.overdue`): the second look finds one overdue."""
+
 
 @dataclass(frozen=True, slots=True)
 class TruncationCheck:

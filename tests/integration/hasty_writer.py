@@ -8,12 +8,12 @@ from __future__ import annotations
 import signal
 
 from stage_writer.__main__ import main
-from stage_writer.fetch import kafka
+from stage_writer.fetch import truncation
 
 
 def hurry(_number: int, _frame: object) -> None:
     """Wait a second only."""
-    kafka.OVERDUE_S = 1.0
+    truncation.OVERDUE_S = 1.0
 
 
 if __name__ == "__main__":

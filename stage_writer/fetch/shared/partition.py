@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stage_writer.fetch.truncation import OVERDUE_S
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 SLICE_S = 2.0
 AHEAD_SLICE_S = 0.5
-FIRST_WITHIN_S = 30.0
+FIRST_WITHIN_S = 3 * OVERDUE_S
+"""Longer than it takes to find that a record does not arrive: a move begins a new check of the last one."""
 
 
 @dataclass(slots=True)

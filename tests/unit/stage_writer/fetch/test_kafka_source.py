@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
-from confluent_kafka import Message
+from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from common.clock import SystemClock
@@ -108,6 +108,29 @@ def test_what_was_read_before_a_rebalance_took_its_partition_is_dropped(monkeypa
     )
     found = [(int(batch.partition.partition), batch.offsets.tolist()) for batch in source.poll(0.2).batches]
     assert found == [(0, [0, 1]), (1, [3])]
+
+
+def test_neither_does_an_end_or_a_fault_of_before_the_rebalance_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the end of the new position, and what lies between the two would never be read."""
+
+    def problem(partition: int, offset: int, code: int) -> Message:
+        return Message(topic="t", partition=partition, offset=offset, error=KafkaError(code))
+
+    def moved(consumer: ScriptedConsumer) -> list[Message]:
+        source._on_lost(consumer, [KafkaPartition("t", 1), KafkaPartition("t", 2)])
+        return [message("t", 1, 90)]
+
+    full = [
+        problem(0, 100, KafkaError._PARTITION_EOF),
+        problem(1, 100, KafkaError._PARTITION_EOF),
+        problem(2, 100, KafkaError.OFFSET_OUT_OF_RANGE),
+        problem(3, 100, KafkaError.OFFSET_OUT_OF_RANGE),
+    ]
+    source = source_of(monkeypatch, lambda _: full, moved)
+    polled = source.poll(0.2)
+    assert {int(partition.partition): end for partition, end in polled.ends.items()} == {0: 100}
+    assert [int(fault.partition.partition) for fault in polled.faults] == [3]
+    assert [batch.offsets.tolist() for batch in polled.batches] == [[90]]
 
 
 @pytest.mark.parametrize(

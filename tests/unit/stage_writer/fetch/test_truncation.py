@@ -13,7 +13,9 @@ from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.fetch import kafka
-from stage_writer.fetch.kafka import OVERDUE_S, KafkaSource
+from stage_writer.fetch.kafka import KafkaSource
+from stage_writer.fetch.shared.source import SharedTopicSource
+from stage_writer.fetch.truncation import OVERDUE_S
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED
 from tests.fakes.group import HandClock
 
@@ -225,6 +227,36 @@ def test_a_record_that_is_there_and_does_not_come_ends_the_process(
     later(reading)
     with pytest.raises(BrokerError, match="does not send the record at 99 of orders/0"):
         later(reading)
+
+
+def test_it_is_also_found_where_two_chains_take_turns(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each move of the read position begins another check."""
+    chains = {Topic("orders"): Position(100), Topic("orders@b"): Position(50)}
+    shared = SharedTopicSource(reading.source, lambda _: list(chains), reading.clock)
+
+    class Listener:
+        def assigned(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, Position]:
+            shared.expect({one: LastRecord(chains[one.topic] - 1, 5_000, 2) for one in partitions})
+            return {one: chains[one.topic] for one in partitions}
+
+        def revoked(self, partitions: Collection[TopicPartition]) -> None:
+            """Nothing to do."""
+
+        def lost(self, partitions: Collection[TopicPartition]) -> None:
+            """Nothing to do."""
+
+    shared._listener = Listener()
+    monkeypatch.setattr(reading.source, "_listener", shared)
+    reading.source._on_assign(reading.consumer, [KafkaPartition("orders", 0)])
+    ends_at(monkeypatch, reading, 110, 110)
+
+    def wait() -> None:
+        for _ in range(20):
+            reading.clock.now_s += OVERDUE_S / 5
+            shared.poll(0.0)
+
+    with pytest.raises(BrokerError, match="does not send the record at 49 of orders/0"):
+        wait()
 
 
 def test_one_that_is_not_there_either_is_a_truncation(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
