@@ -87,7 +87,6 @@ def lease_of(programs: Programs, config: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.in_turn("a loader waits for another one")
 def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path, programs: Programs) -> None:
     staging = Staging.below(tmp_path)
     staging.flush(0, 0, 10)
@@ -135,7 +134,6 @@ def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: 
     assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
 
 
-@pytest.mark.in_turn("a loader waits for another one")
 def test_a_loader_stands_by_only_for_the_streams_that_another_one_loads(tmp_path: Path, programs: Programs) -> None:
     orders, returns = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
     streams = [

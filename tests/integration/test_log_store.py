@@ -145,7 +145,6 @@ on_versitygw = pytest.mark.parametrize("lake", [_MOTO_AT_NIGHT, "versitygw"], in
 only_moto = pytest.mark.parametrize("lake", ["moto"], indirect=True)  # it checks no signatures
 
 
-@pytest.mark.in_turn("loaders commit to one log in S3")
 @on_versitygw
 def test_two_loaders_of_one_table_lose_and_double_nothing(
     orders: Staging, returns: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]
@@ -222,7 +221,6 @@ class Deadly:
         return Refuse(503, "SlowDown")
 
 
-@pytest.mark.in_turn("loaders commit to one log in S3")
 @pytest.mark.parametrize("lake", ["versitygw"], indirect=True)
 def test_a_loader_killed_before_it_hears_of_its_commits_loads_once(
     orders: Staging, programs: Programs, proxy: Proxy, config: Callable[..., Path]

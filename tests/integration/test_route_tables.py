@@ -33,7 +33,6 @@ RECORDS: list[object] = [
 ]
 
 
-@pytest.mark.in_turn("tables by routes, through all programs")
 def test_tables_of_several_shapes_each_get_their_records_once(
     kafka: KafkaCluster, new_topic: Callable[..., str], programs: Programs, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -113,7 +112,6 @@ def test_tables_of_several_shapes_each_get_their_records_once(
     assert rows("views", "page.name")[-1] == (7, "r")
 
 
-@pytest.mark.in_turn("tables by routes, through all programs")
 @pytest.mark.s3
 @pytest.mark.parametrize("lake", ["moto"], indirect=True)
 def test_tables_appear_with_the_values_of_route(
