@@ -59,16 +59,42 @@ def _problem(topic: str, one: Stream, two: Stream) -> str | None:
         return f"and a topic that {together.app_id!r} has a topology for cannot be shared"
     unfit = next((stream for stream in (one, two) if not may_name_chain(topic, stream.app_id)), None)
     if unfit is not None:
-        return (
-            f"and {unfit.app_id!r} cannot be part of a folder's name next to the topic's: only letters, digits, "
-            "'.', '_' and '-' can, 248 with the topic's name"
-        )
+        return _unfit(unfit)
     theirs = {comparable(url) for url in two.tables}
     both = next((url for url in one.tables if comparable(url) in theirs), None)
     return None if both is None else f"and both load into {both}, where nothing says which of them a row is from"
+
+
+def _unfit(stream: Stream) -> str:
+    return (
+        f"and {stream.app_id!r} cannot be part of a folder's name next to the topic's: only letters, digits, "
+        "'.', '_' and '-' can, 248 with the topic's name"
+    )
 
 
 def shared_topics(streams: Collection[Stream], topics: Collection[str]) -> dict[str, ConfigError]:
     """The topics that several streams read and that these cannot share, and the problem with each."""
     found = {topic: refused_sharing(topic, reading) for topic, reading in readers(streams, topics).items()}
     return {topic: error for topic, error in found.items() if error is not None}
+
+
+def owned_by_others(
+    streams: Collection[Stream], topics: Collection[str], owners: Mapping[str, str]
+) -> dict[str, ConfigError]:
+    """The topics that a stream reads, though another one owns them and it cannot have chains of its own (rule 3).
+
+    That stream may be the only one that reads the topic now. ``owners`` are app_ids, by topic.
+    """
+    refused: dict[str, ConfigError] = {}
+    for topic, owner in ((one, owners[one]) for one in sorted(topics) if one in owners):
+        for stream in streams:
+            if stream.app_id == owner or not stream.reads(topic):
+                continue
+            problem = None if may_name_chain(topic, stream.app_id) else _unfit(stream)
+            if stream.topology is not None:
+                problem = f"and {stream.app_id!r} has a topology, whose chains cannot be named otherwise"
+            if problem is not None:
+                msg = f"the chains of the topic {topic!r} in the stage are of the stream {owner!r}, {problem}"
+                away = f"put {stream.app_id!r} into a config with a stage.url and a writer.group_id of its own"
+                refused[topic] = ConfigError(msg, f"change streams[].topics of {stream.app_id!r}, or {away}")
+    return refused

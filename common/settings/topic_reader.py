@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 
 from common.settings.section import Section
 from common.spans import Topic, TopicPartition
-from common.stage.merged import shared_chain, stream_of, topics_of
+from common.stage.merged import kafka_topic, shared_chain, stream_of, topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,9 @@ class TopicOwners:
     def allow(self, chain: str, app_id: str) -> bool:
         """Whether a chain's name may be one of this stream's, if the stream reads its topics."""
         named = stream_of(chain)
-        return (self._owner(chain, app_id) if named is None else named) == app_id
+        if named is None:
+            return self._owner(chain, app_id) == app_id
+        return named == app_id != self._owner(kafka_topic(chain), "")
 
     def chain_of(self, topic: str, app_id: str) -> Topic:
         """The name of a stream's chains of a topic; the topic's own while no owner is known."""

@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from common.errors import ConfigError, MarkerError
-from common.settings.overlap import readers, refused_sharing
+from common.settings.overlap import owned_by_others, readers, shared_topics
 from common.stage.chain_origins import BEGIN
-from common.stage.markers import DONE, MarkerName, marker_from_bytes
+from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
 from common.stage.merged import topics_of
 from common.stage.stored import Stored, reading, require_known_version
 from common.tables.urls import comparable
@@ -68,8 +68,7 @@ class OwnerBook:
             return
         self._settings.owners.learn(_known(self._store))
         named = {topic for stream in self._settings.streams if stream.pattern is None for topic in stream.topics}
-        for error in self.agree(named).values():
-            raise error
+        self.require(named)
         self._require_no_renamed()
         self._learned = True
 
@@ -78,53 +77,76 @@ class OwnerBook:
         owners = self._settings.owners.by_topic
         shared = [(topic, stream) for topic in owners for stream in self._settings.streams if stream.reads(topic)]
         new = [(topic, stream) for topic, stream in shared if not self._is_staged(stream.chain_of(topic))]
-        newest: dict[str, MarkerName] = {}
+        names: dict[str, list[MarkerName]] = {}
         for found in self._store.list(f"{DONE}/") if new else ():
             name = MarkerName.parse(found.path)
             if name is not None:
-                chain = str(name.topic_partition.topic)
-                newest[chain] = max(name, newest.get(chain, name))
+                names.setdefault(str(name.topic_partition.topic), []).append(name)
         for topic, stream in new:
-            for chain, name in newest.items():
+            for chain in sorted(names):
                 if topics_of(chain) == (topic,):
-                    self._require_another(topic, stream, name)
+                    self._require_another(topic, stream, names[chain])
 
     def _is_staged(self, chain: str) -> bool:
         return next(iter(self._store.list(f"{DONE}/{chain}/")), None) is not None
 
-    def _require_another(self, topic: str, stream: Stream, name: MarkerName) -> None:
-        data = self._store.read(name.path)
-        manifest = None
-        with suppress(MarkerError):  # it is reported where its chain is read
-            manifest = None if data is None else marker_from_bytes(name, data).manifest
+    def _require_another(self, topic: str, stream: Stream, names: Collection[MarkerName]) -> None:
+        """Raises ConfigError if a chain is of a stream that is gone, and for a table of this one, or for none yet."""
+        manifest = self._newest_with_tables(names)
         if manifest is None or manifest.app_id in {one.app_id for one in self._settings.streams}:
             return
-        if {comparable(table.url) for table in manifest.tables}.isdisjoint(map(comparable, stream.tables)):
+        tables = {comparable(table.url) for table in manifest.tables}
+        if tables and tables.isdisjoint(map(comparable, stream.tables)):
             return
-        msg = (
-            f"{manifest.app_id!r}, which is no stream of the config any more, has staged the topic {topic!r} for a "
-            f"table of the stream {stream.app_id!r}, which has not: its records would be loaded twice"
+        what = (
+            f"has staged the topic {topic!r} for a table of the stream {stream.app_id!r}, which has not"
+            if tables
+            else f"has chains of the topic {topic!r} that name no table, and the stream {stream.app_id!r} has none"
         )
+        msg = f"{manifest.app_id!r}, which is no stream of the config any more, {what}: records would be loaded twice"
+        chain = next(iter(names)).topic_partition.topic
+        own = f", or give {stream.app_id!r} tables of its own" if tables else ""
         raise ConfigError(
             msg,
-            f"write app_id: {manifest.app_id} again, or give {stream.app_id!r} tables of its own; to have the records "
-            f"twice, delete {DONE}/{name.topic_partition.topic}/ from the stage once all of it is loaded",
+            f"write app_id: {manifest.app_id} again{own}; to begin {stream.app_id!r} at its start, delete "
+            f"{DONE}/{chain}/ from the stage once all of it is loaded",
         )
+
+    def _newest_with_tables(self, names: Collection[MarkerName]) -> Manifest | None:
+        """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
+        newest: Manifest | None = None
+        for name in sorted(names, key=lambda one: (one.start, one.topic_partition), reverse=True):
+            data = self._store.read(name.path)
+            manifest = None
+            with suppress(MarkerError):  # it is reported where its chain is read
+                manifest = None if data is None else marker_from_bytes(name, data).manifest
+            if manifest is not None and manifest.tables:
+                return manifest
+            newest = newest or manifest
+        return newest
+
+    def require(self, topics: Collection[str]) -> None:
+        """Know the owners of those topics that several streams read.
+
+        Raises StoreError, MarkerError, and ConfigError for one that cannot be shared.
+        """
+        for error in self.agree(topics).values():
+            raise error
 
     def agree(self, topics: Collection[str]) -> Mapping[str, ConfigError]:
         """Know the owners of those topics that several streams read; returns those that cannot be shared, and why.
 
+        Also those that were shared, and that a stream cannot read as another one than the owner.
+
         Raises StoreError and MarkerError.
         """
-        refused: dict[str, ConfigError] = {}
         owners = self._settings.owners
+        refused = shared_topics(self._settings.streams, topics)
+        refused |= owned_by_others(self._settings.streams, topics, owners.by_topic)
         for topic, reading_it in readers(self._settings.streams, topics).items():
-            if topic in owners.by_topic:
+            if topic in owners.by_topic or topic in refused:
                 continue
             try:
-                problem = refused_sharing(topic, reading_it)
-                if problem is not None:
-                    raise problem
                 (owners.learn if self._make else owners.expect)({topic: self._agreed(topic, reading_it)})
             except ConfigError as error:
                 refused[topic] = error

@@ -59,9 +59,11 @@ def chains(settings: Settings) -> dict[str, str]:
     return found
 
 
-def staged(store: FsspecStore, app_id: str, chain: str = "t", table: str = "/elsewhere") -> None:
-    name = MarkerName(TopicPartition(Topic(chain), Partition(0)), Position(0))
-    tables = (StagedTable(table, TableKind.ROWS, SCHEMA, (), ()),)
+def staged(
+    store: FsspecStore, app_id: str, chain: str = "t", table: str | None = "/elsewhere", *, partition: int = 0
+) -> None:
+    name = MarkerName(TopicPartition(Topic(chain), Partition(partition)), Position(0))
+    tables = () if table is None else (StagedTable(table, TableKind.ROWS, SCHEMA, (), ()),)
     manifest = Manifest(Span(Position(0), Position(1)), None, app_id, Origin.FLUSH, "w", 1, records=1, tables=tables)
     store.create(name.path, marker_to_bytes(Marker(name, manifest)))
 
@@ -140,6 +142,48 @@ def test_a_stream_that_shares_and_is_renamed_does_not_load_its_records_again(sto
             OwnerBook(settings, store, make=True).learn()
         assert f"write app_id: {gone} again" in caught.value.remedy
         assert learned(store, *streams)["new"] == "t@new", "with a table of its own it is another stream"
+
+
+def test_a_renamed_stream_is_found_by_any_marker_of_its_chains(store: Racing) -> None:
+    """Whatever other partitions end with: a marker made by hand, or one of `bootstrap write`, names no table."""
+    learned(store, "a", "b")
+    staged(store, "a", "t", "/a")
+    settings = config("a", "new", tables={"new": "/b"})
+    staged(store, "b", "t@b", None, partition=1)
+    store.create("done/t@b/2/00000000000000000041.done", b"")
+    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has chains") as caught:
+        OwnerBook(settings, store, make=True).learn()
+    assert "write app_id: b again; to begin 'new' at its start" in caught.value.remedy
+    staged(store, "b", "t@b", "/b")
+    with pytest.raises(ConfigError, match="'b', which is no stream of the config any more, has staged the topic 't'"):
+        OwnerBook(settings, store, make=True).learn()
+    assert learned(store, "a", "new")["new"] == "t@new", "the tables are others"
+
+
+@pytest.mark.parametrize(("app_id", "more"), [("etl/x", {}), ("e" * 248, {}), ("e", {"topology": "a.b:c"})])
+def test_a_stream_alone_on_a_topic_of_another_one_is_refused_if_it_can_have_no_chain(
+    store: Racing, app_id: str, more: dict[str, str]
+) -> None:
+    learned(store, "a", "b")
+    settings = settings_of({"app_id": app_id, "topics": ["t"], "table": "/e", "columns": "id INT", **more})
+    with pytest.raises(ConfigError, match="are of the stream 'a'") as caught:
+        OwnerBook(settings, store, make=True).learn()
+    assert "into a config with a stage.url and a writer.group_id of its own" in caught.value.remedy
+    store.write(owner_path("t"), json.dumps({"version": 1, "owner": app_id}).encode())
+    OwnerBook(settings, store, make=True).learn()
+
+
+def test_a_topic_of_an_expression_that_another_stream_owns_is_refused_when_it_comes(store: Racing) -> None:
+    learned(store, "a", "b")
+    book = OwnerBook(config("etl/x", topics="^."), store, make=True)
+    book.learn()
+    assert list(book.agree(["t", "u"])) == ["t"]
+
+
+def test_the_owner_takes_no_chain_with_its_app_id(store: Racing) -> None:
+    settings = config("a", "b")
+    OwnerBook(settings, store, make=True).learn()
+    assert [settings.stream_of(chain) for chain in ("t", "t@b", "t@a")] == [*settings.streams, None]
 
 
 def test_chains_that_name_no_stream_are_given_to_none(store: Racing) -> None:
