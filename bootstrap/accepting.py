@@ -14,7 +14,6 @@ from common.errors import UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
 from common.stage.resolutions import Resolution
-from common.storage.store import FsspecStore, prove_exclusive_create
 from common.tables.commit_metadata import Decision
 from common.tables.rollback import Rollback, described
 from common.tables.stream_history import StreamHistory, read_identity, read_stream_history
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from common.settings import Stream
     from common.spans import TopicPartition
     from common.stage.markers import Marker
+    from common.storage.store import FsspecStore
     from common.tables.state import TableState
 
 
@@ -142,7 +142,6 @@ class Accepting:
 
     def carry_out(self, store: ObjectStore, turns: RepairLocks, plans: Sequence[AcceptPlan]) -> None:
         """Rewind the chains, and write the resolutions. Raises UsageError when there is another resolution already."""
-        prove_exclusive_create(store)
         for plan in plans:
             for partition in plan.partitions:
                 if partition.rewind is not None and plan.event.url == self.stream.table:

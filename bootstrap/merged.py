@@ -27,7 +27,9 @@ def with_chain(partitions: Sequence[TopicPartition], topic: str) -> list[TopicPa
     """The partitions of a topic, or of the chain of several topics, that exist in Kafka for all of them."""
     there = set(partitions)
     chains = {TopicPartition(Topic(topic), partition.partition) for partition in partitions}
-    return sorted(chain for chain in chains if chain in there or there.issuperset(inputs_of(chain)))
+    return sorted(
+        there & chains if not is_merged(topic) else (one for one in chains if there.issuperset(inputs_of(one)))
+    )
 
 
 def ends_of(kafka: KafkaView, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Ends]:

@@ -40,7 +40,7 @@ from common.http.pages import release
 from common.settings import FromTimestamp, StartAt
 from common.settings.stores import stage_store, table_stores
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import ids_together, kafka_partition, topics_of
+from common.stage.merged import ids_together, is_merged, kafka_partition, kafka_topic, topics_of
 from common.stage.topic_owners import OwnerBook
 from common.storage.store import prove_exclusive_create
 from common.tables.delta_log import read_table_state
@@ -82,7 +82,8 @@ class Work:
         self._settings = settings
         self._open = table_stores(settings)
         self._store: ObjectStore = stage_store(settings)
-        OwnerBook(settings, self._store, make=False).learn()
+        self._owners = OwnerBook(settings, self._store, make=False)
+        self._owners.learn()
         self._clock = clock
         self._author = Author(f"bootstrap {release()} on {socket.gethostname()}", clock.wall_ms())
         self._identities: dict[tuple[str, str], TableIdentity] = {}
@@ -93,7 +94,7 @@ class Work:
     def plan(self, source: PositionSource, app_id: str | None) -> tuple[StreamPlan, ...]:
         """The plan for one stream, or for all of them."""
         group = source.name if isinstance(source, FromGroup) else None
-        with closing(KafkaView(self._settings, group)) as kafka:
+        with closing(KafkaView(self._settings, self._owners.require, group)) as kafka:
             return tuple(self._plan_stream(kafka, stream, source) for stream in self._streams(app_id))
 
     def write(self, plans: Sequence[StreamPlan]) -> int:
@@ -171,7 +172,9 @@ class Work:
         """
         prove_exclusive_create(self._store)
         expected = self._settings.owners.expected
-        OwnerBook(self._settings, self._store, make=True).learn()
+        owners = OwnerBook(self._settings, self._store, make=True)
+        owners.learn()
+        owners.require(expected)
         differs = [topic for topic, owner in expected.items() if self._settings.owners.by_topic[topic] != owner]
         if differs:
             msg = f"another program has decided meanwhile which stream has the chains of the topic {differs[0]!r}"
@@ -237,12 +240,13 @@ class Work:
 
     def _look(self, topic: str, partition: int | None) -> tuple[PartitionState, ...]:
         """One partition of a topic, or all of them."""
+        self._owners.require([] if is_merged(topic) else [kafka_topic(topic)])
         stream = self._settings.stream_of(topic)
         if stream is None:
             named = ", ".join(one.chain_of(name) for one in self._settings.streams for name in one.topics)
             msg = f"no stream of the config reads the topic {topic!r}"
             raise UsageError(msg, f"give one of {named}, or another config")
-        with closing(KafkaView(self._settings)) as kafka:
+        with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             known = with_chain(kafka.partitions(stream), topic)
             if not known:
                 msg = f"Kafka has no topic {topic!r}"
@@ -281,7 +285,7 @@ class Work:
         """Plan the resolution for a stream whose tables were rolled back; with ``do_it``, carry it out."""
         (stream,) = self._streams(app_id)
         require_plain(stream, "bootstrap accept")
-        with closing(KafkaView(self._settings)) as kafka:
+        with closing(KafkaView(self._settings, self._owners.require)) as kafka:
             ends = kafka.ends(kafka.partitions(stream))
             topic_ids = kafka.topic_ids(partition.topic for partition in ends)
         tables = self._tables(stream)
@@ -297,6 +301,7 @@ class Work:
         )
         plans = accepting.plan(tables, decision, give_up=give_up)
         if do_it:
+            self._prove()
             accepting.carry_out(self._store, self._turns, plans)
         return accepting, plans
 

@@ -23,7 +23,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.merged import kafka_partition, kafka_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Settings, Stream
 
@@ -34,8 +34,14 @@ _GROUP = "kafka-delta-express-bootstrap"
 class KafkaView:
     """A read-only view of a cluster."""
 
-    def __init__(self, settings: Settings, group: str | None = None) -> None:
-        """``group`` is the one whose commits are read. Raises ConfigError for properties that librdkafka rejects."""
+    def __init__(
+        self, settings: Settings, agree: Callable[[Collection[str]], object], group: str | None = None
+    ) -> None:
+        """``agree`` makes the owners of topics known, and ``group`` is the one whose commits are read.
+
+        Raises ConfigError for properties that librdkafka rejects.
+        """
+        self._agree = agree
         self._servers = str(settings.kafka["bootstrap.servers"])
         self._client_error = LastClientError()
         self._group = group or _GROUP
@@ -54,7 +60,10 @@ class KafkaView:
         close_within(self._consumer)
 
     def partitions(self, stream: Stream) -> tuple[TopicPartition, ...]:
-        """The partitions of a stream's topics, in order. Raises BrokerError, and UsageError for an unknown topic."""
+        """The partitions of a stream's topics, in order, as its chains are named.
+
+        Raises BrokerError, UsageError for an unknown topic, and what ``agree`` raises.
+        """
         with self._errors("list topics"):
             topics = topics_of(self._consumer, TIMEOUT_S, self._client_error)
         known = {name: found for name, found in topics.items() if found.error is None}
@@ -64,6 +73,7 @@ class KafkaView:
                 require_allowed(self._consumer, missing[0], TIMEOUT_S)
             msg = f"Kafka at {self._servers} has no topic {missing[0]!r}, which stream {stream.app_id!r} names"
             raise UsageError(msg, "create the topic, or fix the name in streams[].topics")
+        self._agree([name for name in known if stream.reads(name)])
         partitions = tuple(
             TopicPartition(stream.chain_of(name), Partition(partition))
             for name, topic in sorted(known.items())

@@ -1,18 +1,31 @@
 """What the commands ask of the tables before they change a stage."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bootstrap.accepting import Accepting
+from bootstrap.apply import kafka
+from bootstrap.plans.plan import StreamPlan
 from bootstrap.plans.repair import RewindPlan, plan_rewind
 from bootstrap.plans.state import Author, Ends
 from bootstrap.work import Work
 from common.clock import SystemClock
-from common.errors import UsageError
-from common.spans import Position
+from common.errors import ConfigError, UsageError
+from common.settings import Settings, StartAt
+from common.settings.stores import stage_store
+from common.spans import Position, TopicPartition
+from common.stage.topic_owners import owner_path
+from common.tables.commit_metadata import Decision
+from tests.builders import settings_of
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
+
+ENDS = Ends(Position(0), Position(10))
 
 
 def test_a_chain_is_not_staged_from_before_its_start_while_a_load_is_between_two_tables(tmp_path: Path) -> None:
@@ -34,3 +47,73 @@ def test_a_chain_is_not_staged_from_before_its_start_while_a_load_is_between_two
         rewind(0)
     assert staging.markers() == before
     assert rewind(16).position == 16
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Two streams whose expressions match the topic ``shop.x``, with a Kafka that has it, and two others."""
+    topic = SimpleNamespace(error=None, partitions=[0])
+    monkeypatch.setattr(kafka, "topics_of", lambda *_: dict.fromkeys(["shop.x", "shop.a", "b.x"], topic))
+    monkeypatch.setattr(kafka.KafkaView, "ends", lambda _view, chains: dict.fromkeys(chains, ENDS))
+    monkeypatch.setattr(kafka.KafkaView, "topic_ids", lambda _view, topics: dict.fromkeys(topics))
+    streams = (("a", "^shop"), ("b", "^.*x$"))
+    return settings_of(
+        *(
+            {"app_id": app_id, "topics": [topics], "table": f"{tmp_path}/{app_id}", "columns": "id INT"}
+            for app_id, topics in streams
+        ),
+        folder=str(tmp_path),
+    )
+
+
+def planned(plans: Sequence[StreamPlan]) -> dict[str, list[str]]:
+    """The chains of each stream."""
+    return {plan.app_id: sorted(str(one.partition) for one in plan.partitions) for plan in plans}
+
+
+def test_streams_whose_expressions_match_one_topic_are_planned_into_chains_of_their_own(two: Settings) -> None:
+    work = Work(two, SystemClock())
+    plans = work.plan(StartAt.EARLIEST, None)
+    assert planned(plans) == {"a": ["shop.a/0", "shop.x/0"], "b": ["b.x/0", "shop.x@b/0"]}
+    store = stage_store(two)
+    assert store.read(owner_path("shop.x")) is None, "a plan only shows"
+    work.write(plans)
+    assert json.loads(store.read(owner_path("shop.x")) or b"")["owner"] == "a"
+
+
+def test_what_another_program_decides_after_a_plan_is_not_overruled(two: Settings) -> None:
+    work = Work(two, SystemClock())
+    plans = work.plan(StartAt.EARLIEST, None)
+    stage_store(two).create(owner_path("shop.x"), b'{"version":1,"owner":"b"}')
+    with pytest.raises(UsageError, match=r"another program has decided .* 'shop\.x'"):
+        work.write(plans)
+    assert list(stage_store(two).list("done/")) == []
+
+
+def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(two: Settings) -> None:
+    def look(topic: str) -> list[tuple[str, TopicPartition]]:
+        work = Work(two, SystemClock())
+        return [(state.app_id, state.partition) for state in work._look(topic, None)]
+
+    store = stage_store(two)
+    assert [(app_id, str(chain)) for app_id, chain in look("shop.x@b")] == [("b", "shop.x@b/0")]
+    store.create("done/shop.x/0/00000000000000000000.done", b"")
+    with pytest.raises(ConfigError, match="nothing in them says whose they are"):
+        look("shop.x")
+    store.create(owner_path("shop.x"), b'{"version":1,"owner":"b"}')
+    assert [(app_id, str(chain)) for app_id, chain in look("shop.x")] == [("b", "shop.x/0")]
+    for nobodys in ("shop.x@b", "shop.a@a"):
+        with pytest.raises(UsageError):
+            look(nobodys)
+
+
+def test_an_accepted_rollback_of_a_shared_topic_makes_its_owner_first(
+    two: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, owners = stage_store(two), []
+    monkeypatch.setattr(Accepting, "plan", lambda *_, **__: ())
+    monkeypatch.setattr(Accepting, "carry_out", lambda *_: owners.append(store.read(owner_path("shop.x"))))
+    Work(two, SystemClock()).accept("b", Decision.GO_ON, give_up=False, do_it=False)
+    assert store.read(owner_path("shop.x")) is None
+    Work(two, SystemClock()).accept("b", Decision.GO_ON, give_up=False, do_it=True)
+    assert [json.loads(found or b"")["owner"] for found in owners] == ["a"]
