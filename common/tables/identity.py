@@ -144,7 +144,7 @@ def with_transactions(
     """The identity with the current positions of txn actions, and with the chains that only they name."""
     chains, topics = dict(identity.chains), {partition.topic for partition in identity.chains}
     in_table = ids.in_table(identity.plain_topic)
-    plain = identity.plain_topic or stream.topics[0]
+    plain = identity.plain_topic or stream.chain_of(stream.topics[0])
     for txn_id, last in transactions.items():
         found = in_table.chain_of(txn_id, plain)
         if found is None:

@@ -87,7 +87,7 @@ class Ledger:
         sparse: bool = False,
         merged: bool = False,
     ) -> None:
-        """``topics`` are the stream's; if there is only one, txn ids do not contain it.
+        """``topics`` are those of the stream's chains; if there is only one, txn ids do not contain it.
 
         A ``sparse`` table, such as one for dead letters, gets a commit only for spans with rows for it, so gaps between
         its spans are legitimate. Events are merged into a ``merged`` table.

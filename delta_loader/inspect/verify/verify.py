@@ -189,7 +189,14 @@ class Verifier:
         """A table's ledger; for a secondary table, up to the versions that belong to the main table's (rule 1)."""
         ids = TxnIds(stream.app_id, stream.several_topics)
         merged = stream.merge is not None and not dead_letters
-        ledger = Ledger(url, ids, stream.topics, dead_letters=dead_letters, sparse=own is not None, merged=merged)
+        ledger = Ledger(
+            url,
+            ids,
+            tuple(map(stream.chain_of, stream.topics)),
+            dead_letters=dead_letters,
+            sparse=own is not None,
+            merged=merged,
+        )
         for version in read_history(self.open_store(url), self.parallel):
             if own is not None and _is_later(version, own, stream.app_id):
                 break
