@@ -730,7 +730,6 @@ MUTATIONS: tuple[Mutation, ...] = (
             ("a moved origin is noticed", origins.a_moved_origin_goes_unnoticed, OPERATED_EARLY),
             ("a chain begins at its origin", origins.what_lies_before_the_first_marker_is_nobodys, OPERATED_EARLY),
             ("a rewind sees a first load", origins.a_first_load_during_a_rewind_goes_unnoticed, OPERATED_EARLY),
-            ("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS),
             ("a rewind sees a first load on its way", origins.a_first_load_on_its_way_goes_unnoticed, FIRST_LOADS),
         )
     ),
@@ -742,18 +741,17 @@ MUTATIONS: tuple[Mutation, ...] = (
     *(Mutation(rule, breaking, chances, Worlds.APPEARING) for rule, breaking, chances in appearing_mutations.RULES),
 )
 
-RARE: tuple[Mutation, ...] = tuple(
-    Mutation(rule, breaking, chances, Worlds.EDITED)
-    for rule, breaking, chances in (
-        ("a marker of another topic is never covered", broken.what_the_position_covers_is_passed_over, MOVED),
-        ("the first commit says what txn actions name", broken.the_config_names_the_txn_actions, RENAMED),
-        ("what the log forgot is not assumed", broken.an_unknown_history_is_taken_for_a_good_one, TENDED),
-        ("a topic is in nobody's place", broken.a_topic_without_its_name_is_not_looked_for, RENAMED),
-        ("each commit names all chains", broken.a_commit_names_the_chains_that_it_moves, TENDED),
-        ("a doubt stays until it is answered", broken.a_doubt_is_forgotten_with_the_next_commit, TENDED),
-    )
+RARE: tuple[Mutation, ...] = (
+    Mutation("an origin is never overwritten", origins.an_origin_is_overwritten, LATE_ORIGINS, Worlds.BACKFILLED),
+    *(
+        Mutation(rule, breaking, chances, Worlds.EDITED)
+        for rule, breaking, chances in (
+            ("a marker of another topic is never covered", broken.what_the_position_covers_is_passed_over, MOVED),
+            ("the first commit says what txn actions name", broken.the_config_names_the_txn_actions, RENAMED),
+            ("what the log forgot is not assumed", broken.an_unknown_history_is_taken_for_a_good_one, TENDED),
+            ("a topic is in nobody's place", broken.a_topic_without_its_name_is_not_looked_for, RENAMED),
+            ("each commit names all chains", broken.a_commit_names_the_chains_that_it_moves, TENDED),
+            ("a doubt stays until it is answered", broken.a_doubt_is_forgotten_with_the_next_commit, TENDED),
+        )
+    ),
 )
-"""Rules whose breach takes two edits, or an edit and a log that was cleaned, in one order: not within the `CEILING`.
-
-Each has tests of its own (tests/unit/delta_loader/load/test_identity.py, test_unknown_history.py).
-"""
