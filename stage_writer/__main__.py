@@ -33,6 +33,7 @@ from common.settings import Native
 from common.settings.overlap import UnreadTopics
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
+from common.spans import Topic
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
@@ -91,7 +92,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import Position, Topic, TopicPartition
+    from common.spans import Position, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
@@ -426,19 +427,19 @@ def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json:
     """Replay dead letters from their own bytes, topic by topic."""
     OwnerBook(settings, stage_store(settings), make=False).learn()
     require_unshared(settings, letters.topics())
-    chosen = [(replayable(settings, topic), topic) for topic in letters.topics()]
+    chains = [chain for topic in letters.topics() for chain in settings.chains_of(topic) or [Topic(topic)]]
     everything: list[Replayed] = []
-    for stream, topic in chosen:
+    for stream, chain in [(replayable(settings, chain), chain) for chain in chains]:
         converter = _converter_now(settings, stream, yes=yes)
         if converter.needs_headers:
             msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
-            first = letters.ranges(topic)[0]
-            where = f"--topic {topic} --partition {first.partition.partition}"
+            first = letters.ranges(chain)[0]
+            where = f"--topic {chain} --partition {first.partition.partition}"
             span = f"--from {first.span.start} --to {first.span.end}"
             raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
-        replayed = _replayed(settings, converter, letters, letters.ranges(topic), yes=False)
+        replayed = _replayed(settings, converter, letters, letters.ranges(chain), yes=False)
         fitting = letters.without_unfit(replayed)
-        requests = fitting.requests(topic)  # checked where none are replayed, too: reports too many before --yes
+        requests = fitting.requests(chain)  # checked where none are replayed, too: reports too many before --yes
         if yes:
             replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]
         everything += replayed

@@ -26,7 +26,7 @@ from common.errors import UsageError
 from common.remedies import CONFIG
 from common.settings.stores import table_stores
 from common.terminal import progress
-from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms
+from delta_loader.dead_letters.filters import DeadLetterFilter, as_json, as_text, moment_ms, selected
 from delta_loader.inspect.verify.verify import chosen
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ app = new_group("Count and export dead letters, and load them after a fix.")
 
 StreamOption = Annotated[str | None, typer.Option("--stream", metavar="APP_ID", help="Only this stream.")]
 ClassOption = Annotated[str | None, typer.Option("--class", metavar="CLASS", help="Only this class, e.g. wrong_type.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", help="Only this Kafka topic.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", help="Only this Kafka topic, or one stream's chain of it.")]
 PartitionOption = Annotated[int | None, typer.Option("--partition", min=0, help="Only this Kafka partition.")]
 FromOption = Annotated[int | None, typer.Option("--from", metavar="OFFSET", min=0, help="The first offset.")]
 ToOption = Annotated[int | None, typer.Option("--to", metavar="OFFSET", min=1, help="The offset after the last.")]
@@ -58,7 +58,7 @@ def _letters(settings: Settings, wanted: DeadLetterFilter, stack: ExitStack) -> 
     from delta_loader.dead_letters.reading import StoredDeadLetters  # noqa: PLC0415
     from delta_loader.spark.session import build_session  # noqa: PLC0415
 
-    streams = chosen(settings, wanted.app_id)
+    streams, wanted = selected(chosen(settings, wanted.app_id), wanted)
     spark = build_session(settings)
     stack.callback(spark.stop)
     return StoredDeadLetters(spark, table_stores(settings), streams, wanted)

@@ -7,17 +7,20 @@ shown, with quoted texts and numbers removed. That also makes reasons countable.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.printable import joined, one_line
 from common.settings.values import parse_timestamp_ms
+from common.stage.merged import kafka_topic, stream_of
 from common.terminal import Tone, aligned, toned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
+
+    from common.settings import Stream
 
 QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?"
@@ -35,6 +38,21 @@ class DeadLetterFilter:
     end: int | None = None
     since_ms: int | None = None
     until_ms: int | None = None
+
+
+def selected(streams: Sequence[Stream], wanted: DeadLetterFilter) -> tuple[Sequence[Stream], DeadLetterFilter]:
+    """The streams to look at, and what to look for there: a stream's own topic is Kafka's to its dead letters.
+
+    Raises UsageError.
+    """
+    if wanted.topic is None or stream_of(wanted.topic) is None:
+        return streams, wanted
+    found = [stream for stream in streams if stream.takes(wanted.topic)]
+    if not found:
+        names = " or ".join(stream.app_id for stream in streams)
+        msg = f"--topic {wanted.topic} is no topic of {names}"
+        raise UsageError(msg, f"for the topic of every stream that reads it: --topic {kafka_topic(wanted.topic)}")
+    return found, replace(wanted, topic=kafka_topic(wanted.topic))
 
 
 def moment_ms(option: str, text: str | None) -> int | None:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from common.errors import UsageError
 from common.remedies import CONFIG
 from common.spans import Partition, Position, Span, Topic, TopicPartition
+from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP, MessageBatch
 from stage_writer.replay.records import Range
 
@@ -67,16 +68,16 @@ class Letters:
     def topics(self) -> list[str]:
         return sorted(pc.unique(self.table["_kafka_topic"]).to_pylist())
 
-    def ranges(self, topic: str) -> list[Range]:
-        """All letters of a topic, a range for each Kafka partition."""
-        return [_range(partition, runs) for partition, runs in self._runs(topic)]
+    def ranges(self, chain: str) -> list[Range]:
+        """All letters of the Kafka topic of a chain, a range for each Kafka partition."""
+        return [_range(partition, runs) for partition, runs in self._runs(chain)]
 
-    def requests(self, topic: str) -> list[Range]:
-        """The offsets of each request for a topic (rules 2 and 3). Raises UsageError (rule 4)."""
-        ranges = [_range(partition, few) for partition, runs in self._runs(topic) for few in _shared(runs)]
+    def requests(self, chain: str) -> list[Range]:
+        """The offsets of each request for a chain (rules 2 and 3). Raises UsageError (rule 4)."""
+        ranges = [_range(partition, few) for partition, runs in self._runs(chain) for few in _shared(runs)]
         if len(ranges) > MOST_REQUESTS:
-            msg = f"the dead letters of {topic!r} come to {len(ranges):,} requests, and each costs commits"
-            by_range = f"`stage-writer replay {CONFIG} --topic {topic}` with --from and --to, or --since and --until"
+            msg = f"the dead letters of {chain!r} come to {len(ranges):,} requests, and each costs commits"
+            by_range = f"`stage-writer replay {CONFIG} --topic {chain}` with --from and --to, or --since and --until"
             raise UsageError(msg, f"choose some of them, or use {by_range}, which replaces a range at once")
         return ranges
 
@@ -86,24 +87,24 @@ class Letters:
         topics, partitions, offsets = (self.table[name] for name in _PLACE)
         for replayed in counted:
             mine = pc.and_(
-                pc.equal(topics, str(replayed.range.partition.topic)),
+                pc.equal(topics, str(kafka_topic(replayed.range.partition.topic))),
                 pc.equal(partitions, replayed.range.partition.partition),
             )
             keep &= ~(mine.to_numpy() & np.isin(offsets.to_numpy(), replayed.unfit))
         return Letters(self.table.filter(pa.array(keep)), self.at_a_time)
 
-    def _runs(self, topic: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
+    def _runs(self, chain: str) -> Iterator[tuple[TopicPartition, list[Span]]]:
         """By Kafka partition, the unbroken runs of offsets."""
-        mine = self.table.filter(pc.field("_kafka_topic") == topic)
+        mine = self.table.filter(pc.field("_kafka_topic") == str(kafka_topic(chain)))
         partitions, offsets = mine["_kafka_partition"].to_numpy(), mine["_kafka_offset"].to_numpy()
         for partition in np.unique(partitions):
-            yield TopicPartition(Topic(topic), Partition(int(partition))), runs_of(offsets[partitions == partition])
+            yield TopicPartition(Topic(chain), Partition(int(partition))), runs_of(offsets[partitions == partition])
 
     def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
         """The records of a range, in order: everything the export has of it."""
         offset = pc.field("_kafka_offset")
         mine = self.table.filter(
-            (pc.field("_kafka_topic") == str(partition.topic))
+            (pc.field("_kafka_topic") == str(kafka_topic(partition.topic)))
             & (pc.field("_kafka_partition") == int(partition.partition))
             & (offset >= int(span.start))
             & (offset < int(span.end))

@@ -12,7 +12,17 @@ import pytest
 from common.cli import run
 from common.errors import UsageError
 from delta_loader.commands.dead_letters import app
-from delta_loader.dead_letters.filters import NUMBER, QUOTED, Group, as_json, as_text, moment_ms
+from delta_loader.dead_letters.filters import (
+    NUMBER,
+    QUOTED,
+    DeadLetterFilter,
+    Group,
+    as_json,
+    as_text,
+    moment_ms,
+    selected,
+)
+from tests.builders import settings_of
 
 MOMENT = datetime(2026, 3, 1, tzinfo=UTC)
 GROUP = Group("orders", "wrong_type", "orders", 'status: the string "…" where INT', 1_234, 2, MOMENT, None, (0, 41))
@@ -51,6 +61,19 @@ def test_a_moment_that_is_none_is_refused() -> None:
     assert moment_ms("--since", "2026-03-01T00:00:00Z") == 1_772_323_200_000
     with pytest.raises(UsageError, match="--since 'soon' is no moment"):
         moment_ms("--since", "soon")
+
+
+def test_a_stream_s_own_topic_selects_it_and_kafka_s_in_its_table() -> None:
+    shared = [{"app_id": name, "topics": ["orders"], "table": f"file:///{name}"} for name in ("first", "second")]
+    streams = settings_of(*shared).streams
+    for wanted in (DeadLetterFilter(), DeadLetterFilter(topic="orders")):
+        assert selected(streams, wanted) == (streams, wanted)
+    found, wanted = selected(streams, DeadLetterFilter(topic="orders@second", partition=3))
+    assert [stream.app_id for stream in found] == ["second"]
+    assert wanted == DeadLetterFilter(topic="orders", partition=3)
+    for none in ("orders@third", "payments@second"):
+        with pytest.raises(UsageError, match=f"{none} is no topic of first or second"):
+            selected(streams, DeadLetterFilter(topic=none))
 
 
 def test_a_replay_without_the_writer_s_extra_says_what_to_do_elsewhere(

@@ -6,10 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from common.cli import run
 from common.errors import UsageError
 from common.spans import Partition, Span, Topic, TopicPartition
+from common.stage.topic_owners import owner_path
 from common.storage.store import FsspecStore
 from stage_writer.__main__ import app
 from stage_writer.convert import StreamConverter
@@ -136,4 +138,19 @@ def test_no_replacement_is_asked_for_where_nothing_fits_yet(tmp_path: Path, capf
     told = capfd.readouterr().out
     assert "none of them fits: they stay as they are" in told
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
+    assert request.name.startswith("00000000000000000009-")
+
+
+def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Another stream owned the topic when it was shared, and has left the config."""
+    letters = export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)])
+    table = pq.read_table(letters).drop_columns(["value"])
+    pq.write_table(table.append_column("value", pa.array([b'{"id": "x"}', b'{"id": 9}'], pa.binary())), letters)
+    config = config_file(tmp_path)
+    (app_id,) = (stream["app_id"] for stream in yaml.safe_load(config.read_text("utf-8"))["streams"])
+    FsspecStore(f"{tmp_path}/stage").create(owner_path("orders"), b'{"version": 1, "owner": "gone"}')
+    assert run(app, ["replay", str(config), "--letters", str(letters), "--yes"]) == 0
+    assert f"orders@{app_id}/0  [9, 10)  1 records: 1 rows" in capfd.readouterr().out
+    (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
+    assert request.parent == tmp_path / "stage" / "replace" / f"orders@{app_id}" / "0"
     assert request.name.startswith("00000000000000000009-")
