@@ -22,7 +22,14 @@ from common.stage.chain_origins import ChainOrigin
 from stage_writer.partitions.flush_decision import age_share_of
 from stage_writer.partitions.outage import Outage
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
-from stage_writer.partitions.resume_points import ResumePoint, ResumePoints, is_other, of_chain, other_topic, unexpected
+from stage_writer.partitions.resume_points import (
+    ResumePoint,
+    ResumePoints,
+    for_chain_without_records,
+    is_other,
+    other_topic,
+    unexpected,
+)
 from stage_writer.partitions.startup import PartitionStartup, StartedPartition, UnusablePartition, topic_ids
 from stage_writer.ports import OUT_OF_RANGE, UNEXPECTED
 from stage_writer.stopping import ConversionInterruptedError
@@ -153,7 +160,7 @@ class AssignedPartitions:
             self.topic_recreated(owned)
         else:
             place = ResumePoint(owned.tail, owned.buffer.end, owned.lineage)
-            self.hold(of_chain(fault, place), owned.converter, place)
+            self.hold(for_chain_without_records(fault, place), owned.converter, place)
 
     def topic_recreated(self, owned: AssignedPartition) -> None:
         """Drop rows that may be from another topic, and hold the partition; an empty chain starts over."""

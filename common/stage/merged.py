@@ -88,6 +88,11 @@ def topics_of(chain: str) -> tuple[Topic, ...]:
     return tuple(map(Topic, chain.partition(OF)[0].split(AND)))
 
 
+def known_as(chain: str) -> Topic:
+    """What a message calls the topic of a chain: Kafka's name, or those of several topics."""
+    return chain_topic(topics_of(chain))
+
+
 def shared_chain(topic: str, app_id: str) -> Topic:
     """The name of a stream's chain of a topic whose plain chain is another stream's (rule 4)."""
     return Topic(f"{topic}{OF}{app_id}")

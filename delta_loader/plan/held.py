@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 from common.remedies import CONFIG, delta_table, repair
 from common.spans import Position, Span
 from common.stage.markers import Marker
-from common.stage.merged import is_merged
+from common.stage.merged import is_merged, known_as
 from common.stage.repair_lock import turn_path
 from common.stage.stored import UPGRADE
 from delta_loader.plan.plan import (
@@ -215,7 +215,7 @@ def unknown_partition(partition: TopicPartition, paths: Iterable[str]) -> Held:
     named = ", ".join(paths)
     return Held(
         "unknown_partition",
-        f"{named} was made by hand, and the topic {partition.topic} has no partition {partition.partition}",
+        f"{named} was made by hand, and the topic {known_as(partition.topic)} has no partition {partition.partition}",
         f"delete {named} from the stage, and make one for the partition that was meant",
     )
 
@@ -238,8 +238,8 @@ def topic_recreated(partition: TopicPartition, chain_id: str | None, topic_id: s
         return None
     return Held(
         "topic_recreated",
-        f"the topic {partition.topic} was deleted and created again: its id is {topic_id}, and what is staged of "
-        f"{partition} came from {chain_id}",
+        f"the topic {known_as(partition.topic)} was deleted and created again: its id is {topic_id}, and what is "
+        f"staged of {partition} came from {chain_id}",
         f"load what is staged, and begin a new chain with `bootstrap restart {CONFIG} --topic {partition.topic} --yes`",
     )
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from common.remedies import repair
 from common.stage.markers import Marker
+from common.stage.merged import known_as
 from delta_loader.plan.plan import ForeignMarker, Found, UnreadableMarker
 
 if TYPE_CHECKING:
@@ -100,8 +101,9 @@ class StreamIdentity:
         return ForeignMarker(
             name,
             OTHER_TOPIC,
-            f"the table {url} has the positions of the topic {other.topic} under the app_id {self.stream.app_id} "
-            f"({other} up to {known.position}), and the marker {name.path} was staged from the topic {partition.topic}",
+            f"the table {url} has the positions of the topic {known_as(other.topic)} under the app_id "
+            f"{self.stream.app_id} ({other} up to {known.position}), and the marker {name.path} was staged from the "
+            f"topic {known_as(partition.topic)}",
             f"give the stream another app_id; or let the table take this topic too, by a new chain of it: "
             f"`{_restart(partition)} --yes` begins it at Kafka's first record, --at OFFSET at another one",
         )
@@ -123,15 +125,15 @@ class StreamIdentity:
             if _differ(known.topic_id, manifest.topic_id):
                 return self._of_another(
                     name,
-                    f"the marker {name.path} was staged from a topic {partition.topic} with the id "
+                    f"the marker {name.path} was staged from a topic {known_as(partition.topic)} with the id "
                     f"{manifest.topic_id}, and the table {url} has {partition} up to {known.position} "
                     f"of one with the id {known.topic_id}",
                 )
         if _differ(topic_id, manifest.topic_id):
             return self._of_another(
                 name,
-                f"the marker {name.path} was staged from a topic {partition.topic} with the id {manifest.topic_id}, "
-                f"and the markers before it from one with the id {topic_id}",
+                f"the marker {name.path} was staged from a topic {known_as(partition.topic)} with the id "
+                f"{manifest.topic_id}, and the markers before it from one with the id {topic_id}",
             )
         return None
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from common.errors import StateError
 from common.spans import Position, TopicPartition
-from common.stage.merged import InputEnd, inputs_at, inputs_of, kafka_partition, position_from_stored
+from common.stage.merged import InputEnd, inputs_of, position_from_stored
 from common.storage.pieces import Pieces
 from stage_writer.decode.merged_batch import MergedBatch
 
@@ -85,11 +85,6 @@ def outgoing_table(records: Sequence[TopicRecord], batch: MessageBatch) -> pa.Ta
 
 def _headers(record: TopicRecord) -> list[dict[str, object]] | None:
     return [{"name": name, "value": value} for name, value in record.headers] if record.headers else None
-
-
-def ends_at(partition: TopicPartition, position: Position) -> tuple[InputEnd, ...]:
-    """The position in each input of a chain for one of its positions."""
-    return inputs_at(position) or (InputEnd(kafka_partition(partition), position),)
 
 
 def outgoing_to_pieces(outgoing: Outgoing) -> Pieces:

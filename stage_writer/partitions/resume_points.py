@@ -22,7 +22,7 @@ from common.remedies import CONFIG, repair
 from common.settings import StartAt
 from common.spans import Partition, Position, TopicPartition
 from common.stage.chain_origins import ChainOrigin
-from common.stage.merged import chain_topic, is_merged, require_inputs, topics_of
+from common.stage.merged import is_merged, known_as, require_inputs
 from common.stage.state_files import EMPTY_STATE
 from stage_writer.chain_end import Lineage
 from stage_writer.ports import OUT_OF_RANGE, TRUNCATED, UNEXPECTED, PartitionFault
@@ -162,7 +162,7 @@ def is_other(lineage: Lineage, topic_id: str | None) -> bool:
     return topic_id is not None and lineage.topic_id is not None and topic_id != lineage.topic_id
 
 
-def of_chain(fault: PartitionFault, place: ResumePoint) -> PartitionFault:
+def for_chain_without_records(fault: PartitionFault, place: ResumePoint) -> PartitionFault:
     """The fault, if Kafka has lost records: a chain without records merely has its position past Kafka's end."""
     has_none = place.tail is None or place.tail.is_bare
     return replace(fault, reason=OUT_OF_RANGE) if fault.reason == TRUNCATED and has_none else fault
@@ -181,7 +181,7 @@ def unexpected(partition: TopicPartition, error: Exception) -> PartitionFault:
 
 def other_topic(partition: TopicPartition) -> PartitionFault:
     """The topic of a chain no longer exists."""
-    topic = chain_topic(topics_of(partition.topic))
+    topic = known_as(partition.topic)
     return PartitionFault(
         partition,
         f"the topic {topic} was deleted and created again: the chain of {partition} belongs to the old one",

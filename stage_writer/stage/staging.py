@@ -56,6 +56,7 @@ from common.stage.markers import (
     marker_from_bytes,
     stray_path,
 )
+from common.stage.merged import ends_at
 from common.stage.notifications import notification_path
 from common.stage.outboxes import OutboxName
 from common.stage.state_files import EMPTY_STATE, StateFileName
@@ -63,7 +64,7 @@ from common.stage.stored import beyond_bounds
 from common.storage.pieces import Pieces
 from stage_writer.chain_end import Lineage, Tail
 from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.outbox.records import Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
 from stage_writer.ports import (
     ClaimGuard,
     ClaimVerdict,

@@ -18,13 +18,13 @@ from common.errors import BrokerError
 from common.metrics import Metrics
 from common.settings import Settings
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import InputEnd, inputs_of, merged_position
+from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.outbox.ports import DeliveryPlace, FencedError
-from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_pieces
 from stage_writer.outbox.transactions import KafkaTransactions
 from tests.waiting import until
 

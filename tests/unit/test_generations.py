@@ -15,7 +15,7 @@ from bootstrap.plans.state import Ends, PartitionState, StagedMarker
 from bootstrap.work import from_table
 from common.errors import MarkerError, NewerFormatError, UsageError
 from common.settings import StartAt
-from common.spans import MAX_POSITION, Partition, Position, TopicPartition
+from common.spans import MAX_POSITION, Partition, Position, Topic, TopicPartition
 from common.stage import chain_origins
 from common.stage.chain_origins import (
     SUPERSEDED,
@@ -36,7 +36,7 @@ from common.tables.commit_metadata import Decision
 from common.tables.identity import NO_IDENTITY
 from common.tables.state import TableState
 from common.tables.transactions import TxnIds
-from delta_loader.plan.held import staged_from, topic_recreated
+from delta_loader.plan.held import staged_from, topic_recreated, unknown_partition
 from delta_loader.plan.plan import UnreadableMarker
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
@@ -338,6 +338,15 @@ def test_a_topic_that_is_another_one_than_the_chain_s_is_told(
         assert held.reason == "topic_recreated"
         assert "its id is new, and what is staged of orders/0 came from old" in held.problem
         assert "`bootstrap restart ⟨config⟩ --topic orders --yes`" in held.remedy
+
+
+def test_the_topic_of_one_stream_s_chain_is_kafka_s_and_the_command_has_the_chain_s() -> None:
+    chain = TopicPartition(Topic("orders@audit"), Partition(0))
+    held = required(topic_recreated(chain, "old", "new"))
+    assert held.problem.startswith("the topic orders was deleted and created again")
+    assert "what is staged of orders@audit/0 came from old" in held.problem
+    assert "`bootstrap restart ⟨config⟩ --topic orders@audit --yes`" in held.remedy
+    assert "the topic orders has no partition 0" in unknown_partition(chain, ["done/a"]).problem
 
 
 def test_status_tells_a_topic_that_was_created_again_until_its_chain_is_begun_anew() -> None:

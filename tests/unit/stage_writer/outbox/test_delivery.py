@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.merged import InputEnd, inputs_of, merged_position
+from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.storage.store import FsspecStore
 from stage_writer.outbox.delivery import Delivery
 from stage_writer.outbox.ports import Delivered, DeliveryPlace
-from stage_writer.outbox.records import SCHEMA, Outgoing, ends_at, outgoing_to_pieces
+from stage_writer.outbox.records import SCHEMA, Outgoing, outgoing_to_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

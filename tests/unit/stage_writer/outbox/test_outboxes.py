@@ -12,7 +12,7 @@ from common.errors import MarkerError, StateError
 from common.schema import to_arrow_schema
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.markers import Manifest, Marker, MarkerName, Origin, marker_from_bytes, marker_to_bytes
-from common.stage.merged import InputEnd, inputs_of, merged_position
+from common.stage.merged import InputEnd, ends_at, inputs_of, merged_position
 from common.stage.outboxes import OutboxName
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.convert import StreamConverter
@@ -21,7 +21,6 @@ from stage_writer.decode.merged_batch import merged_batch
 from stage_writer.outbox.dead_letters import with_dead_letters_sent
 from stage_writer.outbox.records import (
     Outgoing,
-    ends_at,
     outgoing_from_bytes,
     outgoing_table,
     outgoing_to_pieces,
