@@ -23,6 +23,7 @@ from common.tables.commit_metadata import Decision
 from tests.builders import settings_of
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
+from tests.unit.common.stage.test_topic_owners import staged
 from tests.unit.common.tables.test_delta_log import METADATA, PROTOCOL, commit, txn
 
 ENDS = Ends(Position(0), Position(10))
@@ -100,7 +101,7 @@ def test_a_repair_of_a_topic_of_two_expressions_is_of_the_stream_that_owns_it(tw
     store.create("done/shop.x/0/00000000000000000000.done", b"")
     with pytest.raises(ConfigError, match="nothing in them says whose they are"):
         look("shop.x")
-    store.create(owner_path("shop.x"), b'{"version":1,"owner":"b"}')
+    staged(store, "b", "shop.x", partition=1)
     assert [(app_id, str(chain)) for app_id, chain in look("shop.x")] == [("b", "shop.x/0")]
     for nobodys in ("shop.x@b", "shop.a@a"):
         with pytest.raises(UsageError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from common.errors import ConfigError, MarkerError, NewerFormatError
-from common.ports import CreateOutcome
+from common.ports import CreateOutcome, ObjectStore
 from common.schema import parse_ddl, schema_to_json
 from common.settings import Settings
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -60,7 +60,7 @@ def chains(settings: Settings) -> dict[str, str]:
 
 
 def staged(
-    store: FsspecStore, app_id: str, chain: str = "t", table: str | None = "/elsewhere", *, partition: int = 0
+    store: ObjectStore, app_id: str, chain: str = "t", table: str | None = "/elsewhere", *, partition: int = 0
 ) -> None:
     name = MarkerName(TopicPartition(Topic(chain), Partition(partition)), Position(0))
     tables = () if table is None else (StagedTable(table, TableKind.ROWS, SCHEMA, (), ()),)
