@@ -43,6 +43,13 @@ def readers(streams: Collection[Stream], topics: Collection[str]) -> dict[str, l
     return {topic: reading for topic, reading in found.items() if len(reading) > 1}
 
 
+def may_share(streams: Collection[Stream]) -> bool:
+    """Whether two streams of a config may read the same topic: one is named twice, or there is a pattern."""
+    if any(stream.pattern for stream in streams):
+        return len(streams) > 1
+    return bool(readers(streams, {topic for stream in streams for topic in stream.topics}))
+
+
 def refused_sharing(topic: str, reading: Collection[Stream]) -> ConfigError | None:
     """Why these streams cannot share a topic (rule 3); None if they can."""
     for one, two in combinations(reading, 2):

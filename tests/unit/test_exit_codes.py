@@ -51,6 +51,7 @@ from delta_loader.plan.held import Held
 from delta_loader.status.values import PartitionStatus, StreamStatus
 from stage_writer.crew import Crew
 from stage_writer.topologies.errors import TopologyError, UnknownFieldError
+from tests.builders import config_file
 from tests.fakes.markers import ORDERS
 from tests.fakes.staging import Staging
 
@@ -307,6 +308,32 @@ def test_loader_verify(
     monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
     monkeypatch.setattr(verify, "replace", lambda found, **_: found)
     assert run(loader_program.app, ["verify", config]) == code
+
+
+@pytest.mark.parametrize(
+    ("topics", "code"),
+    [([["a"]], 0), ([["^a"]], 0), ([["a"], ["b"]], 0), ([["a"], ["b", "a"]], 2), ([["a"], ["^b"]], 2)],
+)
+def test_loader_verify_needs_the_stage_where_streams_may_share_a_topic(
+    topics: list[list[str]],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(_settings: object) -> None:
+        msg = "no right"
+        raise StoreRefusedError(msg)
+
+    streams = [{"app_id": f"s{index}", "topics": names, "table": f"/{index}"} for index, names in enumerate(topics)]
+    verifier = SimpleNamespace(verify=lambda stream: VerifiedStream(stream.app_id, "/t", 1, 0))
+    monkeypatch.setattr(verify, "verifier_of", lambda *_, **__: verifier)
+    monkeypatch.setattr(verify, "replace", lambda found, **_: found)
+    monkeypatch.setattr(verify, "stage_store", refused)
+    assert run(loader_program.app, ["verify", str(config_file(tmp_path, *streams))]) == code
+    told = capsys.readouterr().err
+    assert ("the stage was not read" in told) is (code == 0)
+    assert "no right" in told
 
 
 class Ends:
