@@ -209,6 +209,9 @@ FIRST_LOADS = Chances(
     rival=0.1,
     refused=0.005,
     lost_answer=0.005,
+    shuffle=0.01,
+    late=0.9,
+    given_up=0.02,
 )
 """Operators who want what lies before a chain while its first load is on its way."""
 
@@ -232,7 +235,7 @@ LATE_LOADS = Chances(operator=0.02, commit_stall=0.3, claim_stall=0.1, shuffle=0
 UNDELIVERED = Chances(operator=0.02, undelivered=0.02, claim_stall=0.1, shuffle=0.005, foreign=0.2)
 """Operators who repair chains with records for topics that wait."""
 
-MANY_REPLAYS = Chances(replayed=0.05, foreign=0.5, commit_stall=0.1, clock_jump=0.005)
+MANY_REPLAYS = Chances(replayed=0.1, foreign=0.5, commit_stall=0.1, clock_jump=0.005)
 """Operators who replay all the time, over tables that others write to, by clocks that jump."""
 
 LATE_CLAIMS = Chances(claim_stall=0.4, shuffle=0.01, refused=0.0, crash=0.0005, pause=0.0005)
