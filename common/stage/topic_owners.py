@@ -30,7 +30,7 @@ from common.stage.stored import Stored, reading, require_known_version
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from common.ports import ObjectStore
     from common.settings import Settings, Stream
@@ -77,22 +77,19 @@ class OwnerBook:
         owners = self._settings.owners.by_topic
         shared = [(topic, stream) for topic in owners for stream in self._settings.streams if stream.reads(topic)]
         new = [(topic, stream) for topic, stream in shared if not self._is_staged(stream.chain_of(topic))]
-        names: dict[str, list[MarkerName]] = {}
-        for found in self._store.list(f"{DONE}/") if new else ():
-            name = MarkerName.parse(found.path)
-            if name is not None:
-                names.setdefault(str(name.topic_partition.topic), []).append(name)
+        listed: dict[str, list[tuple[MarkerName, str]]] = {}
+        for name, path in _listed(self._store, f"{DONE}/") if new else ():
+            listed.setdefault(str(name.topic_partition.topic), []).append((name, path))
         for topic, stream in new:
-            for chain in sorted(names):
+            for chain in sorted(listed):
                 if topics_of(chain) == (topic,):
-                    self._require_another(topic, stream, names[chain])
+                    self._require_another(topic, stream, chain, self._newest_with_tables(listed[chain]))
 
     def _is_staged(self, chain: str) -> bool:
         return next(iter(self._store.list(f"{DONE}/{chain}/")), None) is not None
 
-    def _require_another(self, topic: str, stream: Stream, names: Collection[MarkerName]) -> None:
+    def _require_another(self, topic: str, stream: Stream, chain: str, manifest: Manifest | None) -> None:
         """Raises ConfigError if a chain is of a stream that is gone, and for a table of this one, or for none yet."""
-        manifest = self._newest_with_tables(names)
         if manifest is None or manifest.app_id in {one.app_id for one in self._settings.streams}:
             return
         tables = {comparable(table.url) for table in manifest.tables}
@@ -104,7 +101,6 @@ class OwnerBook:
             else f"has chains of the topic {topic!r} that name no table, and the stream {stream.app_id!r} has none"
         )
         msg = f"{manifest.app_id!r}, which is no stream of the config any more, {what}: records would be loaded twice"
-        chain = next(iter(names)).topic_partition.topic
         own = f", or give {stream.app_id!r} tables of its own" if tables else ""
         raise ConfigError(
             msg,
@@ -112,15 +108,12 @@ class OwnerBook:
             f"{DONE}/{chain}/ from the stage once all of it is loaded",
         )
 
-    def _newest_with_tables(self, names: Collection[MarkerName]) -> Manifest | None:
+    def _newest_with_tables(self, listed: Collection[tuple[MarkerName, str]]) -> Manifest | None:
         """The newest of a chain's manifests that names tables; without one, the newest of all. Of any partition."""
         newest: Manifest | None = None
-        for name in sorted(names, key=lambda one: (one.start, one.topic_partition), reverse=True):
-            data = self._store.read(name.path)
-            manifest = None
-            with suppress(MarkerError):  # it is reported where its chain is read
-                manifest = None if data is None else marker_from_bytes(name, data).manifest
-            if manifest is not None and manifest.tables:
+        by_start = sorted(listed, key=lambda one: (one[0].start, one[0].topic_partition), reverse=True)
+        for manifest in _manifests(self._store, by_start):
+            if manifest.tables:
                 return manifest
             newest = newest or manifest
         return newest
@@ -174,22 +167,26 @@ def _known(store: ObjectStore) -> dict[str, str]:
     return {path.removeprefix(f"{SHARED}/").removesuffix(".json"): owner for path, owner in owners.items()}
 
 
+def _listed(store: ObjectStore, folder: str) -> Iterator[tuple[MarkerName, str]]:
+    """The markers below a folder, with their paths."""
+    return ((name, found.path) for found in store.list(folder) if (name := MarkerName.parse(found.path)) is not None)
+
+
+def _manifests(store: ObjectStore, listed: Iterable[tuple[MarkerName, str]]) -> Iterator[Manifest]:
+    """The contents of markers, in this order; one that cannot be read is reported where its chain is read."""
+    for name, path in listed:
+        data = store.read(path)
+        with suppress(MarkerError):
+            manifest = None if data is None else marker_from_bytes(name, data).manifest
+            if manifest is not None:
+                yield manifest
+
+
 def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -> str | None:
     """The stream that existing chains are of (rule 2); None where there are none."""
-    names = sorted(
-        (name, found.path)
-        for found in store.list(f"{DONE}/{topic}/")
-        if (name := MarkerName.parse(found.path)) is not None
-    )
-    app_id: str | None = None
-    for name, path in reversed(names):
-        data = store.read(path)
-        with suppress(MarkerError):  # another one may say it
-            manifest = None if data is None else marker_from_bytes(name, data).manifest
-            app_id = None if manifest is None else manifest.app_id
-        if app_id is not None:
-            break
-    if app_id is None and not names and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:
+    listed = sorted(_listed(store, f"{DONE}/{topic}/"), reverse=True)
+    app_id = next((manifest.app_id for manifest in _manifests(store, listed)), None)
+    if app_id is None and not listed and next(iter(store.list(f"{BEGIN}/{topic}/")), None) is None:
         return None
     if app_id in {stream.app_id for stream in reading_it}:
         return app_id
