@@ -17,7 +17,7 @@ from common.settings.checks.topology import check_changelogs
 from common.settings.masking import References
 from common.settings.native import Native, NativeChoice
 from common.settings.on_marker import ControlTopic, fill_loading, require_no_source, require_waiting
-from common.settings.overlap import refused_sharing
+from common.settings.overlap import may_share, shared_topics
 from common.settings.places import nested
 from common.settings.section import Option, Section
 from common.settings.services import TableServicesSettings
@@ -407,12 +407,9 @@ class Settings(Section):
             raise ValueError(msg)
         check_shared(stream, other)
         check_shared(other, stream)
-        for topic in (*stream.topics, *other.topics):
-            if stream.reads(topic) and other.reads(topic):
-                problem = refused_sharing(topic, (other, stream))
-                if problem is not None:
-                    msg = f"{problem.problem}; {problem.remedy}"
-                    raise ValueError(msg)
+        for refused in shared_topics((other, stream), {*stream.topics, *other.topics}).values():
+            msg = f"{refused.problem}; {refused.remedy}"
+            raise ValueError(msg)
 
     _references: References = PrivateAttr(default_factory=References)
     _owners: TopicOwners = PrivateAttr(default_factory=TopicOwners)
@@ -438,8 +435,7 @@ class Settings(Section):
     @property
     def may_share(self) -> bool:
         """Whether topics may have several chains, or one of another name: once the owners in the stage are known."""
-        apart = len(self.streams) == 1 or not any(stream.pattern for stream in self.streams)
-        return not apart or bool(self.owners.by_topic or self.owners.expected)
+        return may_share(self.streams) or bool(self.owners.by_topic or self.owners.expected)
 
     def chains_of(self, topic: str) -> list[Topic]:
         """The names of all chains of a Kafka topic, in the order of the streams."""

@@ -143,12 +143,12 @@ class Refusals:
 
     def _letters(self, fresh: Iterable[RefusedRecord], commit: TableCommit) -> list[DeadLetterRow] | None:
         """Their dead letters, with their bytes; None when some cannot be fetched, whose partitions are then held."""
-        by_source: dict[TopicPartition, list[RefusedRecord]] = {}
+        by_partition: dict[TopicPartition, list[RefusedRecord]] = {}
         for record in fresh:
-            by_source.setdefault(record.partition, []).append(record)
+            by_partition.setdefault(record.partition, []).append(record)
         letters: list[DeadLetterRow] = []
         complete, chains = True, chains_of(commit.metadata.spans)
-        for partition, records in by_source.items():
+        for partition, records in by_partition.items():
             why = "Kafka does not have it any more"
             try:
                 sent = self._sent(partition, [record.offset for record in records], commit)
