@@ -3,7 +3,8 @@
 Hours pass at once; the store is away for some requests, or full, for longer than any time-out; objects are torn, and
 put back later; markers are kept for a while; clocks differ by machine; `delta-loader clean` runs; others VACUUM,
 OPTIMIZE, RESTORE and replace the tables, and operators accept that; Kafka's retention overtakes writers; partitions are
-added; transactions stay open, and are aborted; some processes are of an older release.
+added; transactions stay open, and are aborted; operators pause and resume streams; some processes are of an older
+release.
 
 Rules of the books in addition to those of every world:
 
@@ -26,6 +27,7 @@ from delta_loader.ports import in_turn
 from tests.simulation.attentive import Attentive
 from tests.simulation.invariants import first_origin
 from tests.simulation.kinds import STAGE, TABLE, Around, Kind, settings_of
+from tests.simulation.pausing import Operators, ProcessPauses
 from tests.simulation.row_invariants import RowInvariants
 from tests.simulation.store import SimulatedStore
 from tests.simulation.vacuumed_log import VacuumedLog
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.settings import Settings
-    from common.stage.markers import Manifest
+    from common.stage.markers import Manifest, MarkerName
     from delta_loader.tables.commits import CommitOutcome, TableCommit
+    from tests.fakes.delta_tables import MemoryTable
     from tests.simulation.invariants import Objects
 
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
@@ -58,12 +61,14 @@ class HostileInvariants(RowInvariants):
     kept_ms: int
     pinned: Callable[[TopicPartition, int], None]
     """What is told of each origin of a chain."""
+    pauses: Operators
     _since_ms: dict[str, int] = field(default_factory=dict)
     """Since when a marker's name is there: one that a rewind writes over counts as the one that a loader has listed."""
 
     def put(self, objects: Objects, path: str, data: bytes) -> None:
         """An object is about to be written."""
         super(HostileInvariants, self).put(objects, path, data)
+        self.pauses.put(path)
         name = self._name(path)
         if name is not None:
             if path not in objects:
@@ -79,6 +84,7 @@ class HostileInvariants(RowInvariants):
         found, name = objects.get(path), self._name(path)
         if found is None:
             return
+        self.pauses.delete(path)
         if path.endswith(".parquet"):
             self._goes(path, process)
             return
@@ -88,6 +94,11 @@ class HostileInvariants(RowInvariants):
             if age_ms < self.kept_ms - _SLACK_MS:
                 self.problems.append(f"{path} is settled after {age_ms} ms, and kept for {self.kept_ms}")
         super(HostileInvariants, self).delete(objects, path, process, is_late=is_late)
+
+    def committed(self, table: MemoryTable, commit: TableCommit) -> None:
+        """A commit is about to become a version of its table."""
+        super(HostileInvariants, self).committed(table, commit)
+        self.pauses.committed(commit)
 
     def _goes(self, path: str, process: str) -> None:
         if any(path == f"{url}/{found}" for url in self.log.tables for found in self.log.files(url)):
@@ -132,6 +143,7 @@ class Hostile(Kind):
             "away": (0.006, self._go_away),
             "torn": (0.02, self._tear),
             "transactions": (0.01, self._transact),
+            "pauses": (0.02, self._pause),
         }
         names = (*sorted(events), *_TRAITS)
         first = names[world.seed % len(names)]  # each in as many histories as there are
@@ -146,6 +158,8 @@ class Hostile(Kind):
         self._running = 0
         """VACUUMs under way."""
         self._old_writers: set[str] = set()
+        self._pauses: Operators = Operators(around, STAGE, (self.stream.app_id,))
+        self._has_pauses = "pauses" in drawn
         world.is_away = self._is_away
 
     def invariants(self) -> HostileInvariants:
@@ -157,8 +171,10 @@ class Hostile(Kind):
             log=self.log,
             kept_ms=self._kept_s * 1000,
             pinned=self._pinned,
+            pauses=self._pauses,
         )
         self.log.stage_of = lambda path: STAGE if found.has_staged(path) else None
+        self._pauses.problems = found.problems
         self._invariants = found
         return found
 
@@ -177,6 +193,14 @@ class Hostile(Kind):
                 self._old_writers.add(process.name)
             else:
                 self.log.old |= {f"{process.name}-"}
+
+    def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
+        """What operators pause."""
+        return self._pauses.of(process, store) if self._has_pauses else super().pauses(process, store)
+
+    def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
+        """A writer asks for a claim."""
+        self._pauses.claims(process.name, name, data)
 
     def manifest(self, writer: str, manifest: Manifest) -> Manifest:
         """Without what the release does not know."""
@@ -201,6 +225,8 @@ class Hostile(Kind):
         for torn in list(self._torn):
             self._put_bytes_back(torn)
         self.around.broker.unstable.clear()
+        if self._has_pauses:
+            self._pauses.ends_war(self._open(STAGE))
         self.around.spawn("producer", self.end_logs)
 
     def _hours(self) -> None:
@@ -351,6 +377,9 @@ class Hostile(Kind):
             objects[path] = data, objects[path][1]
             self.around.world.tell(f"{path} is whole again")
 
+    def _pause(self) -> None:
+        self._pauses.happens(self._open(STAGE))
+
     def _transact(self) -> None:
         """A transaction begins, or ends: with its records, or without them."""
         world, broker = self.around.world, self.around.broker
@@ -380,7 +409,7 @@ class Hostile(Kind):
         return self.log.problems
 
 
-_TORN = tuple(f"{STAGE}/{folder}/" for folder in (DONE, "begin", "idle", "lease", "failures", "news"))
+_TORN = tuple(f"{STAGE}/{folder}/" for folder in (DONE, "begin", "idle", "lease", "failures", "news", "paused"))
 
 
 def _adds(_process: Process, effect: Effect) -> bool:

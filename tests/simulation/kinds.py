@@ -25,13 +25,14 @@ from tests.simulation.delta_log import DeltaLog, Place
 from tests.simulation.evolving import GAINING, EvolvingConverter, Values
 from tests.simulation.invariants import StageInvariants
 from tests.simulation.operators import Operator
+from tests.simulation.pausing import ProcessPauses
 from tests.simulation.world import Crash, Process, WorldClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from common.settings import Stream
-    from common.stage.markers import Manifest
+    from common.stage.markers import Manifest, MarkerName
     from delta_loader.load.ports import Refusing
     from delta_loader.load.replace_ranges import Replacer
     from delta_loader.load.report import StreamReport
@@ -173,6 +174,14 @@ class Kind:
         """What a loader does each time; by default a pass, unless it is to stop."""
         del store
         return lambda stop: () if stop() else service.run_pass(stop)
+
+    def pauses(self, process: Process, store: SimulatedStore) -> ProcessPauses:
+        """What a process knows of pauses; there are none."""
+        del process, store
+        return ProcessPauses()
+
+    def claims(self, process: Process, name: MarkerName, data: bytes) -> None:
+        """A writer asks for a claim."""
 
     def changelog(self, process: Process) -> Changelog:
         """Where a writer has what its tasks change."""

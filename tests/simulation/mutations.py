@@ -59,6 +59,7 @@ from stage_writer.topologies.stores.disk import DiskBackend
 from tests.simulation import appearing_mutations, hostile_mutations, operators
 from tests.simulation import identity_mutations as broken
 from tests.simulation import origin_mutations as origins
+from tests.simulation import pause_mutations as pauses
 from tests.simulation import replay_mutations as replays
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
@@ -736,7 +737,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     *(Mutation(rule, breaking, MANY_REPLAYS, Worlds.REPLAYED) for rule, breaking in replays.RULES),
     *(
         Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
-        for rule, breaking, surroundings in hostile_mutations.RULES
+        for rule, breaking, surroundings in (*hostile_mutations.RULES, *pauses.RULES)
     ),
     *(Mutation(rule, breaking, chances, Worlds.APPEARING) for rule, breaking, chances in appearing_mutations.RULES),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 from common.errors import KafkaDeltaExpressError
 from common.metrics import Metrics
@@ -49,17 +49,17 @@ class Flight(Generic[Result]):
 
     outcome: Result | None = None
     error: Exception | None = None
+    has_ended: bool = False
 
     def done(self) -> bool:
         """Whether it has ended."""
-        return self.outcome is not None or self.error is not None
+        return self.has_ended
 
     def result(self) -> Result:
         """How it ended."""
         if self.error is not None:
             raise self.error
-        assert self.outcome is not None
-        return self.outcome
+        return cast("Result", self.outcome)
 
 
 class Strands:
@@ -82,6 +82,7 @@ class Strands:
                 return
             except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
                 flight.error = error
+            flight.has_ended = True
 
         self._world.spawn(self._process, run)
         return flight
@@ -120,6 +121,7 @@ class WatchedStage(ObjectStage):
         """The real one."""
         if self._member.expelled and not self._member.is_cut_off:
             self._stale.append(f"{self._member.process.name} claims {name.path}, and the group has given it up")
+        self._kind.claims(self._member.process, name, data)
         return super().claim(name, data)
 
 
@@ -177,6 +179,7 @@ class Services:
         stage.watch(member, self.stale_claims, kind)
         metrics = Unmeasured()
         telemetry = WriterTelemetry(clock, self.world.log, metrics)
+        pauses = kind.pauses(process, self.store(stage_url))
         service = self.writers[process.name] = StageWriter(
             [kind.converter(process)],
             WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, filing=kind.filing),
@@ -185,7 +188,10 @@ class Services:
             workers=Strands(self.world, process),
             runtime=Runtime(clock, self.world.log, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
             attachments=Attachments(
-                notifier=kind.notifier(stage), outlets=kind.outlets(process, self.store(stage_url))
+                pauses.pausing,
+                pauses.paused,
+                notifier=kind.notifier(stage),
+                outlets=kind.outlets(process, self.store(stage_url)),
             ),
         )
         try:
@@ -203,7 +209,7 @@ class Services:
         def new_id() -> str:
             return f"{process.name}-{next(self.names)}"
 
-        replacer = kind.replacer(tables)
+        replacer, pauses = kind.replacer(tables), kind.pauses(process, self.store(stage_url))
         ports = Ports(
             stage=Stage(self.store(stage_url), in_turn),
             tables=tables,
@@ -215,6 +221,7 @@ class Services:
             new_id=new_id,
             log=self.world.log,
             metrics=Unmeasured(),
+            may_load=pauses.may_load,
             replacements=None
             if replacer is None
             else Replacements(self.store(stage_url), tables, replacer, new_id, self.world.log, Unmeasured()),
@@ -223,8 +230,10 @@ class Services:
         lease = self._lease(process, ports, kind) if self.leased else None
         told, loads = "", kind.loads(service, self.store(stage_url))
         try:
+            pauses.begin(self.world)
             while True:
-                reports = loads(lambda: lease is not None and not lease.held())
+                pauses.pass_ms = self.world.now_ms
+                reports = loads(lambda: pauses.is_on or (lease is not None and not lease.held()))
                 self.reports[process.name] = reports
                 told = self._tell(process, told, reports)
                 # In peace nothing comes between two passes that a longer pause would let in.

@@ -93,6 +93,7 @@ class Fault(StrEnum):
     TRANSACTION = "transaction aborted or committed late"
     OLD_RELEASE = "process of an older release"
     REPLAYED = "operator replays"
+    PAUSED = "operator pauses"
     SKEWED = "process with a clock of its own"
 
 
