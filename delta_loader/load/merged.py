@@ -14,10 +14,11 @@ from delta_loader.plan.held import repaired, under_repair
 from delta_loader.tables.commits import Conflicted, Failed, NotWritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from common.ports import Clock, ObjectStore
     from common.spans import Position, TopicPartition
+    from common.stage.markers import MarkerName
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
     from delta_loader.ports import NewId, ParallelMap
@@ -47,17 +48,20 @@ class MergedLoads:
         """Whether it is certain that no table has anything of the load that was started."""
 
     def check_repairs(
-        self, starts: Mapping[TopicPartition, Position], position_of: Callable[[TopicPartition], Position | None]
+        self,
+        waiting: Mapping[TopicPartition, Sequence[MarkerName]],
+        position_of: Callable[[TopicPartition], Position | None],
     ) -> None:
         """Check for repairs before the markers of chains are read (rule 1). Raises StoreError.
 
-        ``starts`` are where the listed markers of the chains begin that wait to be loaded.
+        ``waiting`` are the listed markers of the chains that wait to be loaded. The lowest ones may be strays, so that
+        the load will begin at a later one.
         """
-        noted = [one for one, start in starts.items() if needs_note(one, position_of(one), start)]
+        noted = [one for one, names in waiting.items() if needs_note(one, position_of(one), names[-1].start)]
         turns = self._parallel(lambda partition: _last_turn(self._stage, partition), noted)
         for partition, turn in zip(noted, turns, strict=True):
             self._turns[partition] = turn
-            if not turn.ended:
+            if not turn.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
                 self._hold(partition, under_repair(partition, turn.number))
             if _is_merged(partition):
                 self._delete_covered(partition, position_of(partition))

@@ -54,12 +54,12 @@ class StreamLoad:
         context.stop = stop
         if not context.observe():
             return False
-        starts = {
-            partition: listed.names[0].start
+        waiting = {
+            partition: listed.names
             for partition, listed in context.listing.items()
             if listed.waiting(context.position(partition))
         }
-        self._merged.check_repairs(starts, context.position)
+        self._merged.check_repairs(waiting, context.position)
         if not fence.holds():
             self._put_strays_aside()
             self._catch_up()

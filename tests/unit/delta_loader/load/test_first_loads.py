@@ -29,9 +29,10 @@ from tests.fakes.loading import loader_for, settings_for
 from tests.fakes.staging import Staging
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from common.spans import TopicPartition
+    from common.stage.markers import MarkerName
     from common.storage.store import FsspecStore
     from delta_loader.load.report import StreamReport
     from delta_loader.plan.plan import Load
@@ -162,11 +163,13 @@ def test_a_rewind_between_the_listing_and_the_check_is_seen_by_the_origin(monkey
 
     class Late(MergedLoads):
         def check_repairs(
-            self, starts: Mapping[TopicPartition, Position], position_of: Callable[[TopicPartition], Position | None]
+            self,
+            waiting: Mapping[TopicPartition, Sequence[MarkerName]],
+            position_of: Callable[[TopicPartition], Position | None],
         ) -> None:
             world.rewind(0)
             Staging(world.staging.root).flush(0, 20, 40)
-            super().check_repairs(starts, position_of)
+            super().check_repairs(waiting, position_of)
 
     monkeypatch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
     assert world.load().held[world.partition].reason == "repaired"
@@ -191,6 +194,17 @@ def test_a_repair_after_the_check_has_the_plan_made_again(monkeypatch: pytest.Mo
         patch.setattr("delta_loader.load.stream_load.MergedLoads", Late)
         assert world.load().held[world.partition].reason == "repaired"
     assert not world.load().held
+    assert world.loaded == 33
+
+
+def test_a_marker_of_an_older_topic_below_the_chain_does_not_hold_its_first_load() -> None:
+    world = World(staging=Staging(f"memory://{uuid.uuid4().hex}", generation=1), start=0)
+    world.stage.delete(world.staging.markers())
+    operator.begin(world.stage, world.partition, ChainOrigin(Position(20), generation=1, number=1))
+    Staging(world.staging.root).flush(0, 0, 50)
+    Staging(world.staging.root, generation=1).flush(0, 20, 33)
+    report = world.load()
+    assert (report.held, report.strays) == ({}, 1)
     assert world.loaded == 33
 
 
