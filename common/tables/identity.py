@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from common.spans import Offset, Position, position_after
 from common.stage.merged import topics_of
+from common.tables.history import with_lineage
 from common.tables.rollback import FARTHEST
 
 if TYPE_CHECKING:
@@ -116,26 +117,32 @@ def identity_of(
     is_whole, merged_by = False, None
     plain = None if any(_is_plain(name, ids.app_id) for name in transactions) else _no_plain(ids, transactions)
     own = 0
-    for number, commit in enumerate(history, 1):
+    for number, (commit, on_lineage) in enumerate(with_lineage(history), 1):
         metadata = commit.metadata
         if metadata is not None and metadata.app_id == ids.app_id:
             own = own or number
-            named = _named_by(metadata)
-            for partition, known in named.items():
-                newer = chains.get(partition)
-                if newer is None and not any(overlap(partition, other) for other in chains):
-                    chains[partition] = known
-                elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
-                    chains[partition] = replace(newer, topic_id=known.topic_id)
-            if metadata.positions:
-                unproved, is_whole, merged_by = metadata.unproved, True, metadata.merged_by
-                plain = metadata.plain_topic if plain is None else plain
+            if not is_whole:
+                _add_chains(chains, metadata)
+                is_whole, unproved = bool(metadata.positions), metadata.unproved
+                named = metadata.plain_topic if is_whole else plain_of(metadata, ids, transactions)
+                plain = named if plain is None else plain
+            if metadata.positions and on_lineage:
+                merged_by = metadata.merged_by
                 break
-            plain = plain_of(metadata, ids, transactions) if plain is None else plain
         if number >= FARTHEST or (own and number - own >= MOST_OLDER):
             break
     table_identity = TableIdentity(plain, chains, unproved, is_whole=is_whole or not own, merged_by=merged_by)
     return with_transactions(table_identity, stream, ids, transactions)
+
+
+def _add_chains(chains: dict[TopicPartition, KnownChain], metadata: CommitMetadata) -> None:
+    """The chains that an older commit names, where no newer one does."""
+    for partition, known in _named_by(metadata).items():
+        newer = chains.get(partition)
+        if newer is None and not any(overlap(partition, other) for other in chains):
+            chains[partition] = known
+        elif newer is not None and newer.generation == known.generation and newer.topic_id is None:
+            chains[partition] = replace(newer, topic_id=known.topic_id)
 
 
 def with_transactions(

@@ -165,7 +165,15 @@ class RollbackDetector:
             for partition, position in positions.items()
         }
         answered = Resolved(answer.version, answer.decision, positions)
-        metadata = CommitMetadata(new_id(), self._app_id, {}, None, answers=answered, generations=answer.generations)
+        metadata = CommitMetadata(
+            new_id(),
+            self._app_id,
+            {},
+            None,
+            answers=answered,
+            generations=answer.generations,
+            merged_by=target.identity.merged_by,
+        )
         return TableCommit(
             target=target,
             app_id=self._app_id,

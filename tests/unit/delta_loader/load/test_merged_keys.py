@@ -1,6 +1,6 @@
 """Events change every row of their key, so a table that was not merged into so far must have one row for each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -8,11 +8,15 @@ import pytest
 
 from common.errors import KafkaDeltaExpressError, NotCompatibleError
 from common.schema import parse_ddl, schema_to_json
+from common.spans import Partition, Position, Topic, TopicPartition
+from common.stage.resolutions import Resolution
 from common.tables.changes import MergeBy
+from common.tables.commit_metadata import CommitMetadata, Decision
+from common.tables.history import LoggedCommit
 from delta_loader.commands.summary import as_text
 from delta_loader.load.merged_keys import MergedKeys
 from delta_loader.plan.plan import TableShape
-from delta_loader.tables.commits import Target
+from delta_loader.tables.commits import TableCommit, Target
 from tests.fakes.changes import ChangeStream
 from tests.fakes.delta_tables import MemoryDeltaTables
 
@@ -125,3 +129,52 @@ def test_versions_of_one_sequence_are_not_continued_by_another(
     failure = load(tmp_path, tables, keys, **by(["id"], history=True, **now))
     assert failure is not None
     assert failure.remedy.startswith(f"{setting} and stage again with `bootstrap rewind")
+
+
+class Restored(MemoryDeltaTables):
+    """Tables of which one was put back to a version by its last commit but the loader's own."""
+
+    at: int = 0
+    to: int = 0
+
+    def restore(self, url: str, to: int) -> None:
+        table = self.tables[url]
+        target = Target(url, table.table_id, TableShape(table.schema, table.partition_by), {})
+        table.commits.append(TableCommit(target, "operator", (), {}, {}, CommitMetadata("x", "operator", {}, None)))
+        self.at, self.to = len(table.commits), to
+
+    def history(self, url: str, newest: int) -> Iterator[LoggedCommit]:
+        for commit in super().history(url, newest):
+            is_it = commit.version == self.at
+            yield replace(commit, operation="RESTORE", restored_version=self.to) if is_it else commit
+
+
+def accept(folder: Path, tables: Restored) -> None:
+    """Say that the table is right as it is."""
+    stream, positions = ChangeStream(folder), {TopicPartition(Topic("orders"), Partition(0)): Position(2)}
+    table_id = tables.tables[stream.table].table_id
+    answer = Resolution("orders", stream.table, table_id, tables.at, Decision.GO_ON, positions, "eve", 5)
+    stream.store.write(answer.path, answer.to_bytes())
+
+
+def test_an_accepted_restore_leaves_known_how_the_versions_were_kept(tmp_path: Path) -> None:
+    tables, keys = Restored(), Keys()
+    for _ in range(2):
+        assert load(tmp_path, tables, keys, **by(["id"], history=True, **BY_SEQUENCE)) is None
+    tables.restore(ChangeStream(tmp_path).table, 1)
+    accept(tmp_path, tables)
+    failure = load(tmp_path, tables, keys, **by(["id"], history=True))
+    assert failure is not None
+    assert failure.remedy.startswith("write merge.sequence: at")
+
+
+def test_a_restore_to_before_rows_were_merged_makes_their_keys_unknown(tmp_path: Path) -> None:
+    tables, keys = Restored(), Keys()
+    assert load(tmp_path, tables, keys, **ADDED) is None
+    assert load(tmp_path, tables, keys) is None
+    tables.restore(ChangeStream(tmp_path).table, 1)
+    accept(tmp_path, tables)
+    keys.twice.append('{"id":1,"name":"k"}')
+    failure = load(tmp_path, tables, keys)
+    assert failure is not None
+    assert "its rows were not merged" in failure.problem
