@@ -48,21 +48,33 @@ def require_not_loading(store: ObjectStore, plan: RewindPlan, table: Callable[[]
 def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None]) -> None:
     """Call this under the repair lock of a rewind, before its first change; ``tables`` reads their highest position.
 
-    Raises UsageError where a load of the chain's first records was interrupted between two tables, or was made since
-    the plan: the loader would pass over what is staged from before them for the tables that have them.
+    Raises UsageError where a load was interrupted between two tables, or was made since the plan, and the loader would
+    pass over what is staged again for the tables that have it: the records from before a chain's start, or other
+    records, in a chain of several topics.
     """
-    position = None if plan.chain_start is None else tables()
-    if position is not None and position > plan.position:
-        partition, start = plan.partition, plan.chain_start
+    partition, start = plan.partition, plan.chain_start
+    position = None if start is None and not is_merged(partition.topic) else tables()
+    if position is None or position <= plan.position:
+        return
+    if start is None:
         msg = (
-            f"a table of the stream has {partition} up to {position} already, and would get nothing of what is staged "
-            f"from before the chain's start, {start}"
+            f"a table of the stream has {partition} up to {position} already, and its topics may be read in another "
+            f"order from {plan.position} on, so it would be unknown which records it has"
         )
         remedy = (
-            f"let a loader complete that load (if it is held, after `{repair('rewind', partition, start)}`), then load "
-            f"what is before it: `{replay(partition, plan.position, start)}`"
+            "let a loader complete that load; where it cannot, begin the stream again under another app_id, with tables "
+            "of its own"
         )
         raise UsageError(msg, remedy)
+    msg = (
+        f"a table of the stream has {partition} up to {position} already, and would get nothing of what is staged "
+        f"from before the chain's start, {start}"
+    )
+    remedy = (
+        f"let a loader complete that load (if it is held, after `{repair('rewind', partition, start)}`), then load "
+        f"what is before it: `{replay(partition, plan.position, start)}`"
+    )
+    raise UsageError(msg, remedy)
 
 
 def require_not_loaded(plan: RewindPlan, tables: Callable[[], Position | None]) -> None:

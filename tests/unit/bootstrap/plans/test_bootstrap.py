@@ -481,6 +481,16 @@ def test_a_rewind_to_before_the_chain_says_what_was_loaded_meanwhile(
     return None
 
 
+def test_a_rewind_of_joined_topics_sees_what_only_a_secondary_table_has() -> None:
+    """A loader died between the commits to two tables, and an operator deleted its note."""
+    plan = rewound(state(chain_of(0, 10, 20, 30), table=20), 20)
+    joined = replace(plan, partition=TopicPartition(Topic("orders+payments"), Partition(0)))
+    require_no_load_begun(plan, lambda: Position(30))
+    require_no_load_begun(joined, lambda: Position(20))
+    with pytest.raises(UsageError, match=r"a table of the stream has orders\+payments/0 up to 30 already"):
+        require_no_load_begun(joined, lambda: Position(30))
+
+
 def test_a_rewind_to_zero_leaves_no_marker_where_the_stream_begins_there() -> None:
     plan = rewound(state(chain_of(0, 10, 20)), 0)
     assert (plan.position, aside(plan), plan.marker) == (0, [10, 0], None)
