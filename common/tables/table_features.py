@@ -89,6 +89,7 @@ COMMITS_OF_A_CATALOG = (
 )
 """Why a table with catalog-managed commits is refused, and the remedy."""
 _REFUSED = {"catalogManaged": COMMITS_OF_A_CATALOG, "catalogOwned-preview": COMMITS_OF_A_CATALOG}
+_OF_REFUSALS = frozenset({"checkConstraints", "typeWidening", "typeWidening-preview"})
 _CHAR = re.compile(r"\bchar\(", re.IGNORECASE)
 _CONSTRAINT_WRITER_VERSION = 3
 _LEGACY_WRITER_VERSIONS = 6
@@ -136,9 +137,12 @@ def may_refuse_rows(state: TableState) -> bool:
 
 
 def may_have_refused_rows(state: TableState) -> bool:
-    """Whether the table checks its rows, or may have had a constraint: the protocol keeps what one needed."""
+    """Whether the table checks its rows, or may have refused some before: the protocol keeps what that needed.
+
+    A constraint may have been dropped since, and a column widened that a value could not be cast to.
+    """
     had_constraint = _CONSTRAINT_WRITER_VERSION <= state.writer_version <= _LEGACY_WRITER_VERSIONS
-    return had_constraint or "checkConstraints" in state.features or may_refuse_rows(state)
+    return had_constraint or not state.features.isdisjoint(_OF_REFUSALS) or may_refuse_rows(state)
 
 
 def padded_column(state: TableState) -> tuple[str, str] | None:

@@ -11,7 +11,8 @@ Rules:
    fails). No id of a Kafka partition has a colon after its number.
 3. Where the highest refused offset is not below the table's position, a loader died between the two commits. Then the
    records of the existing dead letters are refused again, regardless of the table's current checks: none may also
-   become a row. So while the dead-letter table cannot be read, a table that has or had constraints gets no rows.
+   become a row. So while the dead-letter table cannot be read, a table that has or had constraints, or a
+   narrower column, gets no rows.
 """
 
 from __future__ import annotations
