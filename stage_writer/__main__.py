@@ -79,7 +79,7 @@ from stage_writer.sample import Sampler
 from stage_writer.stage.staging import ObjectStage
 from stage_writer.stage.table_compatibility import TableCompatibility
 from stage_writer.stage.table_probe import prove_tables
-from stage_writer.stopping import Stopping, end_when_stuck
+from stage_writer.stopping import StartingExit, Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
 from stage_writer.threads import ThreadWorkers
 from stage_writer.web.serving import WriterServing
@@ -122,7 +122,10 @@ def run(
         _run_crew(settings, config, count, until_caught_up=until_caught_up)
         return
     seat = None if worker is None else WorkerSlot.parse(worker)
-    _write(settings if seat is None else settings_of(settings, seat), seat, until_caught_up=until_caught_up)
+    settings = settings if seat is None else settings_of(settings, seat)
+    starting = StartingExit(ExitCode.FAILED if until_caught_up else ExitCode.DONE)
+    with starting.instead_of_errors():
+        _write(settings, seat, starting, until_caught_up=until_caught_up)
 
 
 def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: bool) -> None:
@@ -147,9 +150,8 @@ def _run_crew(settings: Settings, config: Path, count: int, *, until_caught_up: 
     log.info("ended")
 
 
-def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool) -> None:
-    # Nothing has started yet, so a caller that asks it to stop has nothing to wait for.
-    _stop_on_signals(lambda: sys.exit(ExitCode.FAILED if until_caught_up else ExitCode.DONE))
+def _write(settings: Settings, seat: WorkerSlot | None, starting: StartingExit, *, until_caught_up: bool) -> None:
+    _stop_on_signals(starting.ask)
     shares = _memory(settings)
     log = set_up_logs(settings.logs, "stage-writer")
     log = log if seat is None else log.bind(worker=seat.index)
@@ -206,6 +208,7 @@ def _write(settings: Settings, seat: WorkerSlot | None, *, until_caught_up: bool
         stop_without_parent(stop)
         if serving.port is not None:
             report_port(serving.port)
+    starting.end_if_asked()
     _stop_on_signals(stop)
     try:
         service.run(until_caught_up=until_caught_up)

@@ -28,6 +28,39 @@ class ConversionInterruptedError(Exception):
     """The writer is stopping, and the conversion's share of the time is over."""
 
 
+class StartingExit:
+    """Ends a writer that is asked to stop while it starts: nothing runs yet that it would have to wait for.
+
+    Code in C (DuckDB) that was interrupted raises an error of its own instead of the handler's `SystemExit`.
+    """
+
+    __slots__ = ("_code", "_is_asked")
+
+    def __init__(self, code: int) -> None:
+        """``code`` is the process's exit code."""
+        self._code = code
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """Call this in a signal handler. Raises SystemExit."""
+        self._is_asked = True
+        self.end_if_asked()
+
+    def end_if_asked(self) -> None:
+        """Raises SystemExit where it was asked to stop."""
+        if self._is_asked:
+            raise SystemExit(self._code)
+
+    @contextmanager
+    def instead_of_errors(self) -> Iterator[None]:
+        """What goes wrong because it was interrupted is not reported."""
+        try:
+            yield
+        except Exception:
+            self.end_if_asked()
+            raise
+
+
 class Stopping:
     """Whether the writer is stopping, and its deadline."""
 

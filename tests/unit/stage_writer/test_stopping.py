@@ -1,12 +1,13 @@
 """A writer that is asked to stop: what it converts is broken off in time, and nothing is lost or doubled."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import structlog
 
 from stage_writer.loop import StageWriter
-from stage_writer.stopping import end_when_stuck
+from stage_writer.stopping import StartingExit, end_when_stuck
 from stage_writer.tasks import together
 from stage_writer.topologies import Record
 from tests.fakes.counting import FIRST, Counts, World, counted
@@ -89,3 +90,26 @@ def test_nothing_more_is_converted_once_a_stop_was_asked_for(tmp_path: Path, mon
     world.writer.run(until_caught_up=False)
     assert seen == list(range(10)), "the portion under way is the last one"
     assert world.staged() == counted(10)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_stop_during_the_start_is_no_error_of_the_code_that_it_interrupted(*, goes_on: bool) -> None:
+    """DuckDB raises an error of its own instead of what a signal's handler raised."""
+    starting = StartingExit(0)
+
+    def start() -> None:
+        with suppress(SystemExit):
+            starting.ask()
+        if not goes_on:
+            msg = "Query interrupted"
+            raise RuntimeError(msg)
+        starting.end_if_asked()
+
+    with pytest.raises(SystemExit) as ended, starting.instead_of_errors():
+        start()
+    assert ended.value.code == 0
+
+
+def test_an_error_of_a_start_that_was_not_interrupted_is_raised() -> None:
+    with pytest.raises(ValueError, match="wrong"), StartingExit(0).instead_of_errors():
+        raise ValueError("wrong")
