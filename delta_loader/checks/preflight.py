@@ -30,6 +30,7 @@ from delta_loader.check_result import Check, Level
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import (
     columns_from_check,
+    merge_checks,
     property_checks,
     shared_tables,
     shared_topic_checks,
@@ -149,6 +150,8 @@ class Preflight:
         tables = sides if state is None else {stream.table: state, **sides}
         histories = {url: read_stream_history(stream, found, self.open_store(url)) for url, found in tables.items()}
         yield from _went_back(app_id, histories)
+        for url in (one for one in stream.row_tables if one in tables):
+            yield from merge_checks(stream, url, histories[url].identity(tables[url].transactions))
         retention_ms = int(loader_of(self.settings.loader, stream).marker_retention_s * 1000)
         oldest_ms = self._oldest_ms(stream, state, histories.get(stream.table))
         yield vacuum_check(app_id, stream.table, state, oldest_ms, retention_ms)

@@ -26,6 +26,7 @@ from delta_loader.tables.load_modes.load_mode import (
     load_mode_name,
     through_spark,
 )
+from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
 from delta_loader.tables.vacuum import RETENTION, guarded_age_s, retention_s, vacuum_problem
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from common.settings import Stream
+    from common.tables.identity import TableIdentity
     from common.tables.state import TableState
     from delta_loader.tables.load_modes.load_mode import LoadMode
 
@@ -65,6 +67,26 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     yield _columns(stream, state, url, way)
     yield from _soft_deletes(stream, state, url)
     yield from property_checks(app_id, url, state)
+
+
+def merge_checks(stream: Stream, url: str, identity: TableIdentity) -> Iterator[Check]:
+    """What later merges into a table depend on. The keys themselves are read only when events are loaded."""
+    merge, before = merge_by_of(stream.at(url)), identity.merged_by
+    if merge is None:
+        return
+    change = changed_sequence(before, merge)
+    if change is not None:
+        problem, setting = change
+        remedy = f"{setting}; or load into a new table (another table, app_id and stage)"
+        yield Check("merge", Level.ERROR, f"{stream.app_id}: {url}: {problem}", remedy, stream.app_id)
+    elif not has_one_row_for_each_key(before, merge):
+        keys = ", ".join(merge.keys)
+        text = (
+            f"{stream.app_id}: the rows of {url} were {how_merged(before)}, as far as its commits say: before the next "
+            f"merge the loader reads {keys} of all rows, and merges nothing while several rows have the same"
+        )
+        remedy = f"nothing, if {keys} are unique there, or the table is empty"
+        yield Check("merge", Level.WARNING, text, remedy, stream.app_id)
 
 
 def columns_from_check(stream: Stream, found: Stream | None) -> Check:

@@ -20,6 +20,7 @@ from common.errors import NotCompatibleError, SchemaError
 from common.remedies import delta_table
 from common.schema import backticks, schema_from_json
 from common.tables.changes import IS_CURRENT
+from delta_loader.tables.merging.merged_before import changed_sequence, has_one_row_for_each_key, how_merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,15 +51,15 @@ class MergedKeys:
     def require(self, target: Target, merge: MergeBy) -> None:
         """Raise NotCompatibleError when several rows of the table have one key."""
         before = target.identity.merged_by
-        if target.version is None or (before is not None and {*before.keys} <= {*merge.keys}):
+        if target.version is None or has_one_row_for_each_key(before, merge):
             return
         twice = self._keys_twice(target, target.version, merge)
         if twice:
             named = ", ".join(twice[:_MOST_NAMED]) + (", …" if twice[_MOST_NAMED:] else "")
-            how = "not merged" if before is None else f"merged by {', '.join(before.keys)}"
             msg = (
                 f"events cannot be merged into the Delta table {target.url} by {', '.join(merge.keys)}: its rows were "
-                f"{how}, and several have one key ({named}), each of which an event of that key would change"
+                f"{how_merged(before)}, and several have one key ({named}), each of which an event of that key would "
+                "change"
             )
             raise NotCompatibleError(msg, _remedy(target, merge, before))
 
@@ -80,16 +81,11 @@ def require_sequence(target: Target, merge: MergeBy, restage: str) -> None:
 
     ``restage`` has the commands that stage the events again, once the stream's settings have changed.
     """
-    before = target.identity.merged_by
-    if before is None or not (before.history and merge.history) or before.sequence == merge.sequence:
-        return
-    now, then = (f"by {name}" if name else "without a sequence" for name in (merge.sequence, before.sequence))
-    setting = f"write merge.sequence: {before.sequence}" if before.sequence else "leave merge.sequence out"
-    msg = (
-        f"events cannot be merged into the Delta table {target.url}: its versions were kept {then}, and what is staged "
-        f"would be put between them {now}"
-    )
-    raise NotCompatibleError(msg, f"{setting} and {restage}; or {_ANOTHER_TABLE}")
+    change = changed_sequence(target.identity.merged_by, merge)
+    if change is not None:
+        problem, setting = change
+        msg = f"events cannot be merged into the Delta table {target.url}: {problem}"
+        raise NotCompatibleError(msg, f"{setting} and {restage}; or {_ANOTHER_TABLE}")
 
 
 def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:

@@ -15,15 +15,18 @@ from common.settings import Settings, Stream
 from common.settings.loading import Evolution
 from common.settings.stream import Included
 from common.spans import Partition, Position, Topic, TopicPartition
+from common.tables.changes import MergedBy
 from common.tables.dead_letters import KAFKA_FIELDS
+from common.tables.identity import TableIdentity
 from common.tables.state import TableState
 from delta_loader.check_result import Check, Level, checks_as_text, exit_code, fatal
 from delta_loader.checks.preflight import Preflight
-from delta_loader.checks.requirements import shared_tables, table_checks, vacuum_check
+from delta_loader.checks.requirements import merge_checks, shared_tables, table_checks, vacuum_check
 from delta_loader.ports import in_turn
 from delta_loader.stage.reading import Stage
 from delta_loader.status.values import to_json, to_text
 from tests.builders import settings_of
+from tests.fakes.changes import ChangeStream
 from tests.fakes.loading import settings_for, status_of
 from tests.fakes.staging import Staging
 
@@ -66,6 +69,30 @@ def test_a_table_that_cannot_be_loaded_is_an_error() -> None:
     found = {check.name: check for check in table_checks(STREAM, table(text))}["columns"]
     assert found.level is Level.ERROR
     assert "the column id is STRING, staged as BIGINT" in found.message
+
+
+MERGED = MergedBy(("id",), "at", history=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "level", "told"),
+    [
+        (MERGED, None, ""),
+        (replace(MERGED, history=False), None, ""),
+        (replace(MERGED, sequence=None), Level.ERROR, "its versions were kept without a sequence"),
+        (None, Level.WARNING, "were not merged"),
+        (replace(MERGED, keys=("id", "name")), Level.WARNING, "were merged by id, name"),
+    ],
+)
+def test_what_merges_into_a_table_depend_on_is_told_before_an_event_waits(
+    before: MergedBy | None, level: Level | None, told: str
+) -> None:
+    merge = {"keys": ["id"], "sequence": "at", "history": True, "operation": "op", "deletes": ["d"]}
+    stream = ChangeStream("memory://nowhere", more={"merge": {**merge, "tombstones": "ignore"}}).settings.streams[0]
+    found = list(merge_checks(stream, stream.table, TableIdentity(merged_by=before)))
+    assert [check.level for check in found] == ([] if level is None else [level])
+    assert all(told in check.message for check in found)
+    assert list(merge_checks(STREAM, STREAM.table, TableIdentity())) == []
 
 
 def test_a_topic_that_lacks_the_dead_letters_of_a_table_s_checks_is_a_warning() -> None:
