@@ -62,8 +62,8 @@ def require_no_load_begun(plan: RewindPlan, tables: Callable[[], Position | None
             f"order from {plan.position} on, so it would be unknown which records it has"
         )
         remedy = (
-            "let a loader complete that load; where it cannot, begin the stream again under another app_id, with tables "
-            "of its own"
+            "let a loader complete that load; where it cannot, begin the stream again under another app_id, with "
+            "tables of its own"
         )
         raise UsageError(msg, remedy)
     msg = (

@@ -12,8 +12,8 @@ Rules:
    own commit alone therefore says what the table's positions belong to (common/tables/identity.py). Commits of older
    releases only have the spans that they loaded.
 5. Every commit that moves positions also says how *all* rows of the table were merged, itself or the commits before it;
-   one that adds rows without merging them says nothing. After a RESTORE, that is what the commits on the table's lineage
-   say (identity.py), and the commit that carries out a resolution repeats it. Rows of other programs are not considered.
+   one that adds rows without merging them says nothing. After a RESTORE, the commits on the table's lineage say it
+   (identity.py), and the commit that carries out a resolution repeats it. Rows of other programs are not considered.
 6. Positions are those of one *generation* of a Kafka partition (common/tables/transactions.py). A missing generation is
    0, so metadata of a topic that was never recreated is unchanged.
 """
