@@ -26,6 +26,9 @@ Rules:
 8. A late claim is younger than some marker above it: the marker whose settling freed its position was not the last, and
    nothing above the claim is settled before the claim itself. If the lowest marker is older than all others by the
    listing, nothing is read; times within one second may be in any order.
+9. A branch that ends at the table's position is left while nothing is staged from there on, and markers lie above: it
+   may be the chain, and those above it a late claim that a writer has continued. It alone records the topics' positions
+   and a task's state there, which a rewind to the table's position needs.
 """
 
 from __future__ import annotations
@@ -100,6 +103,8 @@ def lowest_branch(low: LowEnd) -> StrayBranch | UnreadMarkers | NoStray:
     witness = low.known.get(witness_name)
     if witness is None:
         return UnreadMarkers((witness_name,))
+    if branch[-1].span.end == low.position and has_gap(low.names, low.position):
+        return NoStray()
     if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
         return StrayBranch(branch[::-1])
     return NoStray()
@@ -112,6 +117,11 @@ def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, in
         return False
     until_ms = modified_ms[lowest] + _SAME_MS
     return sum(ms <= until_ms for ms in modified_ms.values()) > 1
+
+
+def has_gap(names: Sequence[MarkerName], position: Position) -> bool:
+    """Whether markers lie above the table's position, and none begins there (rule 9)."""
+    return names[-1].start > position and all(name.start != position for name in names)
 
 
 def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:

@@ -204,6 +204,18 @@ def test_what_was_written_long_after_a_marker_above_it_is_a_stray() -> None:
     assert lowest_branch(low_end((lowest, 1_001 + SKEW_MS), (above, 1_000))) == StrayBranch((lowest,))
 
 
+def test_what_ends_at_the_position_of_a_table_that_waits_for_more_stays() -> None:
+    """After a rewind, [0, 18) was staged again, and then a request came for what was to follow the former [0, 40).
+
+    Writers went on from that. Only [0, 18) says what a rewind to 18 needs.
+    """
+    again, late = flush(0, 18), flush(40, 73, 0)
+    names, written_ms = [again.name, late.name], {again.name: 1_000, late.name: 1_000}
+    known = {again.name: again, late.name: late}
+    assert lowest_branch(LowEnd(names, written_ms, Position(18), known)) == NoStray()
+    assert lowest_branch(LowEnd(names, written_ms, Position(40), known)) == StrayBranch((again,))
+
+
 def test_nothing_is_read_where_the_lowest_marker_is_the_oldest() -> None:
     lowest, above = flush(0, 10), flush(10, 20, 0)
     assert lowest_branch(low_end((lowest, 1_000), (above, 2_001), known=False)) == NoStray()
