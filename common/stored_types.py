@@ -7,8 +7,9 @@ what is known of Kafka partitions as an object by topic, and in it by number.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from dataclasses import MISSING, dataclass, fields, make_dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 from pydantic_core import to_json
@@ -17,6 +18,7 @@ from pydantic_core.core_schema import no_info_after_validator_function, plain_se
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
@@ -38,16 +40,49 @@ class StoredAs:
 
 
 def lean(*names: str) -> Any:  # noqa: ANN401 - a decorated method, of which pydantic has no type
-    """The method of a dataclass that leaves these fields out where they are None or False, so they cost no bytes."""
+    """The method of a dataclass that leaves these fields out where they have their defaults, so they cost no bytes.
+
+    Without names, all fields that have one.
+    """
 
     def write(self: object, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
         stored: dict[str, object] = serialize(self)
-        absent = {
-            name for name in names if stored[name] is None or stored[name] is False
-        }  # a count of 0 says something
-        return {name: part for name, part in stored.items() if name not in absent}
+        for name, default in _defaults(type(self)).items():  # type: ignore[arg-type]
+            if (not names or name in names) and getattr(self, name) == default:
+                del stored[name]
+        return stored
 
     return model_serializer(mode="wrap")(write)
+
+
+@cache
+def _defaults(of: type[Any]) -> dict[str, object]:
+    """The fields that have a default, with that."""
+    plain = {one.name: one.default for one in fields(of) if one.default is not MISSING}
+    return plain | {one.name: one.default_factory() for one in fields(of) if one.default_factory is not MISSING}
+
+
+def same_fields(value: DataclassInstance, of: type[DataclassInstance]) -> dict[str, Any]:
+    """The fields of a value that another dataclass has too, to make one of that."""
+    return {one.name: getattr(value, one.name) for one in fields(of) if one.name in value.__dataclass_fields__}
+
+
+def with_partition(of: type[_Value], name: str) -> StoredAs:
+    """The annotation of a dataclass that is stored with ``topic`` and ``partition`` in place of the field ``name``."""
+    hints = get_type_hints(of, include_extras=True)
+    others = [one.name for one in fields(of) if one.name != name]  # type: ignore[arg-type]
+    place = [("topic", Annotated[str, Field(min_length=1)]), ("partition", Annotated[int, Field(ge=0)])]
+    form = make_dataclass(of.__name__, [*place, *((other, hints[other]) for other in others)])
+
+    def read(stored: Any) -> _Value:  # noqa: ANN401 - of the class that is made here
+        partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
+        return of(**{name: partition, **{other: getattr(stored, other) for other in others}})
+
+    def write(value: _Value) -> object:
+        partition: TopicPartition = getattr(value, name)
+        return form(partition.topic, partition.partition, *(getattr(value, other) for other in others))
+
+    return StoredAs(form, read, write)
 
 
 def by_topic(values: Mapping[TopicPartition, _Value]) -> dict[str, dict[str, _Value]]:
@@ -84,23 +119,15 @@ class _Version(BaseModel):
 
 
 class StoredForm(Generic[_Value]):
-    """The stored form of a dataclass; if lean, fields that have a default are left out where they are None or empty.
+    """The stored form of a dataclass. A field of the name ``version`` is not stored: the object's path has it."""
 
-    A field of the name ``version`` is not stored: the object's path has it.
-    """
-
-    def __init__(self, of: type[_Value], *, lean: bool = False) -> None:
+    def __init__(self, of: type[_Value]) -> None:
         self._adapter = TypeAdapter(of)
-        self._optional = {
-            field.name
-            for field in fields(of)  # type: ignore[arg-type]
-            if lean and not (field.default is MISSING and field.default_factory is MISSING)
-        }
+        self._optional = _defaults(of).keys()  # type: ignore[arg-type]
 
     def write(self, value: _Value) -> dict[str, Any]:
-        stored = self._adapter.dump_python(value, mode="json", by_alias=True)
-        absent = {name for name in self._optional if stored[name] in (None, {}, [])} | {"version"}
-        return {"version": 1, **{name: part for name, part in stored.items() if name not in absent}}
+        stored: dict[str, Any] = self._adapter.dump_python(value, mode="json", by_alias=True)
+        return {"version": 1} | stored | {"version": 1}
 
     def to_bytes(self, value: _Value, indent: int | None = None) -> bytes:
         return to_json(self.write(value), indent=indent)

@@ -26,14 +26,17 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter
 
 from common.errors import MarkerError
 from common.stage.merged import StoredInput, inputs_to_stored, position_from_stored
-from common.stage.outboxes import checked_outboxes
+from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
-from common.stage.state_files import EMPTY_STATE, StateFiles, StoredFiles, files_from_stored, files_to_stored
-from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
+from common.stage.state_files import EMPTY_STATE, StateFiles, require_own_state
+from common.stage.stored import Count, StoredOffset, reading, require_known_version
+from common.stored_types import lean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,32 +110,27 @@ def _newest_path(store: ObjectStore, partition: TopicPartition) -> str | None:
     return newest_paths(item.path for item in store.list(_PATHS.folder(partition))).get(partition)
 
 
-class _StoredBeginning(Lean):
-    OMITTED = ("inputs", "outboxes", "state")
-
-    version: Literal[1, 2, 3]
+@dataclass(frozen=True, slots=True)
+class _StoredOrigin:
+    version: int
     position: StoredOffset = 0
     generation: Count = 0
     topic_id: str | None = None
-    inputs: list[StoredInput] | None = None
-    outboxes: list[str] | None = None
-    state: StoredFiles | None = None
+    inputs: tuple[StoredInput, ...] = ()
+    outboxes: tuple[str, ...] = ()
+    state: StateFiles | None = None
+
+    _without_empty = lean("inputs", "outboxes", "state")
 
 
-def origin_to_bytes(beginning: ChainOrigin) -> bytes:
+_FORM = TypeAdapter(_StoredOrigin)
+
+
+def origin_to_bytes(origin: ChainOrigin) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
-    stored = _StoredBeginning.model_validate(
-        {
-            "version": beginning.version,
-            "position": int(beginning.position),
-            "generation": beginning.generation,
-            "topic_id": beginning.topic_id,
-            "inputs": inputs_to_stored(beginning.position),
-            "outboxes": list(beginning.outboxes) or None,
-            "state": None if beginning.state is None else files_to_stored(beginning.state),
-        }
-    )
-    return stored.model_dump_json().encode()
+    position, inputs = origin.position, inputs_to_stored(origin.position)
+    about = (origin.generation, origin.topic_id, inputs, origin.outboxes, origin.state)
+    return _FORM.dump_json(_StoredOrigin(origin.version, position, *about), by_alias=True)
 
 
 def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
@@ -145,13 +143,13 @@ def origin_from_bytes(path: str, data: bytes) -> ChainOrigin:
             raise ValueError(msg)
         partition, number = parsed[0], int(parsed[1]["number"])
         if not data:
-            return ChainOrigin(position_from_stored(partition, 0, None), number=number)
+            return ChainOrigin(position_from_stored(partition, 0, ()), number=number)
         require_known_version(what, data, VERSION)
-        stored = _StoredBeginning.model_validate_json(data)
+        stored = _FORM.validate_json(data, strict=True)
         if stored.version == _SUPERSEDED:
             msg = f"{what} was replaced by an origin of a higher number, and there is none"
             raise MarkerError(msg, f"put {_PATHS.folder(partition)} back from versions or a backup of the bucket")
         position = position_from_stored(partition, stored.position, stored.inputs)
-        outboxes = checked_outboxes(partition, stored.outboxes or ())
-        state = None if stored.state is None else files_from_stored(partition, stored.state)
-    return ChainOrigin(position, stored.generation, stored.topic_id, outboxes, state, number)
+        require_own_outboxes(partition, stored.outboxes)
+        require_own_state(partition, stored.state or EMPTY_STATE)
+    return ChainOrigin(position, stored.generation, stored.topic_id, stored.outboxes, stored.state, number)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stage.stored import Count, Stored, StoredOffset
+from common.spans import Position, Span, TopicPartition
+from common.stage.stored import Count
+from common.stored_types import StoredSpan, with_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,14 +40,19 @@ class TopicChanges:
     """The Kafka partition that contains them."""
     topic_id: str | None
     """The broker's id of that topic; None if it has none."""
-    spans: tuple[Span, ...]
+    spans: Annotated[tuple[StoredSpan, ...], Field(alias="pieces", min_length=1)]
     """The offsets of the pieces: ascending, one run after the other."""
-    size_bytes: int
+    size_bytes: Annotated[Count, Field(alias="bytes")]
     """The size of all pieces."""
-    digest: str
+    digest: Annotated[str, Field(pattern=_DIGEST)]
     """`changes_digest` of all pieces concatenated."""
     written_ms: int
     """The time of the write, by the writer's clock."""
+
+    def __post_init__(self) -> None:
+        if any(span.end >= other.start for span, other in pairwise(self.spans)):
+            msg = f"the pieces {', '.join(map(str, self.spans))} in {self.place} do not come one after the other"
+            raise ValueError(msg)
 
     @property
     def pieces(self) -> int:
@@ -72,36 +78,5 @@ def spans_of(offsets: Iterable[int]) -> tuple[Span, ...]:
     return tuple(spans)
 
 
-class StoredTopicChanges(Stored):
-    """The stored form of `TopicChanges`."""
-
-    topic: str = Field(min_length=1)
-    topic_id: str | None
-    partition: Count
-    pieces: list[Annotated[list[StoredOffset], Field(min_length=2, max_length=2)]] = Field(min_length=1)
-    bytes: Count
-    digest: str = Field(pattern=_DIGEST)
-    written_ms: int
-
-
-def changes_to_stored(changes: TopicChanges) -> dict[str, object]:
-    """The stored form, before JSON."""
-    return {
-        "topic": str(changes.place.topic),
-        "topic_id": changes.topic_id,
-        "partition": int(changes.place.partition),
-        "pieces": [[int(span.start), int(span.end)] for span in changes.spans],
-        "bytes": changes.size_bytes,
-        "digest": changes.digest,
-        "written_ms": changes.written_ms,
-    }
-
-
-def changes_from_stored(stored: StoredTopicChanges) -> TopicChanges:
-    """The inverse of `changes_to_stored`. Raises ValueError for pieces that are out of order."""
-    spans = tuple(Span(Position(start), Position(end)) for start, end in stored.pieces)
-    if any(span.end >= other.start for span, other in pairwise(spans)):
-        msg = f"the pieces {stored.pieces} in {stored.topic} do not come one after the other"
-        raise ValueError(msg)
-    place = TopicPartition(Topic(stored.topic), Partition(stored.partition))
-    return TopicChanges(place, stored.topic_id, spans, stored.bytes, stored.digest, stored.written_ms)
+StoredChanges = Annotated[TopicChanges, with_partition(TopicChanges, "place")]
+"""With the fields ``topic`` and ``partition``, and other names for some."""

@@ -15,17 +15,17 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
-
-from common.spans import Partition, Position, Topic, TopicPartition
+from common.spans import Partition, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
-from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.stage.stored import Count, StoredPosition, reading, require_known_version
+from common.stored_types import StoredForm, with_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
 IDLE = "idle"
 VERSION = 1
@@ -39,9 +39,9 @@ class IdleFact:
     """Rule 1."""
 
     partition: TopicPartition
-    position: Position
+    position: StoredPosition
     time_ms: int
-    generation: int
+    generation: Count
     """The generation of the chain (common/stage/chain_origins.py)."""
 
 
@@ -51,7 +51,7 @@ class StreamFact:
 
     app_id: str
     time_ms: int
-    topics: Mapping[Topic, int]
+    topics: Mapping[Topic, Count]
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether it was one of them; true for a topic that is not listed."""
@@ -74,68 +74,25 @@ def idle_path(writer: str) -> str:
     return f"{IDLE}/{escape(shortened(writer))}.idle"
 
 
-class _StoredFact(Stored):
-    topic: str
-    partition: Count
-    position: StoredOffset
-    time_ms: int
-    generation: Count
+@dataclass(frozen=True, slots=True)
+class _WriterFacts:
+    """The object's content."""
+
+    partitions: tuple[Annotated[IdleFact, with_partition(IdleFact, "partition")], ...]
+    streams: tuple[StreamFact, ...] = ()
 
 
-class _StoredStream(Stored):
-    app_id: str
-    time_ms: int
-    topics: dict[str, Count]
-
-
-class _StoredIdle(Stored):
-    version: Literal[1]
-    partitions: list[_StoredFact]
-    streams: list[_StoredStream] = Field(default_factory=list)
+_FORM = StoredForm(_WriterFacts)
 
 
 def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()) -> bytes:
     """The object's content."""
-    stored_streams = [
-        _StoredStream(
-            app_id=fact.app_id, time_ms=fact.time_ms, topics={str(topic): count for topic, count in fact.topics.items()}
-        )
-        for fact in streams
-    ]
-    stored = [
-        _StoredFact(
-            topic=str(fact.partition.topic),
-            partition=int(fact.partition.partition),
-            position=int(fact.position),
-            time_ms=fact.time_ms,
-            generation=fact.generation,
-        )
-        for fact in facts
-    ]
-    return _StoredIdle(version=1, partitions=stored, streams=stored_streams).model_dump_json().encode()
+    return _FORM.to_bytes(_WriterFacts(tuple(facts), tuple(streams)))
 
 
 def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
     """The inverse of `facts_to_bytes`. Raises MarkerError."""
     with reading(path, "delete it: a writer writes it again within a minute or so"):
         require_known_version(path, data, VERSION)
-        stored = _StoredIdle.model_validate_json(data)
-    stored_facts = stored.partitions
-    streams = (
-        StreamFact(
-            stored_fact.app_id,
-            stored_fact.time_ms,
-            {Topic(topic): count for topic, count in stored_fact.topics.items()},
-        )
-        for stored_fact in stored.streams
-    )
-    idle = (
-        IdleFact(
-            TopicPartition(Topic(fact.topic), Partition(fact.partition)),
-            Position(fact.position),
-            fact.time_ms,
-            fact.generation,
-        )
-        for fact in stored_facts
-    )
-    return tuple(idle), tuple(streams)
+        facts = _FORM.from_bytes(data)
+    return facts.partitions, facts.streams

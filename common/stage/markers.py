@@ -43,9 +43,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import TypeAdapter
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.data_files import require_own_file, require_own_waiting_file
@@ -57,13 +56,13 @@ from common.stage.merged import (
     position_from_stored,
     start_from_stored,
 )
-from common.stage.outboxes import checked_outboxes
+from common.stage.outboxes import require_own_outboxes
 from common.stage.paths import ChainPaths
 from common.stage.row_places import Place
-from common.stage.state_files import MarkedState, StoredState, state_from_stored, state_to_stored
-from common.stage.stored import Count, Lean, StoredOffset, reading, require_known_version
+from common.stage.state_files import MarkedState, StoredState, require_own_state
+from common.stage.stored import Count, NotEmpty, StoredOffset, StoredPosition, reading, require_known_version
 from common.stage.undeclared import UndeclaredFields
-from common.stored_types import lean
+from common.stored_types import lean, same_fields
 from common.tables.changes import MergeBy
 
 DONE = "done"
@@ -71,7 +70,6 @@ STRAY = "stray"
 VERSION = 8
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-NotEmpty = Annotated[str, Field(min_length=1)]
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
 
 
@@ -284,22 +282,21 @@ class Marker:
 # The stored form. Pydantic reads it, so the error of a broken marker names the field.
 
 
-class _StoredManifest(Lean):
-    OMITTED = ("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
-
-    version: Literal[1, 2, 3, 4, 5, 6, 7, 8]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredManifest:
+    version: int
     topic: str
     partition: Count
     start: StoredOffset
     end: StoredOffset
-    previous: StoredOffset | None
+    previous: StoredPosition | None
     app_id: str
     origin: Origin
     writer: str
     created_ms: int
     records: Count
     tombstones: Count
-    dead_letters: dict[str, Count]
+    dead_letters: Mapping[str, Count]
     lowest_timestamp_ms: int | None
     highest_timestamp_ms: int | None
     tables: tuple[StagedTable, ...]
@@ -308,48 +305,32 @@ class _StoredManifest(Lean):
     filtered: Count = 0
     exploded: Count = 0
     offered: str | None = None
-    inputs: list[StoredInput] | None = None
+    inputs: tuple[StoredInput, ...] = ()
     state: StoredState | None = None
-    outboxes: list[str] | None = None
+    outboxes: tuple[str, ...] = ()
     last_record: LastRecord | None = None
     undeclared: UndeclaredFields | None = None
-    violations: dict[str, Count] | None = None
+    violations: Mapping[str, Count] = field(default_factory=dict)
+
+    _without_empty = lean("inputs", "state", "outboxes", "last_record", "undeclared", "violations")
+
+
+_FORM = TypeAdapter(_StoredManifest)
 
 
 def manifest_to_bytes(partition: TopicPartition, manifest: Manifest) -> bytes:
     """The stored form of a manifest: UTF-8 JSON, one object."""
-    stored = _StoredManifest.model_validate(
-        {
-            "version": manifest.version,
-            "topic": str(partition.topic),
-            "partition": int(partition.partition),
-            "start": int(manifest.span.start),
-            "end": int(manifest.span.end),
-            "previous": manifest.previous,
-            "app_id": manifest.app_id,
-            "origin": manifest.origin,
-            "writer": manifest.writer,
-            "created_ms": manifest.created_ms,
-            "records": manifest.records,
-            "tombstones": manifest.tombstones,
-            "dead_letters": dict(manifest.dead_letters),
-            "lowest_timestamp_ms": manifest.lowest_timestamp_ms,
-            "highest_timestamp_ms": manifest.highest_timestamp_ms,
-            "tables": manifest.tables,
-            "topic_id": manifest.topic_id,
-            "generation": manifest.generation,
-            "filtered": manifest.filtered,
-            "exploded": manifest.exploded,
-            "offered": manifest.offered,
-            "inputs": inputs_to_stored(manifest.span.end, manifest.span.start),
-            "outboxes": list(manifest.outboxes) or None,
-            "state": None if manifest.state is None else state_to_stored(manifest.state),
-            "last_record": manifest.last_record,
-            "undeclared": manifest.undeclared,
-            "violations": dict(manifest.violations) or None,
-        }
+    span = manifest.span
+    stored = _StoredManifest(
+        version=manifest.version,
+        topic=partition.topic,
+        partition=partition.partition,
+        start=span.start,
+        end=span.end,
+        inputs=inputs_to_stored(span.end, span.start),
+        **same_fields(manifest, _StoredManifest),
     )
-    return stored.model_dump_json(by_alias=True).encode()
+    return _FORM.dump_json(stored, by_alias=True)
 
 
 def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
@@ -362,7 +343,7 @@ def manifest_from_bytes(name: MarkerName, data: bytes) -> Manifest | None:
     what = f"marker {name.path}"
     with reading(what, "see docs/internals/guarantees.md, “corrupt markers”, for the commands that fix it"):
         require_known_version(what, data, VERSION)
-        return _from_stored(name, _StoredManifest.model_validate_json(data))
+        return _from_stored(name, _FORM.validate_json(data, strict=True))
 
 
 def marker_from_bytes(name: MarkerName, data: bytes) -> Marker:
@@ -382,33 +363,12 @@ def _from_stored(name: MarkerName, stored: _StoredManifest) -> Manifest:
         raise ValueError(msg)
     for table in stored.tables:
         _require_own_files(name, table)
-    return Manifest(
-        span=Span(
-            start_from_stored(stored.start, stored.inputs),
-            position_from_stored(name.topic_partition, stored.end, stored.inputs),
-        ),
-        previous=None if stored.previous is None else Position(stored.previous),
-        app_id=stored.app_id,
-        origin=stored.origin,
-        writer=stored.writer,
-        created_ms=stored.created_ms,
-        records=stored.records,
-        tombstones=stored.tombstones,
-        dead_letters=stored.dead_letters,
-        lowest_timestamp_ms=stored.lowest_timestamp_ms,
-        highest_timestamp_ms=stored.highest_timestamp_ms,
-        tables=stored.tables,
-        topic_id=stored.topic_id,
-        generation=stored.generation,
-        filtered=stored.filtered,
-        exploded=stored.exploded,
-        offered=stored.offered,
-        outboxes=checked_outboxes(found.topic_partition, stored.outboxes or ()),
-        state=None if stored.state is None else state_from_stored(found.topic_partition, stored.state),
-        last_record=stored.last_record,
-        undeclared=stored.undeclared,
-        violations=stored.violations or {},
-    )
+    require_own_outboxes(name.topic_partition, stored.outboxes)
+    for files in () if stored.state is None else (stored.state.files, stored.state.before):
+        require_own_state(name.topic_partition, files)
+    start = start_from_stored(stored.start, stored.inputs)
+    end = position_from_stored(name.topic_partition, stored.end, stored.inputs)
+    return Manifest(span=Span(start, end), **same_fields(stored, Manifest))
 
 
 def _leaves_its_root(path: str) -> bool:

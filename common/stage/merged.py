@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Self
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Self
 
 from common.errors import MarkerError
 from common.remedies import repair
 from common.spans import Partition, Position, Topic, TopicPartition
-from common.stage.stored import Count, Lean, StoredOffset
+from common.stage.stored import Count, NotEmpty, StoredOffset
+from common.stored_types import lean
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -180,42 +179,35 @@ def id_of_input(chain: Topic, topic: Topic, ids: str | None) -> str | None:
     return None if ids is None else dict(zip(topics_of(chain), ids.split(","), strict=False)).get(topic)
 
 
-class StoredInput(Lean):
+@dataclass(frozen=True, slots=True)
+class StoredInput:
     """How a marker, or a chain origin, stores an `InputEnd`; a marker also stores where its span starts."""
 
-    OMITTED = ("start",)
-
-    topic: Annotated[str, Field(min_length=1)]
+    topic: NotEmpty
     partition: Count
     end: StoredOffset
     start: StoredOffset | None = None
 
+    _without_empty = lean("start")
 
-def inputs_to_stored(position: Position, start: Position | None = None) -> list[StoredInput] | None:
-    """What is stored in addition to a position, and that of the span's start; None for a chain of one topic."""
-    starts = {input_end.partition: int(input_end.position) for input_end in inputs_at(start)}
-    ends = [
-        StoredInput(
-            topic=str(end.partition.topic),
-            partition=int(end.partition.partition),
-            end=int(end.position),
-            start=starts.get(end.partition),
-        )
+
+def inputs_to_stored(position: Position, start: Position | None = None) -> tuple[StoredInput, ...]:
+    """What is stored in addition to a position, and that of the span's start; nothing for a chain of one topic."""
+    starts = {input_end.partition: input_end.position for input_end in inputs_at(start)}
+    return tuple(
+        StoredInput(end.partition.topic, end.partition.partition, end.position, starts.get(end.partition))
         for end in inputs_at(position)
-    ]
-    return ends or None
+    )
 
 
-def position_from_stored(
-    topic_partition: TopicPartition, position: int, stored: Sequence[StoredInput] | None
-) -> Position:
+def position_from_stored(topic_partition: TopicPartition, position: int, stored: Sequence[StoredInput]) -> Position:
     """The inverse of `inputs_to_stored`. Raises ValueError for inputs that are not the chain's, or not its sum.
 
     Position 0 needs no inputs.
     """
-    if stored is None and position == 0 and is_merged(topic_partition.topic):
+    if not stored and position == 0 and is_merged(topic_partition.topic):
         return merged_position(InputEnd(partition, Position(0)) for partition in inputs_of(topic_partition))
-    if stored is None:
+    if not stored:
         return Position(position)
     ends = [InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.end)) for one in stored]
     if tuple(sorted(end.partition for end in ends)) != inputs_of(topic_partition):
@@ -228,10 +220,10 @@ def position_from_stored(
     return found
 
 
-def start_from_stored(start: int, stored: Sequence[StoredInput] | None) -> Position:
+def start_from_stored(start: int, stored: Sequence[StoredInput]) -> Position:
     """The start of a marker's span, with its inputs' positions if these are known. Raises ValueError."""
-    known = [one for one in stored or () if one.start is not None]
-    if not known or len(known) < len(stored or ()):
+    known = [one for one in stored if one.start is not None]
+    if not known or len(known) < len(stored):
         return Position(start)
     position = merged_position(
         InputEnd(TopicPartition(Topic(one.topic), Partition(one.partition)), Position(one.start or 0)) for one in known

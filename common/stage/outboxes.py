@@ -53,12 +53,10 @@ def outbox_folder(partition: TopicPartition) -> str:
     return _PATHS.folder(partition)
 
 
-def checked_outboxes(partition: TopicPartition, paths: Iterable[str]) -> tuple[str, ...]:
-    """The paths that a marker names. Raises ValueError for one that is not of its chain."""
-    found = tuple(paths)
-    for path in found:
+def require_own_outboxes(partition: TopicPartition, paths: Iterable[str]) -> None:
+    """Raises ValueError for an outbox that is not of this chain."""
+    for path in paths:
         name = OutboxName.parse(path)
         if name is None or name.partition != partition:
             msg = f"{path!r} is no outbox of {partition}"
             raise ValueError(msg)
-    return found

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from common.errors import MarkerError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
 from common.sizes import time_text
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import reading, require_known_version
+from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
@@ -63,15 +64,19 @@ class Pause:
         return f"`{self.part.program} resume {CONFIG} --stream {quoted(self.app_id)}` ends it"
 
     def to_bytes(self) -> bytes:
-        stored = _StoredPause(version=1, since_ms=self.since_ms or 0, by=self.by, reason=self.reason)
-        return stored.model_dump_json(indent=2).encode()
+        return _FORM.to_bytes(_PauseObject(self.since_ms or 0, self.by, self.reason), indent=2)
 
 
-class _StoredPause(Stored):
-    version: Literal[1]
+@dataclass(frozen=True, slots=True)
+class _PauseObject:
+    """What the object of a pause says; its path says of what."""
+
     since_ms: int
     by: str = ""
     reason: str = ""
+
+
+_FORM = StoredForm(_PauseObject)
 
 
 def pause_path(part: StreamPart, app_id: str) -> str:
@@ -87,7 +92,7 @@ def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
     try:
         with reading(path, "delete it to end the pause"):
             require_known_version(path, data, VERSION)
-            stored = _StoredPause.model_validate_json(data)
+            stored = _FORM.from_bytes(data)
     except MarkerError:
         return Pause(app_id, part, None)
     return Pause(app_id, part, stored.since_ms, stored.by, stored.reason)

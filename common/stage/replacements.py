@@ -14,11 +14,11 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import TypeAdapter
 
 from common.remedies import replay
 from common.spans import Partition, Position, Span, Topic, TopicPartition
@@ -26,11 +26,9 @@ from common.stage.data_files import require_own_replay_file
 from common.stage.markers import TableKind
 from common.stage.merged import is_merged
 from common.stage.paths import ChainPaths
-from common.stage.stored import Count, Stored, StoredOffset, reading, require_known_version
+from common.stage.stored import Count, NotEmpty, StoredPosition, reading, require_known_version
+from common.stored_types import StoredSpan, same_fields
 from common.tables.urls import comparable
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 REPLACE = "replace"
 VERSION = 3
@@ -61,17 +59,17 @@ class ReplacementName:
 
 @dataclass(frozen=True, slots=True)
 class ReplacementFile:
-    path: str
+    path: NotEmpty
     """Relative to the stage's root."""
-    rows: int
-    size_bytes: int
+    rows: Count
+    size_bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementTable:
     """A request's files for one Delta table; no files if its rows of the range are only deleted."""
 
-    url: str
+    url: NotEmpty
     kind: TableKind
     schema: str
     """As in Delta's metaData action: JSON, partition columns included."""
@@ -120,71 +118,41 @@ class Replacement:
         return next((table for table in self.tables if comparable(table.url) == comparable(url)), None)
 
 
-class _StoredFile(Stored):
-    path: str = Field(min_length=1)
-    rows: Count
-    size_bytes: Count
-
-
-class _StoredTable(Stored):
-    url: str = Field(min_length=1)
-    kind: Literal["rows", "dead_letters"]
-    table_schema: str = Field(alias="schema")
-    files: list[_StoredFile]
-
-
-class _StoredReplacement(Stored):
-    version: Literal[1, 2, 3]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredReplacement:
+    version: int
     topic: str
     partition: Count
-    start: StoredOffset
-    end: StoredOffset
+    start: StoredPosition
+    end: StoredPosition
     request: str
     app_id: str
     writer: str
     created_ms: int
     records: Count
     tombstones: Count
-    dead_letters: dict[str, Count]
-    tables: list[_StoredTable]
-    filtered: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
+    dead_letters: Mapping[str, Count]
+    tables: tuple[ReplacementTable, ...]
+    filtered: tuple[StoredSpan, ...] = ()
     exploded: Count = 0
-    only: list[tuple[StoredOffset, StoredOffset]] = Field(default=[])
+    only: tuple[StoredSpan, ...] = ()
+
+
+_FORM = TypeAdapter(_StoredReplacement)
 
 
 def replacement_to_bytes(name: ReplacementName, replacement: Replacement) -> bytes:
     """The stored form: UTF-8 JSON, one object."""
-    stored = _StoredReplacement.model_validate(
-        {
-            "version": replacement.version,
-            "topic": str(name.topic_partition.topic),
-            "partition": int(name.topic_partition.partition),
-            "start": int(replacement.span.start),
-            "end": int(replacement.span.end),
-            "request": name.request,
-            "app_id": replacement.app_id,
-            "writer": replacement.writer,
-            "created_ms": replacement.created_ms,
-            "records": replacement.records,
-            "tombstones": replacement.tombstones,
-            "dead_letters": dict(replacement.dead_letters),
-            "tables": [
-                {
-                    "url": table.url,
-                    "kind": table.kind.value,
-                    "schema": table.schema,
-                    "files": [
-                        {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes} for file in table.files
-                    ],
-                }
-                for table in replacement.tables
-            ],
-            "filtered": [(int(span.start), int(span.end)) for span in replacement.filtered],
-            "exploded": replacement.exploded,
-            "only": [(int(run.start), int(run.end)) for run in replacement.only],
-        }
+    stored = _StoredReplacement(
+        version=replacement.version,
+        topic=name.topic_partition.topic,
+        partition=name.topic_partition.partition,
+        start=replacement.span.start,
+        end=replacement.span.end,
+        request=name.request,
+        **same_fields(replacement, _StoredReplacement),
     )
-    return stored.model_dump_json(by_alias=True).encode()
+    return _FORM.dump_json(stored)
 
 
 def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
@@ -194,12 +162,12 @@ def replacement_from_bytes(name: ReplacementName, data: bytes) -> Replacement:
     remedy = f"delete it from the stage, and ask again with `{again}`, OFFSET being the end of the range that was meant"
     with reading(what, remedy):
         require_known_version(what, data, VERSION)
-        return _from_stored(name, _StoredReplacement.model_validate_json(data))
+        return _from_stored(name, _FORM.validate_json(data, strict=True))
 
 
 def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replacement:
     partition = TopicPartition(Topic(stored.topic), Partition(stored.partition))
-    found = ReplacementName(partition, Position(stored.start), stored.request)
+    found = ReplacementName(partition, stored.start, stored.request)
     if found != name:
         msg = f"its content speaks of {found.path}"
         raise ValueError(msg)
@@ -208,30 +176,9 @@ def _from_stored(name: ReplacementName, stored: _StoredReplacement) -> Replaceme
             msg = f"the path {file.path!r} leaves the stage"
             raise ValueError(msg)
         require_own_replay_file(file.path, url, partition, range(stored.start, stored.end + 1))
-    span = Span(Position(stored.start), Position(stored.end))
-    only = tuple(Span(Position(start), Position(end)) for start, end in stored.only)
+    span, only = Span(stored.start, stored.end), stored.only
     ordered = all(one.end < other.start for one, other in pairwise(only))
     if only and not (ordered and only[0].start == span.start and only[-1].end == span.end):
         msg = f"its runs of offsets do not go from {span.start} to {span.end} in order"
         raise ValueError(msg)
-    return Replacement(
-        span=span,
-        app_id=stored.app_id,
-        writer=stored.writer,
-        created_ms=stored.created_ms,
-        records=stored.records,
-        tombstones=stored.tombstones,
-        dead_letters=stored.dead_letters,
-        tables=tuple(
-            ReplacementTable(
-                table.url,
-                TableKind(table.kind),
-                table.table_schema,
-                tuple(ReplacementFile(file.path, file.rows, file.size_bytes) for file in table.files),
-            )
-            for table in stored.tables
-        ),
-        filtered=tuple(Span(Position(start), Position(end)) for start, end in stored.filtered),
-        exploded=stored.exploded,
-        only=only,
-    )
+    return Replacement(span=span, **same_fields(stored, Replacement))

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter
 
 from common.errors import UsageError
 from common.remedies import CONFIG, quoted
-from common.stored_types import StoredForm, StoredPositions
+from common.stored_types import StoredForm, StoredPositions, lean
 from common.tables.commit_metadata import Decision, StoredGenerations, not_first
 
 ACCEPT = "accept"
@@ -43,6 +43,8 @@ class Resolution:
     generations: StoredGenerations = field(default_factory=dict)
     """The generations of the positions' chains; a missing one is 0."""
 
+    _without_defaults = lean()
+
     @property
     def path(self) -> str:
         return resolution_path(self.app_id, self.table_id, self.version)
@@ -64,7 +66,7 @@ class Resolution:
             ) from None
 
 
-_FORM = StoredForm(Resolution, lean=True)
+_FORM = StoredForm(Resolution)
 _CONTENT = TypeAdapter(dict[str, Any])
 
 

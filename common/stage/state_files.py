@@ -17,12 +17,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from common.spans import Position, TopicPartition
-from common.stage.changelogs import StoredTopicChanges, TopicChanges, changes_from_stored, changes_to_stored
+from common.stage.changelogs import StoredChanges, TopicChanges
 from common.stage.paths import ChainPaths
-from common.stage.stored import Stored
+from common.stored_types import StoredAs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,7 +69,7 @@ def state_folder(partition: TopicPartition) -> str:
     return _PATHS.folder(partition)
 
 
-Change = str | TopicChanges
+Change = str | StoredChanges
 """Where the changes of one flush are: a file's path, or messages of a topic."""
 
 
@@ -144,49 +144,36 @@ def _unique_of(files: StateFiles) -> str:
     return f"of-{hashlib.sha256(files.mark.encode()).hexdigest()[:32]}"
 
 
-class StoredFiles(Stored):
-    """The stored form of `StateFiles`."""
-
-    snapshot: str | None
-    changes: list[str | StoredTopicChanges]
-
-
-class StoredState(StoredFiles):
-    """The stored form of `MarkedState`; ``before`` is left out where it is the state without the last changes."""
-
-    before: StoredFiles | None = None
-
-
-def files_to_stored(files: StateFiles) -> dict[str, object]:
-    """The stored form of a state, before JSON."""
-    changes = [change if isinstance(change, str) else changes_to_stored(change) for change in files.changes]
-    return {"snapshot": files.snapshot, "changes": changes}
-
-
-def files_from_stored(partition: TopicPartition, stored: StoredFiles) -> StateFiles:
-    """The inverse of `files_to_stored`. Raises ValueError for files that are not this task's."""
-    changes = (change if isinstance(change, str) else changes_from_stored(change) for change in stored.changes)
-    files = StateFiles(stored.snapshot, tuple(changes))
+def require_own_state(partition: TopicPartition, files: StateFiles) -> None:
+    """Raises ValueError for files that are not this task's."""
     for path in files.paths:
         name = StateFileName.parse(path)
         wanted = StateKind.SNAPSHOT if path == files.snapshot else StateKind.CHANGES
         if name is None or name.partition != partition or name.kind is not wanted:
             msg = f"the state file {path!r} is no {wanted} of {partition}"
             raise ValueError(msg)
-    return files
 
 
-def state_to_stored(state: MarkedState) -> dict[str, object]:
-    """The stored form, before JSON."""
-    before = None if state.before == _without_last(state.files) else files_to_stored(state.before)
-    return {**files_to_stored(state.files), "before": before}
+@dataclass(frozen=True, slots=True)
+class _StoredState:
+    """The stored form of `MarkedState`; ``before`` is null where it is the state without the last changes."""
+
+    snapshot: str | None
+    changes: tuple[Change, ...]
+    before: StateFiles | None = None
 
 
-def state_from_stored(partition: TopicPartition, stored: StoredState) -> MarkedState:
-    """The inverse of `state_to_stored`. Raises ValueError for files that are not this task's."""
-    files = files_from_stored(partition, stored)
-    before = _without_last(files) if stored.before is None else files_from_stored(partition, stored.before)
-    return MarkedState(files, before)
+def _state_from_stored(stored: _StoredState) -> MarkedState:
+    files = StateFiles(stored.snapshot, stored.changes)
+    return MarkedState(files, _without_last(files) if stored.before is None else stored.before)
+
+
+def _state_to_stored(state: MarkedState) -> _StoredState:
+    before = None if state.before == _without_last(state.files) else state.before
+    return _StoredState(state.files.snapshot, state.files.changes, before)
+
+
+StoredState = Annotated[MarkedState, StoredAs(_StoredState, _state_from_stored, _state_to_stored)]
 
 
 def _without_last(files: StateFiles) -> StateFiles:

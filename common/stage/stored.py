@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
+from pydantic import BaseModel, Field, ValidationError
 
 from common.errors import MarkerError, NewerFormatError, SchemaError
 from common.printable import one_line
 from common.schema import StructType, schema_from_json, schema_to_json
 from common.sizes import size_text
-from common.spans import MAX_POSITION
+from common.spans import MAX_POSITION, Position
 from common.storage.bounded import MOST_BYTES
 from common.stored_types import StoredAs
 
@@ -46,26 +46,8 @@ Count = Annotated[int, Field(ge=0)]
 StoredSchema = Annotated[StructType, StoredAs(str, schema_from_json, schema_to_json)]
 """As in Delta's metaData action: JSON."""
 StoredOffset = Annotated[int, Field(ge=0, le=MAX_POSITION)]
-
-
-class Stored(BaseModel):
-    """A stored form, or a part of one."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="ignore")
-
-
-class Lean(Stored):
-    """A form that leaves out its newer fields, those of `OMITTED`, where they are None: so they cost no bytes."""
-
-    OMITTED: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _lean(self, serialize: SerializerFunctionWrapHandler) -> dict[str, object]:
-        stored: dict[str, object] = serialize(self)
-        for name in self.OMITTED:
-            if getattr(self, name) is None:
-                del stored[name]
-        return stored
+StoredPosition = Annotated[Position, Field(ge=0, le=MAX_POSITION)]
+NotEmpty = Annotated[str, Field(min_length=1)]
 
 
 class _Versioned(BaseModel):

@@ -19,14 +19,16 @@ Rules:
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from common.errors import ConfigError, MarkerError
 from common.settings.overlap import owned_by_others, readers, shared_topics
 from common.stage.chain_origins import BEGIN
 from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
 from common.stage.merged import topics_of
-from common.stage.stored import Stored, reading, require_known_version
+from common.stage.stored import reading, require_known_version
+from common.stored_types import StoredForm
 from common.tables.urls import comparable
 
 if TYPE_CHECKING:
@@ -39,9 +41,12 @@ SHARED = "shared"
 VERSION = 1
 
 
-class _StoredOwner(Stored):
-    version: Literal[1]
+@dataclass(frozen=True, slots=True)
+class _TopicOwner:
     owner: str
+
+
+_FORM = StoredForm(_TopicOwner)
 
 
 def owner_path(topic: str) -> str:
@@ -152,7 +157,7 @@ class OwnerBook:
             owner = _by_chains(self._store, topic, reading_it) or next(stream.app_id for stream in reading_it)
             if not self._make:
                 return owner
-            self._store.create(path, _StoredOwner(version=1, owner=owner).model_dump_json().encode())
+            self._store.create(path, _FORM.to_bytes(_TopicOwner(owner)))
             data = self._store.read(path)  # made here, or by another program
         if data is None:
             msg = f"{path} was deleted from the stage while this program made it"
@@ -193,7 +198,7 @@ def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -
     named = " or ".join(repr(stream.app_id) for stream in reading_it)
     whose = "nothing in them says whose they are" if app_id is None else f"they are of {app_id!r}"
     msg = f"the stage has chains of the topic {topic!r}, which {named} are to share now, and {whose}"
-    content = _StoredOwner(version=1, owner=app_id or "APP_ID").model_dump_json()
+    content = _FORM.to_bytes(_TopicOwner(app_id or "APP_ID")).decode()
     raise ConfigError(
         msg,
         "leave one stream that reads the topic until it has staged a record; or write "
@@ -205,4 +210,4 @@ def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -
 def _owner(path: str, data: bytes) -> str:
     with reading(path, "put back its content: it says whose the topic's chains are, as their markers do (app_id)"):
         require_known_version(path, data, VERSION)
-        return _StoredOwner.model_validate_json(data).owner
+        return _FORM.from_bytes(data).owner

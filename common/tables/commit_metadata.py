@@ -30,7 +30,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from pydantic_core import to_json
 
 from common.spans import Partition, Position, Span, Topic, TopicPartition
-from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, stored_by_topic
+from common.stored_types import StoredAs, StoredForm, StoredPositions, StoredSpan, lean, stored_by_topic
 from common.tables.changes import MergedBy
 from common.tables.counts import Counts, Replaced
 
@@ -91,6 +91,8 @@ class CommitMetadata:
     merged_by: MergedBy | None = None
     """How all of the table's rows were merged; None if some were added, or if it is unknown (rule 5)."""
 
+    _without_defaults = lean()
+
     def generation(self, partition: TopicPartition) -> int:
         """The generation of a Kafka partition's chain in this commit (rule 6)."""
         return self.generations.get(partition, 0)
@@ -115,7 +117,7 @@ class CommitMetadata:
 
 
 _KEY = "kafka_delta_express"
-_FORM = StoredForm(CommitMetadata, lean=True)
+_FORM = StoredForm(CommitMetadata)
 _TOPIC_IDS = TypeAdapter(dict[str, dict[str, str | None]])
 _ALL = "*"
 """Stands for all partitions of a topic that are not listed."""

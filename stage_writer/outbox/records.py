@@ -119,7 +119,7 @@ def outgoing_from_bytes(path: str, data: bytes) -> Outgoing:
         about = json.loads((table.schema.metadata or {})[b"about"])
         topic_partition = TopicPartition(about["topic"], about["partition"])
         ends = tuple(
-            InputEnd(partition, position_from_stored(partition, int(end), None))
+            InputEnd(partition, position_from_stored(partition, int(end), ()))
             for partition, end in zip(inputs_of(topic_partition), about["ends"], strict=True)
         )
         return Outgoing(
