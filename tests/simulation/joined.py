@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from common.settings import Settings
     from delta_loader.load.ports import Refusing
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource
@@ -117,8 +118,9 @@ class Joined(Keyed):
         around = Surroundings(WorldClock(self.around.world).wall_ms, Metrics(), when=when)
         return TopologyConverter(self.stream, _topology(self.topics).check(), around)
 
-    def source(self, member: GroupMember) -> RecordSource:
+    def source(self, member: GroupMember, settings: Settings) -> RecordSource:
         """The member, behind one that merges."""
+        del settings
         if self.topics == ALONE:
             return member
         groups = TopicGroups((TopicGroup(self.topics, self._longest_idle_s),))

@@ -21,7 +21,15 @@ import pyarrow as pa
 
 from common.settings import StartAt
 from common.spans import Position, Topic, TopicPartition
-from common.stage.merged import InputEnd, ids_together, inputs_of, is_merged, merged_position, topics_of
+from common.stage.merged import (
+    InputEnd,
+    ids_together,
+    inputs_of,
+    is_merged,
+    kafka_partition,
+    merged_position,
+    topics_of,
+)
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.ports import OUT_OF_RANGE, PartitionFault, Polled
 from tests.simulation.world import Crash, Fault, Process
@@ -109,12 +117,13 @@ class Broker:
         return Position(self._end(partition))
 
     def _end(self, partition: TopicPartition) -> int:
+        partition = kafka_partition(partition)
         log = self.logs[partition]
         return max(log[-1].offset + 1 if log else 0, self.hidden.get(partition, 0))
 
     def begin(self, partition: TopicPartition) -> Position:
         """The first position of a Kafka partition that can be read."""
-        return Position(self.low.get(partition, 0))
+        return Position(self.low.get(kafka_partition(partition), 0))
 
     def stable_end(self, partition: TopicPartition) -> Position:
         """Up to where a consumer of committed records reads."""
@@ -200,7 +209,7 @@ class GroupMember:
 
     def takes(self, partition: TopicPartition) -> bool:
         """Whether it has subscribed to a topic."""
-        return any(stream.takes(partition.topic) for stream in self._streams)
+        return any(stream.reads(partition.topic) for stream in self._streams)
 
     def is_running(self) -> bool:
         """Whether it can send heartbeats."""

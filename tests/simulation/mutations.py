@@ -61,6 +61,7 @@ from tests.simulation import identity_mutations as broken
 from tests.simulation import origin_mutations as origins
 from tests.simulation import pause_mutations as pauses
 from tests.simulation import replay_mutations as replays
+from tests.simulation import shared_mutations as shared
 from tests.simulation.changelog import TOPIC_ID, SimulatedTopics, written_after
 from tests.simulation.delta_log import DeltaLog
 from tests.simulation.editing import CALLED, MOVED, RENAMED, TENDED
@@ -739,6 +740,7 @@ MUTATIONS: tuple[Mutation, ...] = (
         Mutation(rule, breaking, Chances(surroundings=surroundings), Worlds.HOSTILE)
         for rule, breaking, surroundings in (*hostile_mutations.RULES, *pauses.RULES)
     ),
+    *(Mutation(rule, breaking, chances, Worlds.SHARED) for rule, breaking, chances in shared.RULES),
     *(Mutation(rule, breaking, chances, Worlds.APPEARING) for rule, breaking, chances in appearing_mutations.RULES),
 )
 

@@ -224,7 +224,7 @@ class Operators:
         (part, found), app_id = self._processes[process], marker.manifest.app_id
         problem = self._started_paused(part, app_id, found)
         since_ms = None if found.paused is None else found.paused.since_ms.get(app_id)
-        if since_ms is not None:
+        if since_ms is not None and not self._broker.past:
             (partition,) = inputs_of(name.topic_partition)
             log = self._broker.logs[partition]
             late = [

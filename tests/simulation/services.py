@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from common.metrics import Metric
+    from common.settings import Settings
     from common.stage.markers import Manifest, MarkerName, StagedTable
     from common.stage.state_files import MarkedState
     from delta_loader.load.report import StreamReport
@@ -165,7 +166,20 @@ class Services:
 
     def write(self, process: Process, kind: Kind, broker: Broker) -> None:
         """A writer, until it ends."""
+        try:
+            self._writer(process, kind, broker).run(until_caught_up=False)
+        except Crash:
+            return
+        except KafkaDeltaExpressError as error:
+            self.world.tell(f"{process.name} ends: {error.problem}")
+        process.alive = False
+
+    def _writer(self, process: Process, kind: Kind, broker: Broker) -> StageWriter:
         clock, rng, stage_url = WorldClock(self.world, process), self.world.rng, kind.settings.stage.url
+        settings = kind.read_settings(process)
+        owners = kind.owners(settings, self.store(stage_url))
+        if owners is not None:
+            owners.learn()
         member = GroupMember(self.world, broker, process)
         stage = WatchedStage(
             self.store(stage_url),
@@ -181,9 +195,9 @@ class Services:
         telemetry = WriterTelemetry(clock, self.world.log, metrics)
         pauses = kind.pauses(process, self.store(stage_url))
         service = self.writers[process.name] = StageWriter(
-            [kind.converter(process)],
+            kind.converters(process, settings),
             WriterOptions(self.limits, 20.0, session_s=SESSION_MS / 1000, filing=kind.filing),
-            source=kind.source(member),
+            source=kind.source(member, settings),
             stage=stage,
             workers=Strands(self.world, process),
             runtime=Runtime(clock, self.world.log, metrics, telemetry, Stopping(clock.monotonic_s, 20.0)),
@@ -194,13 +208,7 @@ class Services:
                 outlets=kind.outlets(process, self.store(stage_url)),
             ),
         )
-        try:
-            service.run(until_caught_up=False)
-        except Crash:
-            return
-        except KafkaDeltaExpressError as error:
-            self.world.tell(f"{process.name} ends: {error.problem}")
-        process.alive = False
+        return service
 
     def load(self, process: Process, kind: Kind) -> None:
         """A loader, until it ends."""
@@ -209,9 +217,10 @@ class Services:
         def new_id() -> str:
             return f"{process.name}-{next(self.names)}"
 
+        settings = kind.read_settings(process)
         replacer, pauses = kind.replacer(tables), kind.pauses(process, self.store(stage_url))
         ports = Ports(
-            stage=Stage(self.store(stage_url), in_turn),
+            stage=Stage(self.store(stage_url), in_turn, kind.owners(settings, self.store(stage_url))),
             tables=tables,
             columns=tables if kind.makes_columns else None,
             refusing=kind.refusing(tables),
@@ -226,8 +235,8 @@ class Services:
             if replacer is None
             else Replacements(self.store(stage_url), tables, replacer, new_id, self.world.log, Unmeasured()),
         )
-        service = LoaderService(kind.settings.streams, kind.settings.loader, ports)
-        lease = self._lease(process, ports, kind) if self.leased else None
+        service = LoaderService(settings.streams, settings.loader, ports)
+        lease = self._lease(process, ports, settings) if self.leased else None
         told, loads = "", kind.loads(service, self.store(stage_url))
         try:
             pauses.begin(self.world)
@@ -249,9 +258,9 @@ class Services:
             self.world.tell(f"{process.name} says {'; '.join(found)}")
         return str(found)
 
-    def _lease(self, process: Process, ports: Ports, kind: Kind) -> LoaderLease:
-        streams = {stream.app_id: stream.topics for stream in kind.settings.streams}
-        store = self.store(kind.settings.stage.url)
+    def _lease(self, process: Process, ports: Ports, settings: Settings) -> LoaderLease:
+        streams = {stream.app_id: stream.topics for stream in settings.streams}
+        store = self.store(settings.stage.url)
         lease = LoaderLease(
             store, ports.clock, process.name, _LEASE_S, streams, log=self.world.log, metrics=ports.metrics
         )

@@ -16,6 +16,7 @@ from tests.simulation.joined import Joined
 from tests.simulation.kinds import Counting, Evolving, Kind, Routed
 from tests.simulation.refusing import Refusing
 from tests.simulation.replayed import Replayed
+from tests.simulation.shared import Shared
 from tests.simulation.told import Told
 from tests.simulation.world import PROFILES
 
@@ -58,6 +59,8 @@ class Worlds(StrEnum):
     """Tables that appear with the values of `route`, up to a limit that all writers agree on."""
     REPLAYED = "replayed"
     """Several tables, and operators who replay ranges and dead letters by configs that are edited."""
+    SHARED = "shared"
+    """Two streams that read one topic, by configs that are edited."""
     EDITED = "edited"
     """Operators who edit configs, over tables that others use too; a history of its own (editing.py)."""
 
@@ -85,6 +88,7 @@ _KINDS: Mapping[Worlds, Callable[[Around], Kind]] = {
     Worlds.BACKFILLED: Backfilled,
     Worlds.APPEARING: Appearing,
     Worlds.REPLAYED: Replayed,
+    Worlds.SHARED: Shared,
 }
 
 
