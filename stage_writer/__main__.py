@@ -33,7 +33,6 @@ from common.settings import Native
 from common.settings.overlap import UnreadTopics
 from common.settings.pace import longest_replay_s, writer_of
 from common.settings.stores import stage_store, table_stores
-from common.spans import Topic
 from common.stage.evolved import latest
 from common.stage.merged import kafka_topic, topics_of
 from common.stage.paused import StreamPart
@@ -67,9 +66,9 @@ from stage_writer.replay.records import (
     Range,
     Replay,
     asked_for,
+    chains_of_letters,
     replayable,
     require_same_topic,
-    require_unshared,
     spans_of,
 )
 from stage_writer.replay.records import to_json as replayed_to_json
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
-    from common.spans import Position, TopicPartition
+    from common.spans import Position, Topic, TopicPartition
     from stage_writer.changelog.ports import Changelog, WatchesTopics
     from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
@@ -427,21 +426,24 @@ def replay(
 
 
 def _replay_letters(settings: Settings, letters: Letters, *, yes: bool, as_json: bool) -> None:
-    """Replay dead letters from their own bytes, topic by topic."""
+    """Replay dead letters from their own bytes, stream by stream and topic by topic."""
     OwnerBook(settings, stage_store(settings), make=False).learn()
-    require_unshared(settings, letters.topics())
-    chains = [chain for topic in letters.topics() for chain in settings.chains_of(topic) or [Topic(topic)]]
+    parts = [
+        (replayable(settings, chain), chain, part)
+        for app_id, part in letters.by_stream().items()
+        for chain in chains_of_letters(settings, app_id, part.topics())
+    ]
     everything: list[Replayed] = []
-    for stream, chain in [(replayable(settings, chain), chain) for chain in chains]:
+    for stream, chain, part in parts:
         converter = _converter_now(settings, stream, yes=yes)
         if converter.needs_headers:
             msg = f"the stream {stream.app_id!r} uses the records' headers, which dead letters do not hold"
-            first = letters.ranges(chain)[0]
+            first = part.ranges(chain)[0]
             where = f"--topic {chain} --partition {first.partition.partition}"
             span = f"--from {first.span.start} --to {first.span.end}"
             raise UsageError(msg, f"replay the range from Kafka: stage-writer replay {CONFIG} {where} {span}")
-        replayed = _replayed(settings, converter, letters, letters.ranges(chain), yes=False)
-        fitting = letters.without_unfit(replayed)
+        replayed = _replayed(settings, converter, part, part.ranges(chain), yes=False)
+        fitting = part.without_unfit(replayed)
         requests = fitting.requests(chain)  # checked where none are replayed, too: reports too many before --yes
         if yes:
             replayed = [*_replayed(settings, converter, fitting, requests, yes=True), *unfit_of(replayed)]

@@ -47,9 +47,10 @@ LETTERS = pa.schema(
         ("value", pa.binary()),
         ("error_class", pa.string()),
         ("error", pa.string()),
+        ("app_id", pa.string()),
     ]
 )
-"""The columns of an export in Parquet, which are the table's."""
+"""The columns of an export in Parquet: the table's, and the stream's app_id."""
 _ROWS = 10_000
 _SHOWN_BYTES = 200
 
@@ -67,6 +68,8 @@ class StoredDeadLetter(TypedDict):
     value: bytes | None
     error_class: str
     error: str
+    app_id: str
+    """The stream's: streams that share a topic have dead letters of the same offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ class StoredDeadLetters:
         """All dead letters (rule 2)."""
         for stream, frame in self._frames():
             with _errors("read", stream.dead_letters):
-                for row in frame.select(*LETTERS.names).orderBy(*PLACE).toLocalIterator():
+                named = frame.withColumn("app_id", functions.lit(stream.app_id)).select(*LETTERS.names)
+                for row in named.orderBy(*PLACE).toLocalIterator():
                     yield row.asDict()
 
     def _frames(self) -> Iterator[tuple[Stream, DataFrame]]:
@@ -179,6 +183,7 @@ def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: C
             "value": _base64(letter["value"]),
             "error_class": letter["error_class"],
             "error": letter["error"],
+            "app_id": letter["app_id"],
         }
         file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
         count += 1
@@ -187,7 +192,7 @@ def write_ndjson(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: C
 
 
 def write_parquet(file: BinaryIO, letters: Iterable[StoredDeadLetter], advance: Callable[[int], None]) -> int:
-    """Write the table's columns; returns the number of dead letters. `stage-writer replay --letters` reads the file."""
+    """Write the table's columns and the app_id, for `stage-writer replay --letters`; returns how many there are."""
     count, waiting = 0, list[StoredDeadLetter]()
 
     def flush(writer: pq.ParquetWriter) -> int:

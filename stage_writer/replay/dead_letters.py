@@ -9,6 +9,7 @@ Rules:
    commit for part of a range lists its offsets in its condition, which Delta keeps in its log: at most some thousands
    of them. A longer run has its own request.
 4. Requests whose commits would take hours are refused, with a remedy.
+5. An export says of which stream each letter is; one of an older release does not.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ MOST_REQUESTS = 1_000
 _PLACE = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
 _EXPORT = f"make one with `delta-loader dead-letters export {CONFIG} letters.parquet --format parquet`"
 _COLUMNS = (*_PLACE, "_kafka_timestamp", "key", "value")
+_APP_ID = "app_id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Letters:
     def read(cls, path: Path, at_a_time: int) -> Letters:
         """Raises UsageError for a file that is not an export."""
         try:
-            table = pq.read_table(path, columns=list(_COLUMNS))
+            named = _APP_ID in pq.read_schema(path).names
+            table = pq.read_table(path, columns=[*_COLUMNS, *([_APP_ID] if named else [])])
         except (OSError, pa.ArrowException) as error:
             msg = f"{path} is no export of dead letters: {str(error).partition(chr(10))[0]}"
             raise UsageError(msg, _EXPORT) from None
@@ -62,8 +65,17 @@ class Letters:
         if missing:
             msg = f"{path} is no export of dead letters: it has no column {missing[0]}"
             raise UsageError(msg, _EXPORT)
-        table = table.sort_by([(name, "ascending") for name in _PLACE])
+        if not named:
+            table = table.append_column(_APP_ID, pa.nulls(len(table), pa.string()))
+        table = table.sort_by([(name, "ascending") for name in (_APP_ID, *_PLACE)])
         return cls(table.filter(_first_of_each_place(table)), at_a_time)
+
+    def by_stream(self) -> dict[str | None, Letters]:
+        """The letters of each stream by its app_id; None for those that do not say it (rule 5)."""
+        app_ids: list[str | None] = pc.unique(self.table[_APP_ID]).to_pylist()
+        column = pc.field(_APP_ID)
+        mine = {one: column.is_null() if one is None else column == one for one in app_ids}
+        return {app_id: Letters(self.table.filter(condition), self.at_a_time) for app_id, condition in mine.items()}
 
     def topics(self) -> list[str]:
         return sorted(pc.unique(self.table["_kafka_topic"]).to_pylist())
@@ -158,7 +170,8 @@ def _first_of_each_place(table: pa.Table) -> pa.Array:
     """Which rows of a sorted table are not of the same record as the previous row: a letter counts once."""
     first = np.ones(len(table), np.bool_)
     if len(table):
-        same = [pc.equal(table[name][1:], table[name][:-1]).to_numpy() for name in _PLACE]
+        named = table.set_column(table.column_names.index(_APP_ID), _APP_ID, pc.fill_null(table[_APP_ID], ""))
+        same = [pc.equal(named[name][1:], named[name][:-1]).to_numpy() for name in (_APP_ID, *_PLACE)]
         first[1:] = ~np.logical_and.reduce(same)
     return pa.array(first)
 

@@ -23,7 +23,7 @@ from common.errors import StoreError, UsageError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG
 from common.settings.values import duration_text, parse_timestamp_ms
-from common.spans import Position, Span, TopicPartition
+from common.spans import Position, Span, Topic, TopicPartition
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import TableKind
 from common.stage.replacements import (
@@ -171,17 +171,34 @@ def replayable(settings: Settings, topic: str) -> Stream:
     return stream
 
 
-def require_unshared(settings: Settings, topics: Iterable[str]) -> None:
-    """Refuse dead letters of topics that several streams read: they do not say whose they are. Raises UsageError."""
+def chains_of_letters(settings: Settings, app_id: str | None, topics: Sequence[str]) -> list[Topic]:
+    """The chains of a stream's dead letters. Raises UsageError where several may be meant.
+
+    ``app_id`` is None for an export of an older release. One of a stream that is not in the config, or reads another
+    topic by now, says as little.
+    """
+    streams = [stream for stream in settings.streams if stream.app_id == app_id]
+    if streams and all(streams[0].reads(topic) for topic in topics):
+        return [streams[0].chain_of(topic) for topic in topics]
+    _require_unshared(settings, topics)
+    return [chain for topic in topics for chain in settings.chains_of(topic) or [Topic(topic)]]
+
+
+def _require_unshared(settings: Settings, topics: Iterable[str]) -> None:
     for topic in topics:
         reading = [stream for stream in settings.streams if stream.reads(topic)]
         if len(reading) > 1:
             named = " and ".join(repr(stream.app_id) for stream in reading)
             msg = (
-                f"the streams {named} share the topic {topic!r}, and dead letters do not say of which of them they are"
+                f"the streams {named} share the topic {topic!r}, and the export does not say of which of them the dead "
+                "letters are"
             )
             chains = " or ".join(f"--topic {stream.chain_of(topic)}" for stream in reading)
-            raise UsageError(msg, f"replay the range from Kafka: `stage-writer replay {CONFIG}` with {chains}")
+            remedy = (
+                "make the export again with this release, or replay the range from Kafka: `stage-writer replay "
+                f"{CONFIG}` with {chains}"
+            )
+            raise UsageError(msg, remedy)
 
 
 def spans_of(kafka: Kafka, topic: str, partition: int | None, asked: Asked) -> list[tuple[TopicPartition, Span]]:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
@@ -290,6 +291,7 @@ def test_letters_that_stand_alone_share_a_replacement(pipeline: Pipeline) -> Non
         streams = load_settings(fixed, os.environ).streams
         letters = StoredDeadLetters(pipeline.spark, FsspecStore, streams, DeadLetterFilter())
         assert write_parquet(file, letters.rows(), lambda _: None) == len(letters_before)
+    assert set(pq.read_table(export)["app_id"].to_pylist()) == {streams[0].app_id}
     told = pipeline.programs.succeed("stage-writer", "replay", fixed, "--letters", export, "--yes")
     assert told.count("and the request replace/") == 2
     assert told.count("16 offsets of [10, 191)  16 records: 16 rows") == 2

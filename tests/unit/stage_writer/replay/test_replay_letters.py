@@ -154,3 +154,33 @@ def test_the_request_is_for_the_stream_s_own_chain(tmp_path: Path, capfd: pytest
     (request,) = (tmp_path / "stage" / "replace").rglob("*.replace")
     assert request.parent == tmp_path / "stage" / "replace" / f"orders@{app_id}" / "0"
     assert request.name.startswith("00000000000000000009-")
+
+
+@pytest.mark.parametrize(
+    ("app_ids", "code", "told"),
+    [
+        (["orders", "audit"], 0, ["orders/0  [4, 5)  1 records: 1 rows", "orders@audit/0  [9, 10)  1 records: 1 rows"]),
+        (["audit"], 0, ["orders@audit/0  [4, 5)  1 records: 1 rows"]),
+        ([None], 2, ["the export does not say of which of them"]),
+        (["gone"], 2, ["the export does not say of which of them"]),
+    ],
+)
+def test_the_letters_of_streams_that_share_a_topic_are_replayed_into_their_own_tables(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], app_ids: list[str | None], code: int, told: list[str]
+) -> None:
+    export(tmp_path, [("orders", 0, 4), ("orders", 0, 9)][: len(app_ids)])
+    table = pq.read_table(tmp_path / "letters.parquet").drop_columns(["value"])
+    table = table.append_column("value", pa.array([b'{"id": 4}'] * len(app_ids), pa.binary()))
+    pq.write_table(table.append_column("app_id", pa.array(app_ids, pa.string())), tmp_path / "letters.parquet")
+    config = config_file(tmp_path)
+    content = yaml.safe_load(config.read_text("utf-8"))
+    (stream,) = content["streams"]
+    other = {"app_id": "audit", "table": f"{tmp_path}/tables/audit", "dead_letters": f"{tmp_path}/tables/audit_dead"}
+    content["streams"] = [stream | {"app_id": "orders"}, stream | other]
+    config.write_text(yaml.safe_dump(content), "utf-8")
+    FsspecStore(f"{tmp_path}/stage").create(owner_path("orders"), b'{"version": 1, "owner": "orders"}')
+    assert run(app, ["replay", str(config), "--letters", str(tmp_path / "letters.parquet"), "--yes"]) == code
+    shown = "".join(capfd.readouterr())
+    assert all(line in shown for line in told)
+    requests = {path.parent.parent.name for path in (tmp_path / "stage").rglob("*.replace")}
+    assert requests == ({line.partition("/")[0] for line in told} if code == 0 else set())
