@@ -180,11 +180,12 @@ class FsspecStore:
                 else:
                     with self._creating:
                         self._fs.pipe_file(self._full(path), data, mode="create")
+                return Created()
             except OSError as error:
                 if not _is_refusal(error):
                     raise
-                return Created() if self._holds(path, data) else AlreadyExists()
-        return Created()
+        with self._errors("read", path):
+            return Created() if self._holds(path, data) else AlreadyExists()
 
     def write(self, path: str, data: bytes) -> None:
         with self._errors("write", path):

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from common.errors import StoreError, StoreRefusedError
 from common.ports import CreateOutcome, ObjectStore
@@ -39,3 +40,21 @@ def test_a_refusal_is_final(prove: Callable[[ObjectStore], None]) -> None:
     with pytest.raises(StoreRefusedError):
         prove(store)
     assert store.left == 1
+
+
+def test_a_create_that_is_refused_says_which_right_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused create reads what is there: that needs another right."""
+
+    def deny(self: MemoryFileSystem, path: str, *_: object, **__: object) -> bytes:
+        del self
+        raise PermissionError(path)
+
+    store = FsspecStore(f"memory://{uuid.uuid4().hex}")
+    store.create("a", b"1")
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFileSystem, "cat_file", deny)
+        with pytest.raises(StoreRefusedError, match="may not read"):
+            store.create("a", b"2")
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", deny)
+    with pytest.raises(StoreRefusedError, match="may not create"):
+        store.create("a", b"2")
