@@ -8,7 +8,9 @@ Rules:
 2. A rewind makes the chain end at a *sound* position: one before which no record is lost. Sound positions are those
    that all tables of the stream have reached, and the ends of markers; while the main table has no position, also the
    chain's start, and any position before that. Any other is rounded down to the next sound one. (The start of a marker
-   after a gap is not sound: the marker that says "start here" would cover the gap's last position.)
+   after a gap is not sound: the marker that says "start here" would cover the gap's last position. Neither is anything
+   above a first gap, between the recorded origin and the first marker, while the main table has no position: only the
+   origin shows that gap, and a rewind moves it.)
 3. Markers that reach beyond the new end are put aside, highest first: the rest is always the lower part of the chain,
    so a writer that reads it at any time stages again, and leaves nothing out. The lowest of them is removed last, after
    the marker for the new start was written. Before the first of them goes, the new end is recorded as the chain's
@@ -232,6 +234,8 @@ def _sound(state: PartitionState, to: Position) -> Position:
         return to
     edges = {staged.marker.span.end for staged in state.staged if staged.marker is not None}
     begin = loaded if loaded is not None else _root(state)
+    if loaded is None and _origin_is_below(state, begin):
+        edges.clear()
     if to <= begin:
         return to
     last = max([begin, state.table or begin, *(state.end_of(staged) for staged in state.staged)])
@@ -239,6 +243,12 @@ def _sound(state: PartitionState, to: Position) -> Position:
         msg = f"{state.partition} is staged up to {last} only, before {to}"
         raise UsageError(msg, f"to give positions up: {repair('skip', state.partition, to)}")
     return max(edge for edge in {*edges, begin} if edge <= to)
+
+
+def _origin_is_below(state: PartitionState, begin: Position) -> bool:
+    """Whether the first records from the chain's origin on were never staged (delta_loader/plan/plan.py, rule 3)."""
+    first = state.staged[0].marker if state.staged else None
+    return first is not None and first.previous is None and _is_flush(first) and begin < first.span.start
 
 
 def _root(state: PartitionState) -> Position:

@@ -96,15 +96,13 @@ def lowest_branch(low: LowEnd) -> StrayBranch | UnreadMarkers | NoStray:
     branch = _branch(low)
     if not isinstance(branch, tuple):
         return branch
-    if not _is_a_writers(branch[-1]):
+    if not _is_a_writers(branch[-1]) or (branch[-1].span.end == low.position and _has_gap(low)):
         return NoStray()
     inside = {marker.name for marker in branch}
     witness_name = next(name for name in low.names if name not in inside)  # the last one is not inside
     witness = low.known.get(witness_name)
     if witness is None:
         return UnreadMarkers((witness_name,))
-    if branch[-1].span.end == low.position and has_gap(low.names, low.position):
-        return NoStray()
     if _speaks_against(witness, branch[-1]) or _is_late(low, branch[-1], low.modified_ms.keys() - inside):
         return StrayBranch(branch[::-1])
     return NoStray()
@@ -119,9 +117,9 @@ def may_be_late(names: Sequence[MarkerName], modified_ms: Mapping[MarkerName, in
     return sum(ms <= until_ms for ms in modified_ms.values()) > 1
 
 
-def has_gap(names: Sequence[MarkerName], position: Position) -> bool:
+def _has_gap(low: LowEnd) -> bool:
     """Whether markers lie above the table's position, and none begins there (rule 9)."""
-    return names[-1].start > position and all(name.start != position for name in names)
+    return low.names[-1].start > low.position and all(name.start != low.position for name in low.names)
 
 
 def _branch(low: LowEnd) -> tuple[Marker, ...] | UnreadMarkers | NoStray:

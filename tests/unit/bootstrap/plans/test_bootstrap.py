@@ -236,6 +236,17 @@ def test_a_rewind_to_before_a_chain_moves_its_origin_also_where_nothing_is_put_a
     assert plan.beginning == ChainOrigin(Position(42), number=1)
 
 
+def test_a_rewind_above_an_origin_from_which_nothing_was_staged_goes_back_to_it() -> None:
+    """The rewind to the origin came while a writer claimed from a former one; another origin would hide the gap."""
+    chain = [flush(60, 90), flush(90, 100, 60)]
+    gap = state(chain, beginning=ChainOrigin(Position(42), number=1))
+    plan = rewound(gap, 90)
+    assert (plan.position, aside(plan)) == (42, [90, 60])
+    assert plan.beginning == ChainOrigin(Position(42), number=2)
+    assert rewound(replace(gap, table=Position(60)), 90).position == 90
+    assert rewound(state(chain, beginning=ChainOrigin(Position(60))), 90).position == 90
+
+
 def test_position_0_moves_the_origin_of_a_chain_without_a_marker() -> None:
     """As a marker does for any other position."""
     begun = state(beginning=ChainOrigin(Position(42), 1, "new", number=3))
