@@ -1,7 +1,7 @@
 """From batches of messages to the rows of a stream's tables.
 
     decode, jmespath ─► where ─► derive ─► route ─► expect ─► explode ─► drop, rename ─► Kafka's columns ─► rows
-    (with `merge`:                      operation ─►                                    events ─► )
+    (with `merge`:                      operation ─►  elements ─►                       events ─► )
          └─ rejects ──────┴────────┴────────┴─────────┴─► the dead-letter table's rows
 
 Rules:
@@ -41,6 +41,7 @@ from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decode
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.parquet.partitioning import can_partition
 from stage_writer.shape.changes.change_time import ChangeTime
+from stage_writer.shape.changes.elements import Elements
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
 from stage_writer.shape.changes.operation import Operation
 from stage_writer.shape.derive import Deriver
@@ -355,6 +356,9 @@ def _record_steps(stream: Stream, columns: StructType, appearing: AppearingRoute
     if stream.expect:
         yield Expectations(columns, stream)
     if stream.explode is not None:
+        by = merge_by_of(stream)
+        if by is not None:
+            yield Elements(columns, stream, by)
         yield Exploder(columns, stream.explode)
 
 

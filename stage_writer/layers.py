@@ -13,7 +13,7 @@ from common.errors import SchemaError
 from common.schema import Field, Primitive, StructType
 from common.settings.envelopes import is_lenient
 from common.settings.formats import Forms, path_steps
-from common.settings.merging import record_names
+from common.settings.merging import merge_by_of, record_names
 from stage_writer.decode.binary.avro import AvroReader, make_avro_reader, no_avro_pass, parsed
 from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
@@ -142,7 +142,8 @@ def keys_decoder_of(stream: Stream, schemas: SchemaTypes | None, inputs: RecordI
 def _key_names(stream: Stream) -> tuple[str, ...]:
     """The record's names of the columns that identify a row."""
     names = record_names(stream)
-    return () if stream.merge is None else tuple(names.get(key, key) for key in stream.merge.keys)
+    by = merge_by_of(stream)
+    return () if by is None else tuple(names.get(key, key) for key in by.record)
 
 
 def _make_reader(stream: Stream, inputs: RecordInputs) -> MakeRecordReader | None:

@@ -69,6 +69,22 @@ class Naming:
         made, plan = found
         return Named(made, plan)
 
+    def name_of(self, path: Steps, derived: Collection[str] = ()) -> str | None:
+        """What the table calls the field of this path; None for one that it does not have."""
+        return None if path in self.drop else _Walk(self, frozenset(derived)).name(path[-1], path)
+
+    def origin(self, columns: StructType, steps: Steps, derived: Collection[str] = ()) -> Steps | None:
+        """The steps to the field that the table has at ``steps``, by the names in ``columns``; None for none."""
+        found: Steps = ()
+        inside: DataType = columns
+        for step in steps:
+            fields = inside.fields if isinstance(inside, StructType) else ()
+            part = next((part for part in fields if self.name_of((*found, part.name), derived) == step), None)
+            if part is None:
+                return None
+            found, inside = (*found, part.name), part.type
+        return found
+
 
 def snake_case(name: str) -> str:
     """``userID`` and ``User-Id`` as ``user_id``."""
@@ -94,7 +110,7 @@ class _Walk:
             if path in self._naming.drop:
                 changed = True
                 continue
-            name, found = self._name(part.name, path), self._inner(part.type, path)
+            name, found = self.name(part.name, path), self._inner(part.type, path)
             changed |= name != part.name or found is not None
             fields.append(replace(part, name=name) if found is None else replace(part, name=name, type=found[0]))
             kept.append((place, None if found is None else found[1]))
@@ -104,7 +120,7 @@ class _Walk:
             raise SchemaError(msg, "drop it as a whole" if prefix else "keep at least one column")
         return (StructType(tuple(fields)), Parts(tuple(kept))) if changed else None
 
-    def _name(self, name: str, path: Steps) -> str:
+    def name(self, name: str, path: Steps) -> str:
         given = self._naming.rename.get(path)
         if given is not None:
             return given

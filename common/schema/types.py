@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common.errors import SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAX_DECIMAL_PRECISION = 38
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -126,6 +126,17 @@ class StructType:
     def field(self, name: str) -> Field | None:
         """The field of exactly that name, or None."""
         return next((field for field in self.fields if field.name == name), None)
+
+    def at(self, steps: Sequence[str]) -> Field | None:
+        """The field at these steps into structs; None where there is none."""
+        found: Field | None = None
+        inside: DataType = self
+        for step in steps:
+            found = inside.field(step) if isinstance(inside, StructType) else None
+            if found is None:
+                return None
+            inside = found.type
+        return found
 
     def with_fields(self, added: Iterable[Field]) -> StructType:
         """The same struct with more fields at its end. Raises SchemaError for a duplicate name."""

@@ -15,7 +15,9 @@ class MergeSettings(Section):
 
     keys: tuple[str, ...] = Field(
         min_length=1,
-        description="Columns of the table that identify a row. An event whose key has a null is a dead letter.",
+        description="Columns of the table that identify a row. An event whose key has a null is a dead letter. With "
+        "`explode` at least one is the element, or a field in it by its path (`items.sku`); the others name the "
+        "record, whose rows are replaced together.",
         examples=[["id"]],
     )
     operation: str | None = Field(

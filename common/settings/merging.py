@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.schema import DataType, DecimalType, Primitive, type_to_ddl
-from common.settings.columns import columns_of_message, declared_columns_of_table, naming_of, table_columns_of
+from common.settings.columns import (
+    columns_of_message,
+    declared_columns_of_table,
+    made_columns,
+    naming_of,
+    table_columns_of,
+)
 from common.settings.envelopes import DELETES, gives_several_rows
+from common.settings.formats import path_steps
 from common.tables.changes import HISTORY_COLUMNS, ROW_COLUMN, TRUNCATE_COLUMN, MergeBy, place_of_events
 
 if TYPE_CHECKING:
@@ -23,8 +30,9 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
         return None
     merge = stream.merge
     about = (*stream.kafka_column_names, *stream.included_column_names, *columns_of_message(stream))
+    element = element_keys_of(stream)
     return MergeBy(
-        merge.keys,
+        (*(key for key in merge.keys if key not in element), *element),
         place_of_events(stream.kafka_column_names),
         merge.sequence,
         merge.soft_delete,
@@ -32,7 +40,23 @@ def merge_by_of(stream: Stream) -> MergeBy | None:
         about if merge.ignore_nulls else None,
         TRUNCATE_COLUMN if merge.truncates == "apply" else None,
         merge.history,
+        tuple(element.values()),
     )
+
+
+def element_column_of(stream: Stream) -> str | None:
+    """The table's name of the column with an exploded element; None where there is none."""
+    return None if stream.explode is None else naming_of(stream).name_of((stream.explode,), made_columns(stream))
+
+
+def element_keys_of(stream: Stream) -> dict[str, tuple[str, ...]]:
+    """The keys that an exploded element has, each with the steps to it."""
+    column = element_column_of(stream)
+    if stream.merge is None or column is None:
+        return {}
+    known = {*table_columns_of(stream).names, *stream.kafka_column_names}
+    steps = {key: (key,) if key in known else path_steps(key) for key in stream.merge.keys}
+    return {key: found for key, found in steps.items() if found[0] == column}
 
 
 def columns_of_merge(stream: Stream) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ Rules:
    Where a message may have several such rows, or their nulls leave what the table has, or some delete all rows, it has
    version 7: a reader that does not know that would let an earlier one win, set null, or delete nothing.
    Where the table keeps every version of a row, it has version 8: another reader would overwrite them all.
+   Where its rows are elements of records, it has version 9: another reader would leave those that a record has lost.
 9. A marker of a chain of several topics (common/stage/merged.py) has the positions of its inputs at its start and its
    end in addition to the sums; a marker of an older release has them at its end only.
 10. A marker whose state is partly in a Kafka topic (common/stage/changelogs.py) has version 6: a writer that does not
@@ -67,7 +68,7 @@ from common.tables.changes import MergeBy
 
 DONE = "done"
 STRAY = "stray"
-VERSION = 8
+VERSION = 9
 """The highest version that can be read; a marker is written in the lowest version that expresses it (rules 5 to 10)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATHS = ChainPaths(DONE, r"(?P<start>\d{1,20})\.done")
@@ -240,6 +241,7 @@ class Manifest:
         """The lowest version of the format that expresses it."""
         merges = [table.merge for table in self.tables if table.merge is not None]
         needs = {
+            9: any(merge.element for merge in merges),
             8: any(merge.history for merge in merges),
             7: any((merge.row, merge.event_columns, merge.truncate) != (None, None, None) for merge in merges),
             6: self.state is not None and self.state.is_in_topics,

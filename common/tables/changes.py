@@ -11,6 +11,9 @@ Rules:
 4. A row that says that the whole source table was truncated has no key, and deletes (`MergeBy.truncate`).
 5. A table that keeps every version of a row (`MergeBy.history`) has three more columns, `HISTORY_COLUMNS`. In a staged
    row ``valid_from`` is the event's time, and the others are not used.
+6. Where `explode` makes rows of an array's elements, the last keys are the element's (`MergeBy.element`), and the
+   others name the record. A record's rows are replaced together: an event is a row for each of its elements, or, where
+   the record has none any more, one that deletes and has no element. All of them have the event's record identity.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Annotated
 
 from annotated_types import MinLen
 
+from common.schema.ddl import backticks
 from common.schema.types import Field, Primitive, StructType
 from common.stage.row_places import Place, place_fields
 from common.stored_types import lean
@@ -69,8 +73,30 @@ class MergeBy:
     """The column that is true for events that delete all rows; None where such events are not staged."""
     history: bool = False
     """Whether the table keeps every version of a row (`HISTORY_COLUMNS`)."""
+    element: tuple[tuple[str, ...], ...] = ()
+    """The steps to the last ``keys``, which are an exploded element's; empty where records are not exploded."""
 
-    _without_empty = lean("row", "event_columns", "truncate", "history")
+    _without_empty = lean("row", "event_columns", "truncate", "history", "element")
+
+    @property
+    def record(self) -> tuple[str, ...]:
+        """The key columns that are not an element's."""
+        return self.keys[: len(self.keys) - len(self.element)]
+
+    @property
+    def replaces_records(self) -> bool:
+        """Whether the rows of a record are replaced together (rule 6)."""
+        return bool(self.element and self.record)
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """The steps to each key."""
+        return (*((key,) for key in self.record), *self.element)
+
+    @property
+    def sql_keys(self) -> tuple[str, ...]:
+        """The keys in Spark's SQL."""
+        return tuple(".".join(map(backticks, steps)) for steps in self.paths)
 
     @property
     def merged(self) -> MergedBy:

@@ -52,6 +52,7 @@ def table_checks(stream: Stream, state: TableState | None, url: str = "") -> Ite
     """
     app_id, url = stream.app_id, url or stream.table
     stream = stream.at(url)
+    yield from _elements(stream)
     if state is None:
         yield Check("table", Level.OK, f"{app_id}: {url} will be created by the first load", app_id=app_id)
         return
@@ -131,7 +132,7 @@ def _columns(stream: Stream, state: TableState, url: str, way: LoadMode) -> Chec
 def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check]:
     """A soft delete of a key that the table does not have creates a row with nothing else."""
     merge = stream.merge
-    if merge is None or merge.soft_delete is None:
+    if merge is None or merge.soft_delete is None or stream.explode is not None:
         return
     given = {*merge.keys, merge.soft_delete, merge.sequence}
     try:
@@ -148,6 +149,16 @@ def _soft_deletes(stream: Stream, state: TableState, url: str) -> Iterator[Check
             f"ALTER TABLE {delta_table(url)} ALTER COLUMN {without[0]} DROP NOT NULL; or leave merge.soft_delete out",
             stream.app_id,
         )
+
+
+def _elements(stream: Stream) -> Iterator[Check]:
+    by = merge_by_of(stream)
+    if by is not None and by.element and not by.replaces_records:
+        text = (
+            f"{stream.app_id}: merge.keys are of the exploded element alone: each element is a row of its own, and "
+            "rows of elements that a record has lost stay"
+        )
+        yield Check("merge", Level.OK, text, app_id=stream.app_id)
 
 
 def _not_made(stream: Stream, schema: str) -> tuple[str, ...]:

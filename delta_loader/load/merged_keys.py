@@ -37,7 +37,10 @@ class KeyReader(Protocol):
     """Reads a table's keys. Raises TableError."""
 
     def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
+        """Keys that several rows of a table have, as JSON; the first ones only.
+
+        ``keys`` are columns or fields in them, in SQL, and ``where`` is a condition on rows.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +71,10 @@ class MergedKeys:
         place = (target.url, target.table_id, merge.keys)
         known = self._read.get(place)
         if known is None or known[0] != version:
-            conditions = [f"{backticks(key)} IS NOT NULL" for key in merge.keys]
+            conditions = [f"{key} IS NOT NULL" for key in merge.sql_keys]
             if merge.history:
                 conditions.append(f"coalesce({IS_CURRENT}, true)")
-            known = version, self.reader.keys_twice(target.url, version, merge.keys, " AND ".join(conditions))
+            known = version, self.reader.keys_twice(target.url, version, merge.sql_keys, " AND ".join(conditions))
             self._read[place] = known
         return known[1]
 
@@ -93,7 +96,7 @@ def _remedy(target: Target, merge: MergeBy, before: MergedBy | None) -> str:
     newest = _order(target.shape, merge)
     if newest is None or (before is not None and before.history):
         return f"delete all rows of such a key except one; or {_ANOTHER_TABLE}"
-    table, keys = delta_table(target.url), [backticks(key) for key in merge.keys]
+    table, keys = delta_table(target.url), merge.sql_keys
     whole, part = " AND ".join(f"{key} IS NOT NULL" for key in keys), " OR ".join(f"{key} IS NULL" for key in keys)
     return (
         f"keep the newest row of each key: INSERT OVERWRITE {table} SELECT newest.* FROM (SELECT max_by(struct(*), "

@@ -114,7 +114,7 @@ class ConstraintChecker:
         if not frames:
             return []
         found = _found(reduce(DataFrame.unionByName, frames), JUDGED_PLACE, most)
-        if by is None or by.row is None or not found:
+        if by is None or not (by.row or by.element) or not found:
             return [_record(*one, 1) for one in found]
         return self._counted(found, event_writes(writes, by), by.place)
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
 
-from common.schema import quote_name
+from common.schema import backticks
+from common.tables.changes import RESERVED
 from delta_loader.spark.bridge import table_errors
 from delta_loader.spark.session_conf import spark_url
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_KEYS = 2000
+_COUNT = f"{RESERVED}count"
 
 
 class RepeatedKeys:
@@ -25,11 +27,13 @@ class RepeatedKeys:
         self._spark = spark
 
     def keys_twice(self, url: str, version: int, keys: Sequence[str], where: str | None) -> list[str]:
-        """Keys that several rows of a table have, as JSON; the first ones only. ``where`` is a condition on rows."""
+        """As in `KeyReader`."""
         with table_errors("read the keys of", url, "see the log; this program tries again at its next run"):
             rows = self._spark.read.format("delta").option("versionAsOf", version).load(spark_url(url))
             rows = rows if where is None else rows.where(where)
-            columns = [functions.col(quote_name(key)) for key in keys]
-            twice = rows.groupBy(*columns).count().where("count > 1").orderBy(*columns).limit(_MOST_KEYS)
+            named = rows.select(*(functions.col(key).alias(key.replace("`", "")) for key in keys))
+            columns = [functions.col(backticks(name)) for name in named.columns]
+            twice = named.groupBy(*columns).agg(functions.count(functions.lit(1)).alias(_COUNT))
+            twice = twice.where(f"{_COUNT} > 1").orderBy(*columns).limit(_MOST_KEYS)
             found = twice.select(functions.to_json(functions.struct(*columns))).collect()
         return [str(row[0]) for row in found]

@@ -115,7 +115,11 @@ def _casts(table: StagedTable, schema: str) -> tuple[Cast, ...]:
     """The casts of staged rows; of an event that deletes only what says which row, and which event wins, is used."""
     if table.merge is None:
         return casts_of(schema, table.schema)
-    used = {*table.merge.keys, table.merge.sequence, *(HISTORY_COLUMNS if table.merge.history else ())}
+    used = {
+        *(steps[0] for steps in table.merge.paths),
+        table.merge.sequence,
+        *(HISTORY_COLUMNS if table.merge.history else ()),
+    }
     casts = casts_of(schema, merged_schema(schema, table.schema, frozenset()))
     if table.merge.history and table.merge.soft_delete is not None:  # a delete is a row
         return casts

@@ -78,6 +78,9 @@ class ErrorClass(StrEnum):
     NULL_KEY = "null_key"
     """A key column of a stream with `merge` is null, so it is unknown which row the event changes."""
 
+    REPEATED_KEY = "repeated_key"
+    """Two elements of an event's array (`explode`, with `merge`) have the same key: one of their rows would be lost."""
+
     UNREADABLE_KEY = "unreadable_key"
     """A tombstone of a stream with `merge` has a message key that does not give the key columns."""
 

@@ -30,7 +30,7 @@ from common.errors import ExpressionError
 from common.schema import ArrayType, Primitive, StructType, type_to_ddl
 from common.settings.appearing import with_routes
 from common.settings.columns import CDC_COLUMN
-from common.settings.merging import record_names
+from common.settings.merging import element_keys_of, record_names
 from common.tables.urls import comparable
 from stage_writer.decode.rejects import ErrorClass, Reject
 from stage_writer.shape.evaluation import Evaluator
@@ -216,7 +216,8 @@ def columns_of_every_event(columns: StructType, stream: Stream) -> StructType:
     if stream.merge is None:
         return columns
     names = record_names(stream)
-    known = {names.get(key, key) for key in stream.merge.keys}
+    element = element_keys_of(stream)
+    known = {names.get(key, key) for key in stream.merge.keys if key not in element}
     if stream.merge.tombstones == "ignore" and stream.has_events:
         known.add(CDC_COLUMN)
     return StructType(tuple(field for field in columns if field.name in known))

@@ -111,6 +111,19 @@ MARKERS = {
         MANIFEST,
         tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), replace(BY, history=True)),),
     ),
+    "marker-9": replace(
+        MANIFEST,
+        tables=(
+            StagedTable(
+                TABLE,
+                TableKind.ROWS,
+                SCHEMA,
+                ("date",),
+                (MIXED,),
+                replace(BY, keys=("id", "item.sku"), element=(("item", "sku"),)),
+            ),
+        ),
+    ),
     "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }
 REPLACEMENT = Replacement(

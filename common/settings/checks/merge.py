@@ -1,20 +1,29 @@
 """Checks of a stream's `merge`.
 
-Rule: meaningless combinations are refused here. A record that gives several rows has no single row to change.
+Rule: meaningless combinations are refused here. With `explode`, each row needs a key of its own: one of its element.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from common.schema.types import StructType
 from common.settings.columns import declared_columns_of_table, table_columns_of
 from common.settings.envelopes import TRUNCATES
 from common.settings.hints import did_you_mean
 from common.settings.loading import LoadSetting
-from common.settings.merging import operation_of, require_key_type, require_sequence_type
+from common.settings.merging import (
+    element_column_of,
+    element_keys_of,
+    operation_of,
+    require_key_type,
+    require_sequence_type,
+)
 from common.tables.changes import HISTORY_COLUMNS, RESERVED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from common.settings.merge import MergeSettings
     from common.settings.stream import Stream
 
@@ -34,7 +43,8 @@ def check_merge(stream: Stream) -> None:
         return
     known = table_columns_of(stream)
     names = [*known.names, *stream.kafka_column_names]
-    for key in merge.keys:
+    element = _check_explode(stream, merge)
+    for key in (key for key in merge.keys if key not in element):
         _require_known("merge.keys", key, names)
     if len(set(merge.keys)) < len(merge.keys):
         msg = "merge.keys names a column twice; name each once"
@@ -55,8 +65,9 @@ def check_merge(stream: Stream) -> None:
 def _check_types(stream: Stream) -> None:
     """Checks the declared columns; types of the others are known when the writer has bound their expressions."""
     declared = declared_columns_of_table(stream)
+    element = element_keys_of(stream)
     for key in stream.merge.keys if stream.merge is not None else ():
-        field = declared.field(key)
+        field = declared.at(element.get(key, (key,)))
         if field is not None:
             require_key_type(key, field.type)
     sequence = stream.merge.sequence if stream.merge is not None else None
@@ -66,12 +77,6 @@ def _check_types(stream: Stream) -> None:
 
 
 def _check_together(stream: Stream) -> None:
-    refused = {
-        "explode": stream.explode is not None,
-    }
-    for key in (key for key, given in refused.items() if given):
-        msg = f"{key} is set together with merge, and cannot be: an event changes one row; "
-        raise ValueError(msg + f"leave {key} out, or load an append stream and merge it with a query of your own")
     merge = stream.merge
     if merge is not None and merge.truncates == "apply":
         _check_truncates(stream)
@@ -83,6 +88,49 @@ def _check_together(stream: Stream) -> None:
     if merge is not None and merge.deletes and operation_of(stream) is None:
         msg = "merge.deletes is given without merge.operation; say which expression has these values"
         raise ValueError(msg)
+
+
+def _check_explode(stream: Stream, merge: MergeSettings) -> Mapping[str, Sequence[str]]:
+    """The keys that are an element's. Raises ValueError where rows of elements cannot be merged by these settings."""
+    if stream.explode is None:
+        return {}
+    for setting, given, why in (
+        ("merge.history", merge.history, "a version is of one row, and an event would end those of many"),
+        ("merge.ignore_nulls", merge.ignore_nulls, "an event without the array could mean no elements, or no change"),
+    ):
+        if given:
+            msg = f"{setting} is set together with explode, and cannot be: {why}; leave one of them out"
+            raise ValueError(msg)
+    column, element = element_column_of(stream), element_keys_of(stream)
+    _check_element_keys(stream, column, element)
+    if len(element) < len(merge.keys) and merge.sequence == column:
+        msg = f"merge.sequence names {column!r}, the element, and the rows of a record are replaced together"
+        raise ValueError(msg + "; name a column of the record")
+    if len(element) == len(merge.keys) and merge.soft_delete is not None:
+        msg = "merge.soft_delete marks the elements that a record has lost, and merge.keys has no column of the record"
+        raise ValueError(msg + "; add one, or leave soft_delete out")
+    if len(element) == len(merge.keys) and merge.tombstones == "delete":
+        msg = "merge.keys has only columns of the element, and a tombstone names a record; write merge.tombstones: "
+        raise ValueError(msg + "ignore, or add a column of the record to merge.keys")
+    return element
+
+
+def _check_element_keys(stream: Stream, column: str | None, element: Mapping[str, Sequence[str]]) -> None:
+    columns = StructType(()) if stream.explode in stream.derive else declared_columns_of_table(stream)
+    within = None if column is None else columns.field(column)
+    names = within.type.names if within is not None and isinstance(within.type, StructType) else ()
+    if not element:
+        msg = "merge.keys has no column of the element that explode makes a row of, so all rows of a record would have "
+        if column is None:
+            msg += f"one key; take {stream.explode} out of drop, and add it, or a field of it, to merge.keys"
+        else:
+            msg += f"one key; add one, such as {column}{f'.{names[0]}' if names else ''}"
+        raise ValueError(msg)
+    for key, steps in element.items():
+        if within is not None and columns.at(steps) is None:
+            hint = did_you_mean(steps[1], names, f"{column} has {', '.join(names) or 'no fields'}")
+            msg = f"merge.keys names {key!r}, which is no field of the element; {hint}"
+            raise ValueError(msg)
 
 
 def _check_history(merge: MergeSettings) -> None:

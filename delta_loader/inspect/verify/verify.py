@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Protocol
 from common.errors import KafkaDeltaExpressError, UsageError
 from common.remedies import CONFIG, delta_table, quoted
 from common.settings.envelopes import gives_several_rows, is_envelope_open
+from common.settings.merging import merge_by_of
 from common.spans import Position, Span
 from common.stage.merged import ids_together, inputs_of, is_merged, topics_of
-from common.tables.changes import IS_CURRENT
+from common.tables.changes import IS_CURRENT, MergeBy
 from common.tables.deferred_ranges import deferred_of
 from common.tables.delta_log import read_table_state
 from common.tables.transactions import TxnIds
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from common.settings import Settings, Stream
-    from common.settings.merge import MergeSettings
     from common.spans import Topic, TopicPartition
     from common.tables.deferred_ranges import DeferredRange
     from delta_loader.inspect.verify.offsets import Bucket
@@ -175,8 +175,9 @@ class Verifier:
         findings = [finding for ledger in (*tables.row_ledgers, dead) for finding in ledger.findings]
         other_topics = self._other_topics(tables)
         findings += [*_cleaned(tables), *_owed(tables), *other_topics.values()]
-        if stream.merge is not None:
-            partitions, more = self._merged(tables, stream.merge)
+        by = merge_by_of(stream)
+        if by is not None:
+            partitions, more = self._merged(tables, by)
         elif not stream.kafka_columns:
             partitions, more = self._without_columns(tables, rows.version)
         else:
@@ -239,17 +240,17 @@ class Verifier:
         }
         return {partition: finding for partition, finding in findings.items() if finding is not None}
 
-    def _merged(self, tables: Tables, merge: MergeSettings) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
+    def _merged(self, tables: Tables, by: MergeBy) -> tuple[tuple[PartitionReport, ...], list[Finding]]:
         """The report on tables whose rows are the last of many events (rule 5)."""
         text = (
             "events are merged by key, so their rows cannot be counted; that each was merged once is proved by the "
             "log alone, whose spans have no gap and no overlap"
         ) + self._unasked()
         findings = [Finding(Verdict.UNPROVED, "merged", text, tables.url)]
-        where = f"coalesce({IS_CURRENT}, true)" if merge.history else None
+        where = f"coalesce({IS_CURRENT}, true)" if by.history else None
         for ledger in tables.row_ledgers:
             version = ledger.version
-            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, merge.keys, where)
+            twice = [] if version is None else self.contents.keys_twice(ledger.url, version, by.sql_keys, where)
             if not twice:
                 continue
             named = ", ".join(twice[:_NAMED]) + (f" and {len(twice) - _NAMED:,} more" if len(twice) > _NAMED else "")

@@ -28,7 +28,8 @@ from delta_loader.spark.long_values import needs_other_folders
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.spark_writes import codec_of, rows_of
 from delta_loader.spark.variants import with_variants
-from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
+from delta_loader.tables.merging.elements import element_statement
 from delta_loader.tables.merging.history import HistoryStatement
 from delta_loader.tables.merging.statement import MergeStatement
 
@@ -62,18 +63,20 @@ def merge_within(
     view = f"staged_events_{uuid.uuid4().hex}"
     columns = schema_from_json(writes[0].shape.schema)
     files = [file for write in writes for file in write.files]
-    bounds = key_bounds(files, columns, by.keys, backticks)
+    bounds = key_bounds(files, columns, bounded_keys(by), backticks)
     table = f"delta.{quote_name(spark_url(commit.target.url))}"
     before = f"{table} VERSION AS OF {work.table.version}"
     statement = MergeStatement(table, view, columns.names, by, bounds)
-    if by.history:
+    if by.element:
+        statement = element_statement(table, view, columns.names, by, bounds, before=before)
+    elif by.history:
         statement = HistoryStatement(table, view, columns.names, by, bounds, before=before)
     writer = sessions.writer(optimized=True, codec=codec_of(work.table))
     events = with_variants(events_of(writer, writes, by, work.stage_url), work.variants)
     if needs_other_folders(events, work.table.partition_by, work.table.properties):
         transaction.use_random_folders()
     if by.truncate is not None and not events.where(functions.col(by.truncate)).isEmpty():
-        statement = replace(statement, bounds=(), truncated=before)
+        statement = statement.with_truncated(before)
     events.createOrReplaceTempView(view)
     try:
         return transaction.merge(events, statement.text, load)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, functions
 
 from common.schema import backticks, quote_name, schema_from_json
-from common.tables.changes import DELETE_COLUMN
+from common.tables.changes import DELETE_COLUMN, RESERVED
 from common.tables.table_features import GENERATED
 from delta_loader.spark.bridge import PROBLEM
 from delta_loader.spark.merging.merge_writes import events_of
 from delta_loader.spark.session_conf import spark_url
 from delta_loader.spark.variants import with_variants
 from delta_loader.tables.load_modes.variants import variants_of
-from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from delta_loader.tables.merging.unmatched_deletes import (
     JUDGED_PLACE,
     UnmatchedDeletes,
@@ -51,7 +51,7 @@ class MergeValidator:
         self._by: MergeBy = by
         self._columns = schema_from_json(writes[0].shape.schema)
         files = [file for write in writes for file in write.files]
-        self._bounds = key_bounds(files, self._columns, by.keys, backticks)
+        self._bounds = key_bounds(files, self._columns, bounded_keys(by), backticks)
         self._variants = variants_of(target.shape.schema)
         events = events_of(bridge, writes, by, stage_url, lossless=True)
         if by.truncate is not None:
@@ -67,7 +67,7 @@ class MergeValidator:
         upserts = self._events.where(makes_row).select(*self._quoted(self._columns.names), *JUDGED_PLACE)
         failing = (self._failing(rows, JUDGED_PLACE) for rows in self._as_written(upserts))
         found = [frame for frame in failing if frame is not None]
-        if soft_delete is not None and not has_versions:
+        if soft_delete is not None and not has_versions and not self._by.replaces_records:
             found += self._deletes(self._events.where(deletes), soft_delete, found)
         return reduce(DataFrame.unionByName, found) if found else None
 
@@ -79,9 +79,11 @@ class MergeValidator:
         kept = kept_columns_asked(self._expressions(), self._target.shape.schema, self._columns.names)
         if not kept or self._by.history:
             return [upserts]
-        table = self._table().select(*self._quoted((*self._by.keys, *kept)))
-        keys = list(self._by.keys)
-        return [upserts.join(table, keys, "left_anti"), upserts.join(table, keys, "inner")]
+        keys = {f"{RESERVED}key_{number}": functions.col(key) for number, key in enumerate(self._by.sql_keys)}
+        table = self._table().select(*(key.alias(name) for name, key in keys.items()), *self._quoted(kept))
+        upserts = upserts.withColumns(keys)
+        both = (upserts.join(table, [*keys], how) for how in ("left_anti", "inner"))
+        return [rows.drop(*keys) for rows in both]
 
     def _deletes(self, deletes: DataFrame, soft_delete: str, upserts: Sequence[DataFrame]) -> list[DataFrame]:
         """Soft deletes that are refused (rules 2 and 3)."""

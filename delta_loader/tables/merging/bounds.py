@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from common.schema.types import StructType
     from common.stage.markers import StagedFile
+    from common.tables.changes import MergeBy
 
 _WHOLE = (Primitive.BYTE, Primitive.SHORT, Primitive.INTEGER, Primitive.LONG)
 _PLAIN_TEXT_END = 0x7F
@@ -43,6 +44,11 @@ def key_bounds(
             name = f"t.{quote(key)}"
             found += [f"{name} >= {min(literals[0])[1]}", f"{name} <= {max(literals[1])[1]}"]
     return tuple(found)
+
+
+def bounded_keys(by: MergeBy) -> tuple[str, ...]:
+    """The keys whose values are those of all rows that an event changes: not the elements that a record has lost."""
+    return by.record if by.replaces_records else by.keys
 
 
 def _statistics(file: StagedFile) -> tuple[dict[str, object], dict[str, object]]:

@@ -75,7 +75,7 @@ class HistoryStatement(MergeStatement):
         names = [*self._own, VALID_FROM, DELETE_COLUMN, *(name for name in self.by.order if name not in self._own)]
         events = (
             f"SELECT {self._of('e', names)}, coalesce(k.{q(_IS_THERE)}, 0) = 1 AS {q(_IS_THERE)}, k.{q(_LATEST)}, "
-            f"coalesce(k.{q(_EXISTS)}, 0) = 1 AS {q(_EXISTS)} FROM (SELECT * FROM {self._events()}) AS e "
+            f"coalesce(k.{q(_EXISTS)}, 0) = 1 AS {q(_EXISTS)} FROM (SELECT * FROM {self.events()}) AS e "
             f"LEFT JOIN ({known}) AS k ON {self._same('e', 'k')}"
         )
         # A delete counts where it follows an upsert.
@@ -109,7 +109,7 @@ class HistoryStatement(MergeStatement):
         of_time = f"OVER (PARTITION BY {self._keys()}, {q(sequence)} ORDER BY"
         ranked = (
             f"SELECT *, row_number() {of_time} {delete}, {self._place('DESC')}) AS {q(_NUMBER)}, "
-            f"first_value({delete}) {of_time} {self._place('DESC')}) AS {q(_ENDS)} FROM {self._events()}"
+            f"first_value({delete}) {of_time} {self._place('DESC')}) AS {q(_ENDS)} FROM {self.events()}"
         )
         changes = (
             f"SELECT {self._of('', self._own)}, {q(sequence)} AS {q(_AT)}, true AS {q(_IS_EVENT)}, "
@@ -166,7 +166,7 @@ class HistoryStatement(MergeStatement):
 
     def _there(self) -> str:
         """The versions that the table has of the load's keys."""
-        events = f"SELECT 1 FROM (SELECT * FROM {self._events()}) AS e WHERE {self._same('e', 't')}"
+        events = f"SELECT 1 FROM (SELECT * FROM {self.events()}) AS e WHERE {self._same('e', 't')}"
         return f"FROM {self.before} AS t WHERE {' AND '.join((f'EXISTS ({events})', *self.bounds))}"
 
     def _merge(self, source: str, condition: str, clauses: Iterable[str]) -> str:

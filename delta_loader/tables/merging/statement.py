@@ -28,7 +28,7 @@ The text is run by Spark, and by DuckDB in tests: both parse it in the same way 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from common.schema import backticks
@@ -49,7 +49,7 @@ _PLAIN = f"{RESERVED}plain"
 _SEGMENT = f"{RESERVED}segment"
 _RESET = f"{RESERVED}reset"
 _RESET_SEQUENCE = f"{RESERVED}reset_sequence"
-_RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+RUNNING = "ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class MergeStatement:
 
     @property
     def text(self) -> str:
-        keys = [f"{self._t(key)} = {self._s(key)}" for key in self.by.keys]
+        keys = [f"{self._t_key(key)} = {self._s(key)}" for key in self.by.keys]
         clauses = self._hard() if self.by.soft_delete is None else self._soft(self.by.soft_delete)
         return "\n".join(
             (
@@ -83,6 +83,10 @@ class MergeStatement:
                 *clauses,
             )
         )
+
+    def with_truncated(self, before: str) -> MergeStatement:
+        """The statement for a load with events that truncate the table; ``before`` is as in ``truncated``."""
+        return replace(self, bounds=(), truncated=before)
 
     @property
     def source(self) -> str:
@@ -94,7 +98,7 @@ class MergeStatement:
     # One row per key.
 
     def _last_events(self) -> str:
-        columns = [self._q(name) for name in (*self.columns, DELETE_COLUMN)]
+        columns = [self._q(name) for name in (*self.columns, *self._made_keys, DELETE_COLUMN)]
         ranked = [f"{self._rank(f'{self._q(_APPLIES)} DESC')} AS {self._q(_RANK)}"]
         if self.by.sequence is not None:
             columns += [self._q(_PLAIN)]
@@ -125,7 +129,7 @@ class MergeStatement:
                 f"{self._any_plain()} AS {q(_PLAIN)}",
             ]
             kept += [q(_LAST_SEQUENCE), q(_IMAGE_SEQUENCE), q(_PLAIN)]
-        chosen = [self._in_last_image(name, soft_delete) for name in self.columns]
+        chosen = [self._in_last_image(name, soft_delete) for name in (*self.columns, *self._made_keys)]
         columns = ", ".join((*chosen, *kept))
         ranked = f"SELECT *, {', '.join(made)} FROM ({self._composed()}) AS judged"
         return f"SELECT {columns} FROM ({ranked}) AS ranked WHERE {q(_RANK)} = 1"
@@ -143,18 +147,18 @@ class MergeStatement:
     def _judged(self) -> str:
         """The staged events, each with whether it counts among those of the load."""
         if self.by.sequence is None:
-            return f"SELECT *, true AS {self._q(_APPLIES)} FROM {self._events()}"
+            return f"SELECT *, true AS {self._q(_APPLIES)} FROM {self.events()}"
         sequence = self._q(self.by.sequence)
-        highest = f"max({sequence}) OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
-        return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self._events()}"
+        highest = f"max({sequence}) OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {RUNNING})"
+        return f"SELECT *, ({sequence} IS NULL OR {sequence} >= {highest}) AS {self._q(_APPLIES)} FROM {self.events()}"
 
-    def _events(self) -> str:
+    def events(self) -> str:
         """The staged events, with a delete of each key in place of one of all rows."""
         truncate = self.by.truncate
         if self.truncated is None or truncate is None:
             return self.staged
         of_all, keys = self._q(truncate), self._keys()
-        others = dict.fromkeys((*self.columns, *self.by.order, DELETE_COLUMN))
+        others = dict.fromkeys((*self.columns, *self._made_keys, *self.by.order, DELETE_COLUMN))
         names = [*self.by.keys, *(name for name in others if name not in self.by.keys)]
         events = f"SELECT {', '.join(map(self._q, names))} FROM {self.staged} WHERE NOT {of_all}"
         there = f"SELECT {keys} FROM {self.truncated}"
@@ -191,8 +195,8 @@ class MergeStatement:
             return self._judged()
         q, sequence = self._q, self.by.sequence
         deletes, upserts = (f"({q(_APPLIES)} AND {what}{q(DELETE_COLUMN)})" for what in ("", "NOT "))
-        key = f"OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {_RUNNING})"
-        within = f"OVER (PARTITION BY {self._keys()}, {q(_SEGMENT)} ORDER BY {self._place('ASC')} {_RUNNING})"
+        key = f"OVER (PARTITION BY {self._keys()} ORDER BY {self._place('ASC')} {RUNNING})"
+        within = f"OVER (PARTITION BY {self._keys()}, {q(_SEGMENT)} ORDER BY {self._place('ASC')} {RUNNING})"
         others = dict.fromkeys((*self.columns, *self.by.order, DELETE_COLUMN, _APPLIES))
         made = [q(name) for name in others if name not in self._patched]
         for number, name in enumerate(self._patched):
@@ -294,3 +298,11 @@ class MergeStatement:
 
     def _t(self, name: str) -> str:
         return f"t.{self.quote(name)}"
+
+    def _t_key(self, key: str) -> str:
+        return self._t(key)
+
+    @property
+    def _made_keys(self) -> tuple[str, ...]:
+        """The keys that are no columns of the table."""
+        return tuple(key for key in self.by.keys if key not in self.columns)

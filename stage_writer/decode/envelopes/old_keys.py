@@ -85,8 +85,8 @@ class OldKeys:
 
 
 def old_keys_of(stream: Stream) -> OldKeys | None:
-    """None for a stream whose events are not merged."""
-    if stream.merge is None:
+    """None for a stream whose events are not merged; an envelope that needs it cannot be exploded."""
+    if stream.merge is None or stream.explode is not None:
         return None
     names = record_names(stream)
     made = {path_steps(column)[0] for column in stream.jmespath}

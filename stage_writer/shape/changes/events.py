@@ -3,7 +3,7 @@
 Rules:
 
 1. An event whose key has a null is a reject, and so is an upsert without a sequence. A delete without one always
-   applies, because a tombstone has only its key.
+   applies, because a tombstone has only its key. What is in an exploded element was checked before (`Elements`).
 2. A tombstone is a row that deletes, with the key columns of its message key, and null in the others. So each message
    of such a stream is a row, a dead letter or a filtered one, in the order of offsets.
 3. The column for soft deletes has the value that the table is to show for each row.
@@ -123,7 +123,7 @@ class Events:
 
     def _without_nulls(self, rows: Rows) -> Rows:
         """The rows without those refused by rule 1."""
-        for key in self._by.keys:
+        for key in self._by.record:
             if rows.table[key].null_count:
                 lost = rows.table[key].is_null().to_numpy()
                 why = f"its key column {key} is null"
@@ -195,15 +195,16 @@ def _message_keys(table: StructType, stream: Stream, by: MergeBy) -> MessageKeys
     names = record_names(stream)
     fields = {field.name: replace(field, name=names.get(field.name, field.name)) for field in table}
     reading = Reading(stream.forms, lenient=is_lenient(stream))
-    return MessageKeys({key: fields[key] for key in by.keys}, reading, framed=stream.framing == "confluent")
+    return MessageKeys({key: fields[key] for key in by.record}, reading, framed=stream.framing == "confluent")
 
 
 def _check_types(table: StructType, by: MergeBy) -> None:
-    for name, check in (*((key, require_key_type) for key in by.keys), (by.sequence, require_sequence_type)):
-        field = None if name is None else table.field(name)
+    sequence = () if by.sequence is None else (((by.sequence,), require_sequence_type),)
+    for steps, check in (*((steps, require_key_type) for steps in by.paths), *sequence):
+        field = table.at(steps)
         if field is not None:
             try:
-                check(field.name, field.type)
+                check(".".join(steps), field.type)
             except ValueError as error:
                 problem, _, remedy = str(error).partition("; ")
                 raise SchemaError(problem, remedy) from None

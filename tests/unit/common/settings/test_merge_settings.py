@@ -12,6 +12,7 @@ from tests.fakes.streams import stream_of
 
 KEYS = {"keys": ["id"]}
 HISTORY = {**KEYS, "history": True}
+OF_ROWS = {"keys": ["id", "rows.sku"]}
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,25 @@ HISTORY = {**KEYS, "history": True}
             "a truncation has none; leave merge.truncates or merge.sequence out",
         ),
         ({"merge": KEYS, "partition_by": ["is_current"]}, "partition_by names 'is_current', which is no column"),
-        ({"merge": KEYS, "explode": "many"}, "explode is set together with merge"),
+        ({"merge": KEYS, "explode": "many"}, "all rows of a record would have one key; add one, such as many"),
+        ({"merge": KEYS, "explode": "rows"}, "all rows of a record would have one key; add one, such as rows.sku"),
+        ({"merge": KEYS, "explode": "many", "drop": ["many"]}, "take many out of drop, and add it, or a field of it"),
+        ({"merge": {"keys": ["id", "rows.skuu"]}, "explode": "rows"}, "no field of the element; did you mean 'sku'?"),
+        ({"merge": {"keys": ["id", "rows.half"]}, "explode": "rows"}, "whose type DOUBLE cannot tell rows apart"),
+        ({"merge": {"keys": ["id", "rows"]}, "explode": "rows"}, "cannot tell rows apart"),
+        ({"merge": {"keys": ["id", "rows.sku"]}}, "merge.keys names 'rows.sku', which is no column of the table"),
+        ({"merge": {**OF_ROWS, "history": True}, "explode": "rows"}, "merge.history is set together with explode"),
+        ({"merge": {**OF_ROWS, "ignore_nulls": True}, "explode": "rows"}, "merge.ignore_nulls is set together with"),
+        ({"merge": {"keys": ["rows.sku"]}, "explode": "rows"}, "a tombstone names a record; write merge.tombstones:"),
+        ({"merge": {"keys": ["rows.sku"], "soft_delete": "gone"}, "explode": "rows"}, "has no column of the record"),
+        ({"merge": {"keys": ["id", "many"], "sequence": "many"}, "explode": "many"}, "name a column of the record"),
     ],
 )
 def test_what_contradicts_itself_is_refused_with_its_key_and_the_remedy(settings: dict[str, object], told: str) -> None:
-    columns = "id BIGINT, name STRING, half DOUBLE, inside STRUCT<a: INT>, many ARRAY<INT>"
+    columns = (
+        "id BIGINT, name STRING, half DOUBLE, inside STRUCT<a: INT>, many ARRAY<INT>, "
+        "rows ARRAY<STRUCT<sku: STRING, half: DOUBLE>>"
+    )
     with pytest.raises(ValidationError) as caught:
         stream_of(**{"columns": columns, "load": "merge", **settings})
     assert told in str(caught.value)
@@ -64,6 +79,30 @@ def test_keys_and_sequence_are_the_table_s_names_and_may_be_made() -> None:
     place = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
     assert merge_by_of(stream) == MergeBy(("user",), place, "seconds", "gone")
     assert merge_by_of(stream_of(columns="id INT")) is None
+
+
+def test_keys_of_an_exploded_element_come_after_those_of_its_record() -> None:
+    columns = "orderID BIGINT, items ARRAY<STRUCT<SKU: STRING>>, tags ARRAY<STRING>"
+    of = {"columns": columns, "load": "merge", "field_names": "snake_case"}
+    by = required(
+        merge_by_of(
+            stream_of(
+                **of, merge={"keys": ["line.sku", "order_id"]}, explode="items", rename={"items": "line"}, drop=["tags"]
+            )
+        )
+    )
+    assert (by.record, by.element, by.sql_keys) == (("order_id",), (("line", "sku"),), ("`order_id`", "`line`.`sku`"))
+    assert by.replaces_records
+    by = required(merge_by_of(stream_of(**of, merge={"keys": ["order_id", "tags"]}, explode="tags")))
+    assert (by.record, by.element) == (("order_id",), (("tags",),))
+    alone = {"keys": ["tags"], "tombstones": "ignore"}
+    by = required(merge_by_of(stream_of(**of, merge=alone, explode="tags")))
+    assert (by.record, by.replaces_records) == ((), False)
+    derived = {"derive": {"a.b": "tags"}, "explode": "a.b"}
+    by = required(merge_by_of(stream_of(**of, **derived, merge={"keys": ["order_id", "`a.b`.c"]})))
+    assert by.element == (("a.b", "c"),)
+    by = required(merge_by_of(stream_of(**of, **derived, merge={"keys": ["order_id", "a.b"]})))
+    assert by.element == (("a.b",),)
 
 
 def test_debezium_brings_the_operation_and_a_user_s_own_comes_before_it() -> None:

@@ -143,8 +143,8 @@ def test_a_field_that_a_newer_writer_added_is_passed_over() -> None:
 
 
 def test_a_newer_version_is_refused_with_the_remedy_to_upgrade() -> None:
-    with pytest.raises(MarkerError, match="format version 9") as caught:
-        read({**stored(), "version": 9, "something": "else"})
+    with pytest.raises(MarkerError, match="format version 10") as caught:
+        read({**stored(), "version": 10, "something": "else"})
     assert "upgrade" in caught.value.remedy
     assert NAME.path in caught.value.problem
 

@@ -29,6 +29,7 @@ from tests.builders import settings_of
 from tests.fakes.changes import ChangeStream
 from tests.fakes.loading import settings_for, status_of
 from tests.fakes.staging import Staging
+from tests.fakes.streams import stream_of
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -93,6 +94,23 @@ def test_what_merges_into_a_table_depend_on_is_told_before_an_event_waits(
     assert [check.level for check in found] == ([] if level is None else [level])
     assert all(told in check.message for check in found)
     assert list(merge_checks(STREAM, STREAM.table, TableIdentity())) == []
+
+
+def test_elements_that_name_no_record_are_told() -> None:
+    columns = "id BIGINT, tags ARRAY<STRING>"
+    merge = {"keys": ["tags"], "tombstones": "ignore"}
+    alone = stream_of(columns=columns, explode="tags", load="merge", merge=merge)
+    (found,) = (check for check in table_checks(alone, None) if check.name == "merge")
+    assert (found.level, "elements that a record has lost stay" in found.message) == (Level.OK, True)
+    merge = {"keys": ["id", "tags"], "soft_delete": "gone"}
+    stream = stream_of(columns=columns, explode="tags", load="merge", merge=merge)
+    assert levels(list(table_checks(stream, None))) == {"table": Level.OK}
+    made = StructType((ID, *KAFKA_FIELDS, Field("tags", Primitive.STRING), Field("gone", Primitive.BOOLEAN)))
+    strict = StructType(
+        (*made, Field("mine", Primitive.STRING, nullable=False, metadata_json='{"CURRENT_DEFAULT":"1"}'))
+    )
+    found_in = list(table_checks(stream, table(schema_to_json(strict))))
+    assert Level.WARNING not in levels(found_in).values(), "no delete makes a row of a key alone"
 
 
 def test_a_topic_that_lacks_the_dead_letters_of_a_table_s_checks_is_a_warning() -> None:

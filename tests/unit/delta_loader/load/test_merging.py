@@ -28,7 +28,7 @@ from delta_loader.ports import in_turn
 from delta_loader.tables.file_split import split_files_at
 from delta_loader.tables.load_modes.compatibility import require_compatible
 from delta_loader.tables.load_modes.load_mode import Append, Merge, Refused, choose_load_mode
-from delta_loader.tables.merging.bounds import key_bounds
+from delta_loader.tables.merging.bounds import bounded_keys, key_bounds
 from tests.builders import required
 from tests.fakes.markers import ORDERS, flush
 from tests.fakes.streams import stream_of
@@ -62,6 +62,12 @@ def test_bounds_are_the_lowest_and_highest_of_all_files_as_literals() -> None:
         "t.`d` >= DATE '2026-01-02'",
         "t.`d` <= DATE '2026-01-09'",
     )
+
+
+def test_elements_that_a_record_has_lost_are_outside_the_bounds_of_those_that_it_has() -> None:
+    assert bounded_keys(BY) == ("id",)
+    assert bounded_keys(replace(BY, keys=("id", "tag"), element=(("tag",),))) == ("id",)
+    assert bounded_keys(replace(BY, keys=("tag",), element=(("tag",),))) == ("tag",)
 
 
 def test_what_a_file_does_not_tell_or_has_no_exact_literal_has_no_bound() -> None:
@@ -164,7 +170,7 @@ class Twice(Rows):
     """A table in which somebody else wrote a key's row once more."""
 
     def keys_twice(self, _url: str, version: int, keys: Sequence[str], _where: str | None) -> list[str]:
-        return ['{"id":7}'] if (version, tuple(keys)) == (1, ("id",)) else []
+        return ['{"id":7}'] if (version, tuple(keys)) == (1, ("`id`",)) else []
 
 
 def written_log(table: str) -> FsspecStore:

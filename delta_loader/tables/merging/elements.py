@@ -1,0 +1,168 @@
+"""The SQL that merges the elements of records (`explode`), each a row of the table.
+
+Rules:
+
+1. The keys of an element may be inside a column. The events have them as columns of their own, and a column's part in
+   the table is compared with them.
+2. Where other keys name the record, its rows are replaced together: whether an event counts is decided for the record,
+   by the highest sequence that any of its rows has, and by the events before it in the load. An element of the table,
+   or of an event that counts, is deleted by the next event that counts, if neither that nor a later one has it. What
+   is left to merge are thus events of single elements, by the same rules as any others.
+3. A record without elements has no row that keeps its sequence: as after a hard delete, an older event in a later load
+   brings its elements again.
+4. Of the table only the keys and sequences of the load's records are read, at the version that the load's transaction
+   began with. Bounds are of the record's keys only: those of its lost elements are not known.
+
+The text is run by Spark, and by DuckDB in tests, like that of the other merges.
+"""
+
+# ruff: noqa: S608 - every name is quoted, and no value of a record is in a text but as `bounds` writes it
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from common.schema import backticks
+from common.tables.changes import DELETE_COLUMN, RESERVED
+from delta_loader.tables.merging.statement import RUNNING, MergeStatement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from common.tables.changes import MergeBy
+
+_IS_THERE = f"{RESERVED}is_there"
+_HIGHEST = f"{RESERVED}highest"
+_KNOWN = f"{RESERVED}known"
+_NUMBER = f"{RESERVED}number"
+_NEXT = f"{RESERVED}next"
+_IS_SHOWN = f"{RESERVED}is_shown"
+_ENDS = f"{RESERVED}ends"
+_OF_NEXT = f"{RESERVED}of_next_"
+
+
+def element_statement(
+    target: str,
+    staged: str,
+    columns: tuple[str, ...],
+    by: MergeBy,
+    bounds: tuple[str, ...],
+    *,
+    before: str,
+    quote: Callable[[str], str] = backticks,
+) -> ElementStatement:
+    """``before`` is the table in SQL, as it is before the load."""
+    paths = {f"{RESERVED}key_{number}": steps for number, steps in enumerate(by.element)}
+    inside = {name: ".".join(map(quote, steps)) for name, steps in paths.items()}
+
+    return ElementStatement(
+        target,
+        _with_keys(staged, inside, quote),
+        columns,
+        replace(by, keys=(*by.record, *inside)),
+        bounds,
+        quote,
+        before=before,
+        inside=inside,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ElementStatement(MergeStatement):
+    """All inputs of such a merge. The keys of elements are columns of ``staged`` and ``truncated`` (rule 1)."""
+
+    before: str = ""
+    inside: Mapping[str, str] = field(default_factory=dict)
+    """For each of these columns the part of the table's column."""
+
+    def with_truncated(self, before: str) -> MergeStatement:
+        return replace(self, bounds=(), truncated=_with_keys(before, self.inside, self.quote))
+
+    def _t_key(self, key: str) -> str:
+        return f"t.{self.inside[key]}" if key in self.inside else self._t(key)
+
+    def events(self) -> str:
+        return f"({self._of_elements()}) AS events" if self.by.record else MergeStatement.events(self)
+
+    def _of_elements(self) -> str:
+        """Events of single elements (rule 2)."""
+        q, delete, sequence = self._q, self._q(DELETE_COLUMN), self.by.sequence
+        record, elements = ", ".join(map(q, self.by.record)), ", ".join(map(q, self.inside))
+        order = f"{q(_IS_THERE)} DESC, {self._place('ASC')}"
+        counted = f"SELECT * FROM ({self._together()}) AS together"
+        if sequence is not None:
+            highest = f"max({q(_KNOWN)}) OVER (PARTITION BY {record} ORDER BY {order} {RUNNING})"
+            judged = f"SELECT *, {highest} AS {q(_HIGHEST)} FROM ({self._together()}) AS together"
+            counted = (
+                f"SELECT * FROM ({judged}) AS judged WHERE {q(_IS_THERE)} OR {q(sequence)} IS NULL "
+                f"OR {q(sequence)} >= {q(_HIGHEST)}"
+            )
+        numbered = f"SELECT *, dense_rank() OVER (PARTITION BY {record} ORDER BY {order}) AS {q(_NUMBER)} "
+        numbered += f"FROM ({counted}) AS counted"
+        following = f"OVER (PARTITION BY {record} ORDER BY {q(_NUMBER)} RANGE BETWEEN 1 FOLLOWING AND 1 FOLLOWING)"
+        of_next = [f"first_value({q(name)}) {following} AS {q(_OF_NEXT + name)}" for name in self._of_event]
+        again = f"lead({q(_NUMBER)}) OVER (PARTITION BY {record}, {elements} ORDER BY {q(_NUMBER)}) AS {q(_NEXT)}"
+        followed = f"SELECT *, {again}, {', '.join(of_next)} FROM ({numbered}) AS numbered"
+        is_lost = f"{q(_OF_NEXT + self.by.place[2])} IS NOT NULL AND {q(_NEXT)} IS NULL"
+        # Each row gives its own event, and the one that deletes it.
+        both = f"(SELECT false AS {q(_ENDS)} UNION ALL SELECT true AS {q(_ENDS)}) AS both_events"
+        made = (
+            f"CASE WHEN {q(_ENDS)} THEN {q(_OF_NEXT + name) if name in self._of_event else 'NULL'} ELSE {q(name)} END "
+            f"AS {q(name)}"
+            for name in self._names
+            if name not in self.by.keys
+        )
+        return (
+            f"SELECT {record}, {elements}, {', '.join(made)}, {q(_ENDS)} AS {delete} "
+            f"FROM ({followed}) AS followed CROSS JOIN {both} "
+            f"WHERE NOT {delete} AND ((NOT {q(_ENDS)} AND NOT {q(_IS_THERE)}) "
+            f"OR ({q(_ENDS)} AND {q(_IS_SHOWN)} AND {is_lost}))"
+        )
+
+    @property
+    def _names(self) -> Sequence[str]:
+        """The columns of the events of elements, without that of deletes."""
+        return [*dict.fromkeys((*self.by.keys, *self.columns, *self.by.order))]
+
+    @property
+    def _of_event(self) -> Sequence[str]:
+        """Those that all rows of an event have alike and that a delete needs."""
+        return [*dict.fromkeys((*self.by.order, *(() if self.by.sequence is None else (self.by.sequence,))))]
+
+    def _together(self) -> str:
+        """The rows of the load's events, and before them what the table has of their records."""
+        q, record = self._q, self.by.record
+        of_record = replace(self.by, keys=record, element=())
+        columns = (*self.columns, *self.inside)
+        events = MergeStatement(
+            self.target, self.staged, columns, of_record, quote=self.quote, truncated=self.truncated
+        ).events()
+        mine, sequence = ", ".join(map(q, (*self._names, DELETE_COLUMN))), self.by.sequence
+        known, highest = ("NULL", "NULL") if sequence is None else (q(sequence), f"max({self._t(sequence)})")
+        sent = (
+            f"SELECT {mine}, {known} AS {q(_KNOWN)}, false AS {q(_IS_THERE)}, true AS {q(_IS_SHOWN)} "
+            f"FROM (SELECT * FROM {events}) AS sent"
+        )
+        shown = "true"
+        if self.by.soft_delete is not None:
+            shown = f"max(CASE WHEN coalesce({self._t(self.by.soft_delete)}, false) THEN 0 ELSE 1 END) = 1"
+        keys = {key: self._t_key(key) for key in self.by.keys}
+        values = ", ".join(f"{keys.get(name, 'NULL')} AS {q(name)}" for name in self._names)
+        same = " AND ".join(f"e.{q(key)} = {self._t(key)}" for key in record)
+        conditions = [
+            f"EXISTS (SELECT 1 FROM (SELECT * FROM {events}) AS e WHERE {same})",
+            *(f"{self._t_key(key)} IS NOT NULL" for key in self.inside),
+            *self.bounds,
+        ]
+        there = (
+            f"SELECT {values}, false AS {q(DELETE_COLUMN)}, {highest} AS {q(_KNOWN)}, true AS {q(_IS_THERE)}, "
+            f"{shown} AS {q(_IS_SHOWN)} FROM {self.before} AS t WHERE {' AND '.join(conditions)} "
+            f"GROUP BY {', '.join(keys.values())}"
+        )
+        return f"{sent} UNION ALL {there}"
+
+
+def _with_keys(rows: str, inside: Mapping[str, str], quote: Callable[[str], str]) -> str:
+    made = (f"one.{path} AS {quote(name)}" for name, path in inside.items())
+    return f"(SELECT one.*, {', '.join(made)} FROM {rows} AS one)"

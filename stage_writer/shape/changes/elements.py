@@ -1,0 +1,144 @@
+"""Change events whose array `explode` makes rows of: what each must have, checked before its rows are made.
+
+Rules:
+
+1. All of a message's elements are checked together, and so are its own key and sequence: its rows may be made in
+   several pieces (`stage_writer.shape.slicing`), and a message is a dead letter as a whole.
+2. An element needs a key, and no two elements of an event may have the same one: one of them would be lost.
+3. Where rows of a record are replaced together, an event that deletes has no elements, and one without elements
+   deletes: its one row says that the record has none any more.
+4. Where keys are of the element alone, an event without elements changes no row, and counts as filtered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.errors import SchemaError
+from common.settings.columns import exploded, made_columns, naming_of
+from common.tables.changes import DELETE_COLUMN
+from stage_writer.decode.rejects import ErrorClass, Reject
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
+    from common.settings import Stream
+    from common.tables.changes import MergeBy
+    from stage_writer.decode.batch import Messages
+    from stage_writer.shape.rows import Rows
+
+    Index = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+_RECORD = "record"
+
+
+class Elements:
+    """Checks and prepares such events: the `Step` before `Exploder`. Raises SchemaError for an unknown key."""
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType, stream: Stream, by: MergeBy) -> None:
+        self.columns = columns
+        self._by = by
+        self._array = stream.explode or ""
+        naming, made = naming_of(stream), made_columns(stream)
+        rows = exploded(columns, self._array)
+        self._inner: dict[str, tuple[str, ...]] = {}
+        for steps in by.element:
+            found = naming.origin(rows, steps, made)
+            if found is None:
+                msg = f"merge.keys names {'.'.join(steps)!r}, which is no field of the element"
+                raise SchemaError(msg, f"name a field of the elements of {self._array}")
+            self._inner[".".join(steps)] = found[1:]
+        self._own = {key: found[0] for key in by.record if (found := naming.origin(rows, (key,), made)) is not None}
+        found = None if by.sequence is None else naming.origin(rows, (by.sequence,), made)
+        self._sequence = None if found is None else found[0]
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:  # noqa: ARG002 - the port's
+        """The events that may be exploded."""
+        rows = self._with_keys(rows)
+        if self._by.replaces_records:
+            rows = rows.with_table(self._without_deleted_elements(rows.table))
+        rows = self._with_distinct_elements(rows)
+        has_elements = self._lengths(rows.table) > 0
+        if self._by.replaces_records:
+            deletes = pa.array(~has_elements)
+            return rows.with_table(_with(rows.table, DELETE_COLUMN, deletes))
+        if has_elements.all():
+            return rows
+        filtered = np.sort(np.concatenate([rows.filtered, rows.index[~has_elements]]))
+        kept = rows.table.filter(pa.array(has_elements))
+        return replace(rows, table=kept, index=rows.index[has_elements], filtered=filtered)
+
+    def _with_keys(self, rows: Rows) -> Rows:
+        """The events whose own key and sequence are known."""
+        lacking = [
+            (rows.table[name].is_null(), ErrorClass.NULL_KEY, f"its key column {key} is null")
+            for key, name in self._own.items()
+        ]
+        if self._sequence is not None:
+            lost = pc.and_(rows.table[self._sequence].is_null(), pc.invert(rows.table[DELETE_COLUMN]))
+            lacking.append((lost, ErrorClass.NULL_SEQUENCE, f"its sequence {self._by.sequence} is null"))
+        return _without(rows, [(lost.to_numpy(), *why) for lost, *why in lacking])
+
+    def _without_deleted_elements(self, table: pa.Table) -> pa.Table:
+        """The events, where those that delete have no elements (rule 3)."""
+        if not pc.any(table[DELETE_COLUMN]).as_py():
+            return table
+        column = table[self._array]
+        return _with(table, self._array, pc.if_else(table[DELETE_COLUMN], pa.scalar(None, column.type), column))
+
+    def _with_distinct_elements(self, rows: Rows) -> Rows:
+        """The events that follow rule 2."""
+        lengths = self._lengths(rows.table)
+        owners = np.repeat(np.arange(len(rows)), lengths)
+        elements = rows.table[self._array].combine_chunks().flatten()
+        keys = {name: _field(elements, steps) for name, steps in self._inner.items()}
+        lacking = []
+        for name, values in keys.items():
+            lost = np.zeros(len(rows), np.bool_)
+            lost[owners[values.is_null().to_numpy(zero_copy_only=False)]] = True
+            lacking.append((lost, ErrorClass.NULL_KEY, f"the key column {name} of one of its elements is null"))
+        if (lengths > 1).any():
+            twice = np.zeros(len(rows), np.bool_)
+            counts = (
+                pa.table({_RECORD: pa.array(owners), **keys}).group_by([_RECORD, *keys]).aggregate([([], "count_all")])
+            )
+            twice[counts.filter(pc.greater(counts["count_all"], 1))[_RECORD].to_numpy()] = True
+            lacking.append((twice, ErrorClass.REPEATED_KEY, f"two of its elements have one key ({', '.join(keys)})"))
+        return _without(rows, lacking)
+
+    def _lengths(self, table: pa.Table) -> Index:
+        lengths: Index = pc.fill_null(pc.list_value_length(table[self._array]), 0).to_numpy().astype(np.int64)
+        return lengths
+
+
+def _field(elements: pa.Array, steps: Sequence[str]) -> pa.Array:
+    """A field of each element, null where a struct around it is."""
+    for step in steps:
+        elements = pc.struct_field(elements, step)
+    return elements
+
+
+def _with(table: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    place = table.column_names.index(name)
+    return table.set_column(place, table.schema.field(place), column)
+
+
+def _without(rows: Rows, lacking: Sequence[tuple[Mask, ErrorClass, str]]) -> Rows:
+    """The rows without those that lack something; each is refused for the first thing that it lacks."""
+    failing = np.zeros(len(rows), np.bool_)
+    rejects = []
+    for lost, error_class, why in lacking:
+        failing |= lost
+        rejects += [Reject(int(place), error_class, why) for place in rows.index[lost]]
+    return rows.without(failing, rejects) if rejects else rows

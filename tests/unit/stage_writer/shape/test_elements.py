@@ -1,0 +1,144 @@
+"""`merge` with `explode`: what a stream of events with arrays stages."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from common.errors import ExpressionError, SchemaError
+from common.settings import Stream
+from stage_writer.convert import StreamConverter
+from stage_writer.parquet.buffer import StagedRows
+from stage_writer.shape.slicing import ExplodeLimits
+from tests.fakes.streams import batch_of, stream_of
+
+COLUMNS = "id BIGINT, at BIGINT, op STRING, items ARRAY<STRUCT<sku: STRING, n: INT>>"
+MERGE = {"keys": ["id", "items.sku"], "operation": "op", "deletes": ["d"]}
+
+
+def exploding(columns: str = COLUMNS, **more: object) -> Stream:
+    return stream_of(columns=columns, **{"explode": "items", "load": "merge", "merge": MERGE, **more})
+
+
+def items(*skus: str | None) -> list[dict[str, object]]:
+    return [{"sku": sku, "n": number} for number, sku in enumerate(skus)]
+
+
+def converted(stream: Stream, *records: object, keys: Sequence[bytes | None] | None = None) -> StagedRows:
+    values = [None if one is None else json.dumps(one).encode() for one in records]
+    (staged,) = StreamConverter(stream).convert([batch_of(values, keys=keys)])
+    assert staged.records == len(values)
+    return staged
+
+
+def events(staged: StagedRows, element: str = "items") -> list[tuple[object, ...]]:
+    """Of each row its record, its element, its offset and whether it deletes."""
+    names = ("id", element, "_kafka_offset", "_merge_delete")
+    rows = zip(*(staged.rows[0].column(name).to_pylist() for name in names), strict=True)
+    return [(key, one["sku"] if isinstance(one, dict) else one, at, gone) for key, one, at, gone in rows]
+
+
+def test_an_event_is_a_row_for_each_element_and_one_without_any_deletes() -> None:
+    staged = converted(
+        exploding(),
+        {"id": 1, "items": items("a", "b")},
+        {"id": 2, "items": []},
+        {"id": 3},
+        {"id": 4, "op": "d", "items": items("a", "a", None)},
+        None,
+        keys=[None, None, None, None, b'{"id": 5}'],
+    )
+    assert events(staged) == [
+        (1, "a", 100, False),
+        (1, "b", 100, False),
+        (2, None, 101, True),
+        (3, None, 102, True),
+        (4, None, 103, True),
+        (5, None, 104, True),
+    ]
+    assert (staged.exploded, staged.dead_letters, staged.tombstones) == (1, {}, 0)
+
+
+def test_an_event_of_which_an_element_would_be_lost_is_a_dead_letter_as_a_whole() -> None:
+    merge = {**MERGE, "sequence": "at"}
+    staged = converted(
+        exploding(merge=merge),
+        {"id": 1, "at": 1, "items": items("a", "b", "a")},
+        {"id": 1, "at": 1, "items": items("a", None)},
+        {"id": 1, "at": 1, "items": [{"sku": "a"}, None]},
+        {"id": None, "at": 1, "items": items("a", "a")},
+        {"id": 1, "items": []},
+        {"id": 1, "op": "d"},
+        {"id": 1, "at": 2, "items": items("a")},
+    )
+    assert dict(staged.dead_letters) == {"repeated_key": 1, "null_key": 3, "null_sequence": 1}
+    assert staged.rows[1].column("error").to_pylist() == [
+        "two of its elements have one key (items.sku)",
+        "the key column items.sku of one of its elements is null",
+        "the key column items.sku of one of its elements is null",
+        "its key column id is null",
+        "its sequence at is null",
+    ]
+    assert events(staged) == [(1, None, 105, True), (1, "a", 106, False)]
+
+
+def test_a_key_may_be_renamed_derived_or_the_element_itself() -> None:
+    record = {"id": 1, "items": items("a", "b"), "more": {"tags": ["x", "y"]}}
+    merge = {**MERGE, "keys": ["number", "line.code"]}
+    renamed = exploding(merge=merge, rename={"id": "number", "items": "line", "items.sku": "code"})
+    staged = converted(renamed, record, {"id": 2, "items": items("a", "a")})
+    assert [one["code"] for one in staged.rows[0].column("line").to_pylist()] == ["a", "b"]
+    assert dict(staged.dead_letters) == {"repeated_key": 1}
+    tags = {"explode": "tag", "derive": {"tag": "more.tags"}, "drop": ["more"], "merge": {"keys": ["id", "tag"]}}
+    staged = converted(exploding("id BIGINT, more STRUCT<tags: ARRAY<STRING>>", **tags), record, {"id": 2})
+    assert events(staged, "tag") == [(1, "x", 100, False), (1, "y", 100, False), (2, None, 101, True)]
+
+
+@pytest.mark.parametrize(
+    ("key", "told"), [("tag.x", "'tag.x', which is no field of the element"), ("tag", "cannot tell rows apart")]
+)
+def test_a_key_of_a_derived_array_is_checked_once_its_type_is_known(key: str, told: str) -> None:
+    columns = "id BIGINT, more STRUCT<tags: ARRAY<STRUCT<name: STRING>>>"
+    merge = {"keys": ["id", key]}
+    with pytest.raises(SchemaError) as caught:
+        StreamConverter(exploding(columns, explode="tag", derive={"tag": "more.tags"}, merge=merge))
+    assert told in caught.value.problem
+
+
+def test_elements_that_name_no_record_are_events_of_their_own() -> None:
+    merge = {**MERGE, "keys": ["items.sku"], "tombstones": "ignore"}
+    staged = converted(
+        exploding(merge=merge),
+        {"id": 1, "items": items("a", "b")},
+        {"id": 2, "items": []},
+        {"id": 3, "op": "d", "items": items("a")},
+        {"id": 4, "items": items("a", "a")},
+    )
+    assert events(staged) == [(1, "a", 100, False), (1, "b", 100, False), (3, "a", 102, True)]
+    assert (list(staged.filtered_offsets), dict(staged.dead_letters)) == ([101], {"repeated_key": 1})
+
+
+def test_a_message_whose_rows_come_in_pieces_is_refused_as_a_whole() -> None:
+    stream = exploding(merge={**MERGE, "sequence": "at"})
+    names = [f"{number:04}" for number in range(400)]
+    records = [
+        {"id": 1, "at": 1, "items": items(*names, "0000")},
+        {"id": 2, "at": 1, "items": items(*names, None)},
+        {"at": 1, "items": items(*names)},
+        {"id": 4, "items": items(*names)},
+        {"id": 5, "at": 1, "items": items(*names)},
+    ]
+    batch = batch_of([json.dumps(one).encode() for one in records])
+    converter = StreamConverter(stream, limits=ExplodeLimits(slice_bytes=2_000))
+    staged = [one for parts in converter.slices([batch]) for _, one in parts]
+    assert len(staged) > len(records)
+    letters = [name for one in staged for name in one.rows[1].column("error_class").to_pylist()]
+    assert sorted(letters) == ["null_key", "null_key", "null_sequence", "repeated_key"]
+    assert [row[:3] for one in staged for row in events(one)] == [(5, name, 104) for name in names]
+
+
+def test_a_route_may_use_the_record_s_keys_only() -> None:
+    routes = {"a": "s3://lake/tables/other"}
+    StreamConverter(exploding(route="CASE WHEN id > 3 THEN 'a' END", routes=routes))
+    with pytest.raises(ExpressionError, match="items"):
+        StreamConverter(exploding(route="items[1].sku", routes=routes))
