@@ -49,8 +49,9 @@ $(STAMP): $(LOCKS)
 	@"$(JAVA)" -XshowSettings:properties -version 2>&1 | awk '/java.specification.version/ { found = $$3 } END { exit found < 17 }' || { echo "No Java 17 or later found: install a JDK 17 or later, or set JAVA_HOME"; exit 2; }
 	@echo "Setting up $(VENV) with $(PYTHON)"
 	@test -x $(BIN)/python && $(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true # pip has one process for it, and compiles tests
 	@echo "Fetching the jars of Delta, Hadoop's S3 client and Kafka, and compiling the loader's Java classes"
 	@$(BIN)/python -m delta_loader.spark.jars
 	@$(BIN)/python -m devservices.kafka
