@@ -276,7 +276,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 @pytest.fixture
 def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SparkSession:
     """The loader's own Spark session, one for the whole run; it reaches the test's `lake`, where it has one."""
-    from tests.session import session_of_tests
+    from tests.session import reach, session_of_tests
     from tests.spark_archive import use_spark_archive
 
     use_spark_archive()
@@ -284,19 +284,5 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if "lake" in request.fixturenames:
         found: Lake = request.getfixturevalue("lake")
         if found.server is not None:
-            _tell_s3a(session, found.bucket, found.server)
+            reach(session, found.server, found.bucket)
     return session
-
-
-def _tell_s3a(session: SparkSession, bucket: str, server: S3Server) -> None:
-    """Give a running session the way to one more server, which S3A keeps by bucket."""
-    configuration = session.sparkContext._jsc.hadoopConfiguration()
-    for key, value in {
-        "endpoint": server.endpoint_url,
-        "endpoint.region": server.region,
-        "path.style.access": "true",
-        "connection.ssl.enabled": "false",
-        "access.key": server.access_key,
-        "secret.key": server.secret_key,
-    }.items():
-        configuration.set(f"fs.s3a.bucket.{bucket}.{key}", value)

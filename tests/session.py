@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.settings.model import Settings
-from delta_loader.spark.session import build_session
+from delta_loader.spark.session import build_session, s3_options
 from delta_loader.spark.session_conf import STATE_PARTITIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from devservices.s3 import S3Server
 
 # Tables of tests have a few rows: what Spark compiles for each query, and tasks without rows, are half of its CPU.
 # Loaders that are processes of their own have Spark's own values.
@@ -42,3 +44,10 @@ def session_of_tests(folder: Path) -> SparkSession:
         }
     )
     return build_session(settings)
+
+
+def reach(spark: SparkSession, server: S3Server, bucket: str) -> None:
+    """Give a running session the way to one more bucket."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    for key, value in s3_options(server.storage_options, {}).items():
+        configuration.set(key.removeprefix("spark.hadoop.").replace("fs.s3a.", f"fs.s3a.bucket.{bucket}."), value)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.tables.delta_log import read_table_state
-from tests.fakes.loading import settings_for
 from tests.fakes.staging import DECLARED, OneOfMany, Staging
 
 if TYPE_CHECKING:
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 LEASE_S = 5
 PATIENCE_S = 300
-
-
-def config_of(staging: Staging, programs: Programs) -> Path:
-    stream = settings_for(staging).streams[0]
-    declared = {"app_id": stream.app_id, "topics": list(stream.topics), "table": stream.table, **DECLARED}
-    return config_with([declared], staging.stage_url, programs)
 
 
 def config_with(
@@ -73,10 +66,6 @@ def is_ready(child: Child) -> bool:
         return False
 
 
-def takes_the_lease(child: Child, times: int) -> None:
-    child.wait_until(lambda: len(events(child, "lease taken")) == times, "the standby", PATIENCE_S)
-
-
 def loads(child: Child, staging: Staging, offset: int, app_id: str = "orders") -> None:
     child.wait_until(lambda: loaded(staging, app_id) == offset, "the loader", PATIENCE_S)
 
@@ -88,53 +77,6 @@ def lease_of(programs: Programs, config: Path) -> dict[str, Any]:
 
 
 def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: Path, programs: Programs) -> None:
-    staging = Staging.below(tmp_path)
-    staging.flush(0, 0, 10)
-    config = config_of(staging, programs)
-    first = programs.start("delta-loader", "run", config)
-    loads(first, staging, 9)
-    second = programs.start("delta-loader", "run", config)
-    second.wait_until(lambda: is_ready(second), "the standby", PATIENCE_S)
-    holder = lease_of(programs, config)["holder"]
-    staging.flush(0, 10, 20)
-    loads(first, staging, 19)
-    assert "delta_loader_lease_held 1.0" in page(first, "/metrics")
-    assert "delta_loader_lease_held 0.0" in page(second, "/metrics")
-    assert (events(second, "committed"), events(second, "lease taken")) == ([], [])
-
-    # One pass that somebody starts beside them loads all the same, after a while.
-    done = programs.run("delta-loader", "run", config, "--once")
-    assert done.returncode == 0, done.stderr
-    assert "loading although another loader holds the lease" in done.stderr
-
-    first.kill()
-    staging.flush(0, 20, 30)
-    takes_the_lease(second, 1)
-    loads(second, staging, 29)
-    assert lease_of(programs, config)["holder"] not in (holder, None)
-
-    # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
-    third = programs.start("delta-loader", "run", config)
-    third.wait_until(lambda: is_ready(third), "the next standby", PATIENCE_S)
-    second.pause()
-    staging.flush(0, 30, 40)
-    takes_the_lease(third, 1)
-    loads(third, staging, 39)
-    second.resume()
-    second.wait_until(lambda: bool(events(second, "lease lost")), "the loader that slept", PATIENCE_S)
-
-    # One that is told to end lets the lease go.
-    assert third.stop(PATIENCE_S) == 0
-    takes_the_lease(second, 2)
-    assert len(events(second, "lease released")) == 1
-    staging.flush(0, 40, 50)
-    loads(second, staging, 49)
-    assert second.stop(PATIENCE_S) == 0
-    assert lease_of(programs, config)["holder"] is None
-    assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)
-
-
-def test_a_loader_stands_by_only_for_the_streams_that_another_one_loads(tmp_path: Path, programs: Programs) -> None:
     orders, returns = (OneOfMany(f"{tmp_path}/{name}", topic=name) for name in ("orders", "returns"))
     streams = [
         {"app_id": staging.topic, "topics": [staging.topic], "table": staging.table, **DECLARED}
@@ -146,20 +88,53 @@ def test_a_loader_stands_by_only_for_the_streams_that_another_one_loads(tmp_path
         staging.flush(0, 0, 10)
     first = programs.start("delta-loader", "run", before)
     loads(first, orders, 9)
+
+    # One with another stream as well stands by for the stream that the first one loads, and for it alone.
     second = programs.start("delta-loader", "run", after)
     loads(second, returns, 9, "returns")
+    second.wait_until(lambda: is_ready(second), "the standby", PATIENCE_S)
+    lease = lease_of(programs, after)
+    assert sorted(one["streams"] for one in lease["holders"]) == [["orders"], ["returns"]]
+    assert lease["unheld"] == []
     orders.flush(0, 10, 20)
     loads(first, orders, 19)
     lag = 'delta_loader_lag_positions{partition="0",topic="orders"} '
     second.wait_until(lambda: f"{lag}0.0" in page(second, "/metrics"), "the standby's look", PATIENCE_S)
     held = 'delta_loader_stream_lease_held{app_id="%s"} %.1f'
     assert {held % ("orders", 0), held % ("returns", 1)} <= set(page(second, "/metrics").splitlines())
-    lease = lease_of(programs, after)
-    assert sorted(one["streams"] for one in lease["holders"]) == [["orders"], ["returns"]]
-    assert lease["unheld"] == []
+    assert held % ("orders", 1) in page(first, "/metrics")
+    assert {event["app_id"] for event in events(second, "committed")} == {"returns"}
 
-    assert first.stop(PATIENCE_S) == 0
+    # One pass that somebody starts beside them loads all the same, after a while.
+    done = programs.run("delta-loader", "run", before, "--once")
+    assert done.returncode == 0, done.stderr
+    assert "loading although another loader holds the lease" in done.stderr
+
+    first.kill()
     orders.flush(0, 20, 30)
     loads(second, orders, 29)
+    [(holder, of)] = [(one["holder"], one["streams"]) for one in lease_of(programs, after)["holders"]]
+    assert of == ["orders", "returns"]
+
+    # A holder that is stopped in its tracks is replaced, and steps back when it goes on.
+    third = programs.start("delta-loader", "run", after)
+    third.wait_until(lambda: is_ready(third), "the next standby", PATIENCE_S)
+    assert "delta_loader_lease_held 1.0" in page(second, "/metrics")
+    assert "delta_loader_lease_held 0.0" in page(third, "/metrics")
+    assert (events(third, "committed"), events(third, "lease taken")) == ([], [])
+    second.pause()
+    orders.flush(0, 30, 40)
+    loads(third, orders, 39)
+    assert lease_of(programs, after)["holder"] not in {holder, None}
+    second.resume()
+    second.wait_until(lambda: bool(events(second, "lease lost")), "the loader that slept", PATIENCE_S)
+
+    # One that is told to end lets the lease go.
+    assert third.stop(PATIENCE_S) == 0
+    orders.flush(0, 40, 50)
+    loads(second, orders, 49)
+    assert [one["streams"] for one in events(second, "lease taken")] == [["returns"], ["orders"], of]
+    assert len(events(second, "lease released")) == 1
     assert second.stop(PATIENCE_S) == 0
+    assert lease_of(programs, after)["holder"] is None
     assert all("Traceback" not in child.log.read_text("utf-8") for child in programs.started)

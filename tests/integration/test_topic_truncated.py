@@ -76,12 +76,11 @@ def test_records_that_kafka_lost_while_no_writer_ran_hold_their_partition(
         assert ends(tmp_path, TOPIC) == {0: 100}, "none of the other records is in the old chain"
 
         assert in_process.load(config, spark).failure is None
-        verified = programs.run("delta-loader", "verify", config, "--kafka")
-        assert verified.returncode == 3, verified.stdout + verified.stderr
+        [fault] = in_process.verify(config, spark).faults
         assert "50 records of orders/0 have another timestamp in Kafka than in the tables, the first one at 50 (" in (
-            verified.stdout
+            fault.text
         )
-        assert f"bootstrap restart {config} --topic {TOPIC} --partition 0 --at 50 --yes" in verified.stdout
+        assert f"--topic {TOPIC} --partition 0 --at 50 --yes" in fault.text
         refused = programs.run("bootstrap", "restart", config, "--topic", TOPIC, "--yes")
         assert "its chain is of the topic that is there" in refused.stdout
         at_50 = ("--topic", TOPIC, "--partition", "0", "--at", "50", "--yes")
