@@ -7,7 +7,6 @@ temporary folder, and are ready when this returns: an admin client has seen ever
 from __future__ import annotations
 
 import base64
-import subprocess
 import tempfile
 import time
 import uuid
@@ -206,7 +205,7 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         processes.require_free(options.port)
         ports[0] = options.port
     listeners = list(zip(ports[: options.brokers], ports[options.brokers :], strict=True))
-    cluster_id = _cluster_id()
+    cluster_id = _new_id()
     voters = ",".join(f"{number}@{HOST}:{control}" for number, (_, control) in enumerate(listeners, start=1))
     for number, (port, control) in enumerate(listeners, start=1):
         broker = Broker(number, port, root / f"broker-{number}", control_port=control)
@@ -221,12 +220,15 @@ def _format(options: KafkaOptions, root: Path) -> Iterator[Broker]:
         properties = {**_properties(broker, voters, options), **listening, **options.properties}
         file = broker.folder / "server.properties"
         file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), "utf-8")
-        if not (broker.folder / "data" / "meta.properties").exists():
-            _run("kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "--config", str(file))
+        formatted = broker.folder / "data" / "meta.properties"
+        if not formatted.exists():  # what Kafka's own tool writes, which is a Java of its own
+            formatted.parent.mkdir(exist_ok=True)
+            ids = {"version": 1, "cluster.id": cluster_id, "node.id": number, "directory.id": _new_id()}
+            formatted.write_text("".join(f"{key}={value}\n" for key, value in ids.items()), "utf-8")
         yield broker
 
 
-def _cluster_id() -> str:
+def _new_id() -> str:
     """A new id as Kafka writes them: 16 bytes in URL-safe base64, 22 characters, where the first may be a `-`."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
@@ -286,14 +288,6 @@ def _listening(broker: Broker, behind_port: int, more: Sequence[Listener]) -> di
 
 def _class_path() -> str:
     return ":".join(str(jar) for jar in ensure_jars(read_lock(LOCK)["kafka"]))
-
-
-def _run(main_class: str, *arguments: str) -> None:
-    command = [java(), *_OPTIONS, "-cp", _class_path(), main_class, *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        msg = f"{main_class} failed:\n{done.stdout}{done.stderr}"
-        raise processes.ServiceError(msg)
 
 
 if __name__ == "__main__":  # python -m devservices.kafka: fill the cache, as `make setup` does
