@@ -5,12 +5,13 @@ A simulation hands the service its own; production hands it Spark, a thread pool
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from common.ports import ObjectStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from common.ports import StoredObject
     from common.schema.evolution import Addition
@@ -97,11 +98,8 @@ class StreamTurn(Protocol):
         """A value that changes when a running stream makes progress; called from any thread."""
 
 
-class Hurries(Protocol):
-    """Called while a pass waits for streams whose turns run."""
-
-    def __call__(self, unfinished: frozenset[str], /) -> bool:
-        """Whether another pass is due for a stream other than these."""
+Hurries = Callable[[frozenset[str]], bool]
+"""Called while a pass waits for these unfinished streams: whether another pass is due for a stream other than these."""
 
 
 def never(_unfinished: frozenset[str], /) -> bool:
@@ -143,27 +141,14 @@ class ScannedStore(ObjectStore, Protocol):
         """Every object below the folder ``prefix``, a page or a folder at a time."""
 
 
-class OpenScannedStore(Protocol):
-    """Opens such a store below a table's URL."""
+OpenScannedStore = Callable[[str], ScannedStore]
+"""Opens such a store below a table's URL."""
+OpenStore = Callable[[str], ObjectStore]
+"""Opens the object store below a table's URL."""
+NewId = Callable[[], str]
+"""Makes unique names."""
+EndsOf: TypeAlias = "Callable[[Stream], Mapping[TopicPartition, Position] | None]"
+"""By partition, the position that the next record will have; None when Kafka does not answer in time.
 
-    def __call__(self, url: str, /) -> ScannedStore: ...
-
-
-class OpenStore(Protocol):
-    """Opens the object store below a table's URL."""
-
-    def __call__(self, url: str, /) -> ObjectStore: ...
-
-
-class NewId(Protocol):
-    """Makes unique names."""
-
-    def __call__(self) -> str: ...
-
-
-class EndsOf(Protocol):
-    def __call__(self, stream: Stream) -> Mapping[TopicPartition, Position] | None:
-        """By partition, the position that the next record will have; None when Kafka does not answer in time.
-
-        Empty when Kafka has none of the stream's topics.
-        """
+Empty when Kafka has none of the stream's topics.
+"""

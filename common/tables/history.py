@@ -14,14 +14,15 @@ Rules:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from common.tables.commit_metadata import CommitMetadata
 from common.tables.log_files import commit_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from common.ports import ObjectStore
 
@@ -60,11 +61,8 @@ class LoggedCommit:
         return self.is_restore or self.is_replace
 
 
-class CommitLines(Protocol):
-    """Returns the lines of a commit's file in the log."""
-
-    def __call__(self, version: int, /) -> Iterable[str] | None:
-        """The lines in order; None if the file does not exist."""
+CommitLines = Callable[[int], Iterable[str] | None]
+"""Returns the lines of a commit's file in the log, in order; None if the file does not exist."""
 
 
 def store_lines(store: ObjectStore) -> CommitLines:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from delta_loader.ports import one_by_one
 
@@ -42,13 +42,11 @@ class Screener(Protocol):
         """
 
 
-class Originals(Protocol):
-    """Fetches records as they were sent. Raises KafkaDeltaExpressError when Kafka does not answer."""
+Originals: TypeAlias = "Callable[[TopicPartition, Collection[Offset], str | None], Mapping[Offset, Original]]"
+"""Fetches records of a topic with this id as they were sent: those that Kafka still has, none under another id.
 
-    def __call__(
-        self, partition: TopicPartition, offsets: Collection[Offset], topic_id: str | None, /
-    ) -> Mapping[Offset, Original]:
-        """The records that Kafka still has; none if the topic has another id by now."""
+Raises KafkaDeltaExpressError when Kafka does not answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ Rules:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Protocol
@@ -24,8 +25,6 @@ from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
     from structlog.typing import FilteringBoundLogger
 
     from common.metrics import Metrics
@@ -57,11 +56,8 @@ class DueCheckpoint:
     """How often it was tried and failed."""
 
 
-class RemoveTorn(Protocol):
-    """Removes torn files of a table's checkpoints."""
-
-    def __call__(self, url: str, /) -> Collection[str]:
-        """The removed paths. Raises TableError and StoreError."""
+RemoveTorn = Callable[[str], Collection[str]]
+"""Removes torn files of a table's checkpoints; returns their paths. Raises TableError and StoreError."""
 
 
 class Checkpoints(Protocol):

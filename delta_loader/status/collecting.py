@@ -6,7 +6,7 @@ Rule: a stream whose table cannot be read, or a Kafka that does not answer in ti
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from common.errors import KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
@@ -61,16 +61,10 @@ if TYPE_CHECKING:
 _WINDOW = 16  # unloaded markers read per Kafka partition: enough to determine why it does not move
 
 
-class TopicIds(Protocol):
-    def __call__(self, topics: Collection[Topic], /) -> Mapping[Topic, str | None]:
-        """The ids of the topics that the broker has; empty when Kafka does not answer in time."""
-
-
-class Firsts(Protocol):
-    """The first records after retention."""
-
-    def __call__(self, partitions: Collection[TopicPartition], /) -> Mapping[TopicPartition, Position]:
-        """The positions of the first records that Kafka still has, for the partitions where that is known."""
+TopicIds: TypeAlias = "Callable[[Collection[Topic]], Mapping[Topic, str | None]]"
+"""The ids of the topics that the broker has; empty when Kafka does not answer in time."""
+Firsts: TypeAlias = "Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Position]]"
+"""The positions of the first records that Kafka still has, for the partitions where that is known."""
 
 
 def _no_topic_ids(_topics: Collection[Topic]) -> Mapping[Topic, str | None]:
