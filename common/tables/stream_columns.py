@@ -8,29 +8,38 @@ Rules:
    `evolution: widen`, the types of a registry count: the table gets them.
 3. What sampled records are wrapped in is agreed on with their columns (`is_envelope_open`).
 4. A table's partitioning is the stream's, unless the settings have one.
+5. Of a table's columns, those are a record's that are made neither by this program (Kafka's columns, the rescue column,
+   the description of a change, a soft delete), nor by the stream's expressions (`derive`), nor by Delta (generated and
+   identity columns). What the program makes by other settings, which the stream may have had before, is not a record's
+   either: so a stream that merges without `history` does not take a table that keeps versions for one of its own, and
+   overwrite them.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from common.errors import ConfigError
-from common.schema import to_ddl
+from common.schema import StructType, schema_from_json, to_ddl
 from common.schema.evolution import NO_COLUMNS, extended, restricted
 from common.settings.checks.columns_from import renaming_keys
+from common.settings.columns import CDC_COLUMN, made_columns
 from common.settings.columns_from import ColumnsFrom
 from common.settings.envelopes import is_envelope_open
 from common.settings.loading import Evolution
+from common.settings.merging import columns_of_merge
+from common.settings.stream import INCLUDED_COLUMNS, KAFKA_COLUMNS
 from common.settings.with_columns import with_columns
 from common.stage.agreed_columns import agreed_columns
+from common.tables.changes import HISTORY_COLUMNS
 from common.tables.delta_log import read_table_state
-from common.tables.record_columns import record_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from common.ports import ObjectStore
-    from common.schema import StructType
+    from common.schema import Field
     from common.settings import Stream
     from common.stage.agreed_columns import AgreedColumns
     from common.tables.state import TableState
@@ -111,3 +120,21 @@ def state_of(stream: Stream, open_table: Callable[[str], ObjectStore]) -> TableS
 def table_columns(stream: Stream, state: TableState | None) -> StructType:
     """The table's columns for fields of records; none without a table."""
     return NO_COLUMNS if state is None else record_columns(stream, state.schema)
+
+
+_MADE_BY_DELTA = ("delta.generationExpression", "delta.identity.start")
+
+
+def record_columns(stream: Stream, schema: str) -> StructType:
+    """The columns of a table's schema for a record's fields (rule 5), with its types. Raises SchemaError for others."""
+    ours = (stream.rescue_column, CDC_COLUMN, *KAFKA_COLUMNS, *INCLUDED_COLUMNS.values())
+    made = {name.casefold() for name in (*made_columns(stream), *ours, *columns_of_merge(stream))}
+    columns = schema_from_json(schema)
+    names = {field.name.casefold() for field in columns}
+    if stream.merge is not None and names.issuperset(HISTORY_COLUMNS):
+        made |= {*HISTORY_COLUMNS}
+    return StructType(tuple(field for field in columns if field.name.casefold() not in made and not _by_delta(field)))
+
+
+def _by_delta(field: Field) -> bool:
+    return not json.loads(field.metadata_json).keys().isdisjoint(_MADE_BY_DELTA)

@@ -11,19 +11,44 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from common.errors import ConfigError, KafkaDeltaExpressError
 from common.settings.catalog import name_of_table
 from common.tables.urls import comparable
-from delta_loader.catalog.ports import UnknownCatalogError
 from delta_loader.check_result import Check, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from common.settings import Stream
-    from delta_loader.catalog.ports import Catalog, Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A catalog's entry for one name."""
+
+    kind: str
+    """Spark's term: ``EXTERNAL``, ``MANAGED``, ``VIEW``."""
+    provider: str
+    """The format, for example ``delta``; empty if there is none."""
+    location: str
+    """The table's location; empty if it has none."""
+
+
+class UnknownCatalogError(ConfigError):
+    """The settings name a catalog that Spark is not configured for."""
+
+
+class Catalog(Protocol):
+    """Spark's catalogs. Methods raise TableError for a catalog that does not answer, ConfigError for a wrong setup."""
+
+    def entry(self, name: str) -> Entry | None:
+        """The entry of a name, or None. Raises ConfigError when there is no such catalog or schema."""
+
+    def register(self, name: str, url: str) -> None:
+        """Register the Delta table at ``url`` under a name; does nothing when the name is taken."""
 
 
 class Registering:

@@ -14,8 +14,7 @@ from common.errors import ExitCode
 from common.pages.model import Event
 from common.stage.markers import Marker
 from delta_loader.plan.held import staged_from
-from delta_loader.plan.seen import SeenPartition
-from delta_loader.plan.undeclared import undeclared_of
+from delta_loader.plan.seen import SeenPartition, undeclared_of
 from delta_loader.tables.commits import AlreadyLoaded, CommitOutcome, Committed, Conflicted, Failed, NotWritten, Unknown
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reads writers' messages in the control topic: a `delta_loader.scheduling.ports.ControlTopic` with a thread.
+"""Reads writers' messages in the control topic: a `delta_loader.scheduling.notifications.ControlTopic` with a thread.
 
 Rules:
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from delta_loader.load.report import StreamReport
-    from delta_loader.scheduling.ports import Notifications
+    from delta_loader.scheduling.notifications import Notifications
     from delta_loader.scheduling.requests import LoadRequest, RequestQueue
     from delta_loader.scheduling.schedule import Schedule
 

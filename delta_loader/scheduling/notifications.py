@@ -8,7 +8,7 @@ that cannot reach the topic notifies in the stage, too.
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from common.errors import StoreError
 from common.stage.notifications import NOTIFICATIONS, notification_folder
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock, ObjectStore
-    from delta_loader.scheduling.ports import ControlTopic, Notifications
 
 LOOK_EVERY_S = 1.0
 """How often the stage is checked."""
@@ -27,6 +26,24 @@ LOOK_SELDOM_EVERY_S = 10.0
 """The same while a control topic is being read."""
 _LOST_MS = 3_600_000
 """A notification older than the newest one by this much belongs to no running loader; a new loader scans everything."""
+
+
+class Notifications(Protocol):
+    """The source of writers' notifications."""
+
+    def take(self) -> frozenset[str]:
+        """The streams that have new markers since the last call; they are returned once."""
+
+
+class ControlTopic(Notifications, Protocol):
+    """The topic with writers' notifications (``loader.control_topic``). `take` does not wait.
+
+    When reading starts, at first or again, all streams count as notified: there may have been earlier messages.
+    """
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether writers' messages arrive now."""
 
 
 class StoredNotifications:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.settings import Settings
     from delta_loader.scheduling.jobs import Jobs
-    from delta_loader.scheduling.ports import Notifications
+    from delta_loader.scheduling.notifications import Notifications
     from delta_loader.scheduling.requests import RequestQueue
 
 

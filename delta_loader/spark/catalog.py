@@ -1,4 +1,4 @@
-"""Spark's catalogs: `delta_loader.catalog.ports.Catalog` over the session's, by Spark's own SQL.
+"""Spark's catalogs: `delta_loader.catalog.registering.Catalog` over the session's, by Spark's own SQL.
 
 A name of two parts is in the session's default catalog, `spark_catalog` unless ``loader.spark`` says otherwise.
 """
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from common.errors import ConfigError, TableError
 from common.schema import backticks, quote_text
-from delta_loader.catalog.ports import Entry, UnknownCatalogError
+from delta_loader.catalog.registering import Entry, UnknownCatalogError
 from delta_loader.spark.bridge import first_line
 
 if TYPE_CHECKING:

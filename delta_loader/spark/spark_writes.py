@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -29,7 +30,6 @@ from pyspark.sql import DataFrame, functions
 from common.schema import backticks, quote_text, schema_from_json, schema_to_json
 from common.stage.row_places import place_fields
 from delta_loader.spark.bridge import Bridge
-from delta_loader.spark.dead_letters import letters_frame
 from delta_loader.spark.long_values import digestible, needs_other_folders, with_digests, with_values
 from delta_loader.spark.variants import with_variants
 from delta_loader.tables.commits import LoadedTotals
@@ -37,7 +37,7 @@ from delta_loader.tables.file_split import OFFSET_COLUMN
 from delta_loader.tables.load_modes.load_mode import through_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from common.tables.state import TableState
     from delta_loader.plan.plan import TableShape
     from delta_loader.spark.bridge import Line, LoadTransaction
-    from delta_loader.tables.commits import TableCommit
+    from delta_loader.tables.commits import DeadLetterRow, TableCommit
     from delta_loader.tables.file_split import RecordPlace, SparkWrite
     from delta_loader.tables.load_modes.casting import Cast
     from delta_loader.tables.load_modes.load_mode import LoadMode
@@ -190,3 +190,29 @@ def _totals(line: Line) -> LoadedTotals:
         return LoadedTotals()
     rows = json.loads(str(add.get("stats") or "{}")).get("numRecords", 0)
     return LoadedTotals(1, int(rows), int(str(add["size"])))
+
+
+_COLUMNS = (
+    "_kafka_topic STRING, _kafka_partition INT, _kafka_offset BIGINT, _kafka_timestamp TIMESTAMP, key BINARY, "
+    "value BINARY, error_class STRING, error STRING"
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def letters_frame(spark: SparkSession, letters: Iterable[DeadLetterRow], columns: Collection[str]) -> DataFrame:
+    """A data frame with those columns that the table has: an older table may lack some."""
+    rows = [
+        (
+            letter.partition.topic,
+            int(letter.partition.partition),
+            int(letter.offset),
+            None if letter.timestamp_ms is None else _EPOCH + timedelta(milliseconds=letter.timestamp_ms),
+            None if letter.key is None else bytearray(letter.key),
+            None if letter.value is None else bytearray(letter.value),
+            letter.error_class,
+            letter.error,
+        )
+        for letter in letters
+    ]
+    frame = spark.createDataFrame(rows, _COLUMNS).coalesce(1)
+    return frame.select(*(name for name in frame.columns if name in columns))

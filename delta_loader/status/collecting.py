@@ -36,7 +36,7 @@ from delta_loader.plan.held import (
     unknown_partition,
 )
 from delta_loader.plan.plan import ForeignMarker, MissingOrigin, Overlap, Run, cuttable, next_run
-from delta_loader.plan.undeclared import undeclared_of, violations_of
+from delta_loader.plan.seen import undeclared_of, violations_of
 from delta_loader.stage.identity import StreamIdentity
 from delta_loader.status.values import Aside, PartitionStatus, StreamStatus
 from delta_loader.tables.load_modes.load_mode import choose_load_mode

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from common.errors import SchemaError
+from common.schema import schema_from_json
+from common.settings.stream import KAFKA_COLUMNS
 from common.tables.changes import DELETE_COLUMN, HISTORY_COLUMNS
 from delta_loader.plan.plan import shape_of
 from delta_loader.tables.load_modes.casting import casts_of, merged_schema
-from delta_loader.tables.load_modes.record_identity import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,3 +163,22 @@ def _offsets(file: StagedFile) -> tuple[int, int] | None:
         return int(statistics["minValues"][OFFSET_COLUMN]), int(statistics["maxValues"][OFFSET_COLUMN])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+_TOPIC, _PARTITION, _OFFSET, _ = KAFKA_COLUMNS
+
+
+def place_of(table: StagedTable) -> Place | None:
+    """The columns of staged files that carry each row's record identity; None if there are none."""
+    if table.merge is not None:
+        return table.merge.place
+    return table.place or _kafkas(table.schema)
+
+
+@lru_cache(maxsize=256)
+def _kafkas(schema: str) -> Place | None:
+    try:
+        known = schema_from_json(schema).names
+    except SchemaError:
+        return None
+    return (_TOPIC, _PARTITION, _OFFSET) if {_TOPIC, _PARTITION, _OFFSET} <= set(known) else None

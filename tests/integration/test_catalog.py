@@ -12,8 +12,7 @@ from common.clock import SystemClock
 from common.errors import ConfigError, TableError
 from common.settings import Settings
 from common.tables.delta_log import read_table_state
-from delta_loader.catalog.ports import UnknownCatalogError
-from delta_loader.catalog.registering import Registering
+from delta_loader.catalog.registering import Registering, UnknownCatalogError
 from delta_loader.spark.catalog import SparkCatalog
 from delta_loader.spark.delta import SparkDeltaTables
 from delta_loader.tables.load_modes.load_mode import Refused, choose_load_mode

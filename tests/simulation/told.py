@@ -72,7 +72,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Hearing:
-    """One loader's: a `delta_loader.scheduling.ports.ControlTopic`."""
+    """One loader's: a `delta_loader.scheduling.notifications.ControlTopic`."""
 
     topic: Topic
     coming: list[tuple[int, str]] = field(default_factory=list)

@@ -36,7 +36,7 @@ from common.errors import (
 )
 from common.spans import Position
 from common.stage.failures import LastFailure, failure_path, last_failure
-from delta_loader.catalog.ports import UnknownCatalogError
+from delta_loader.catalog.registering import UnknownCatalogError
 from delta_loader.check_result import Check, Level
 from delta_loader.checks.preflight import failed
 from delta_loader.commands import check, clean, services, status, verify

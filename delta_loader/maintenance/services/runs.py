@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
 
 from common import metrics as catalogue
 from common.errors import KafkaDeltaExpressError
@@ -32,7 +32,25 @@ if TYPE_CHECKING:
     from common.ports import Clock
     from common.settings import Settings
     from delta_loader.maintenance.services.due import CommitPiece, TableRules
-    from delta_loader.maintenance.services.ports import ServiceWork, TableInspector
+    from delta_loader.maintenance.services.facts import TableFacts
+    from delta_loader.maintenance.services.outcomes import Outcome
+
+
+class ServiceWork(Protocol):
+    """Carries out maintenance tasks."""
+
+    def carry_out(self, piece: CommitPiece, rules: TableRules) -> Outcome:
+        """Carry out a task to its end; never raises for a table's errors."""
+
+    def cancel(self) -> None:
+        """End the running task, from another thread; it then results in `GivenUp`."""
+
+
+class TableInspector(Protocol):
+    """Reads the tables' facts."""
+
+    def read(self, url: str, rules: TableRules) -> TableFacts | None:
+        """A table's facts; None when it does not exist. Raises TableError and StoreError."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The table services through Spark: `delta_loader.maintenance.services.ports.ServiceWork`.
+"""The table services through Spark: `delta_loader.maintenance.services.runs.ServiceWork`.
 
 Rules:
 

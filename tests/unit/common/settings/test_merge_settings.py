@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from common.schema import Field, Primitive, schema_to_json
 from common.settings.merging import columns_of_rows, merge_by_of, operation_of
 from common.tables.changes import MergeBy, staged_columns, table_columns
-from common.tables.record_columns import record_columns
+from common.tables.stream_columns import record_columns
 from tests.builders import required
 from tests.fakes.streams import stream_of
 

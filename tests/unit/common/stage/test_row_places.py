@@ -13,8 +13,7 @@ from common.stage.markers import StagedFile, StagedTable, TableKind, manifest_fr
 from common.stage.row_places import STAGED_PLACE
 from common.tables.changes import MergeBy
 from delta_loader.plan.held import not_written
-from delta_loader.tables.file_split import split_files_at
-from delta_loader.tables.load_modes.record_identity import place_of
+from delta_loader.tables.file_split import place_of, split_files_at
 from delta_loader.tables.merging.unmatched_deletes import kept_columns_asked
 from stage_writer.convert import StreamConverter
 from tests.builders import required

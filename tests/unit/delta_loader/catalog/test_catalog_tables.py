@@ -9,8 +9,7 @@ import yaml
 from common.errors import ConfigError, TableError
 from common.settings import Settings, Stream
 from common.settings.load import parse_settings, print_settings
-from delta_loader.catalog.ports import Entry, UnknownCatalogError
-from delta_loader.catalog.registering import Registering
+from delta_loader.catalog.registering import Entry, Registering, UnknownCatalogError
 from delta_loader.check_result import exit_code, fatal
 from delta_loader.commands.parts import table_named, tables_of
 from tests.builders import content_of
