@@ -39,12 +39,17 @@ def parallel_of(pool: ThreadPoolExecutor) -> ParallelMap:
     return parallel
 
 
+def stage_of(settings: Settings, parallel: ParallelMap) -> Stage:
+    """The stage, for a command that only reads it: it makes no owner of a topic."""
+    store = stage_store(settings)
+    return Stage(store, parallel, OwnerBook(settings, store, make=False))
+
+
 def preflight_of(settings: Settings, parallel: ParallelMap) -> Preflight:
     """The checks that work without Spark."""
-    store = stage_store(settings)
-    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
+    stage = stage_of(settings, parallel)
     ends, control = BrokerEnds(settings), _control_topic(settings)
-    return Preflight(settings, store, stage, table_stores(settings), ends, SystemClock(), control)
+    return Preflight(settings, stage.store, stage, table_stores(settings), ends, SystemClock(), control)
 
 
 def _control_topic(settings: Settings) -> Callable[[], None] | None:

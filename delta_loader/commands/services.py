@@ -13,15 +13,13 @@ from common.clock import SystemClock
 from common.errors import ExitCode, UsageError
 from common.logs import set_up_logs
 from common.metrics import Metrics
-from common.settings.stores import stage_store, table_stores
-from common.stage.topic_owners import OwnerBook
-from delta_loader.commands.parts import parallel_of, table_named, threads
+from common.settings.stores import table_stores
+from delta_loader.commands.parts import parallel_of, stage_of, table_named, threads
 from delta_loader.maintenance.services.facts import Service
 from delta_loader.maintenance.services.outcomes import TaskFailed
 from delta_loader.maintenance.services.reading import FactsReader, tables_of
 from delta_loader.maintenance.services.runs import TableServices, look_at
 from delta_loader.maintenance.services.view import run_to_json, run_to_text, tables_to_json, tables_to_text
-from delta_loader.stage.reading import Stage
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -69,9 +67,7 @@ def services(
 def facts_reader(settings: Settings, pool: ThreadPoolExecutor) -> FactsReader:
     """Reads the tables' facts."""
     parallel = parallel_of(pool)
-    store = stage_store(settings)
-    stage = Stage(store, parallel, OwnerBook(settings, store, make=False))
-    return FactsReader(settings, stage, table_stores(settings), parallel, SystemClock())
+    return FactsReader(settings, stage_of(settings, parallel), table_stores(settings), parallel, SystemClock())
 
 
 def _known(settings: Settings, url: str) -> str:

@@ -10,14 +10,12 @@ import typer
 
 from common.cli import ConfigArgument, JsonOption, PrintConfigOption, echo, settings_from
 from common.errors import KafkaDeltaExpressError
-from common.settings.stores import stage_store, table_stores
+from common.settings.stores import table_stores
 from common.stage.merged import kafka_topic
-from common.stage.topic_owners import OwnerBook
 from delta_loader.checks.left_behind import left_behind
 from delta_loader.checks.requirements import shared_topic_checks
-from delta_loader.commands.parts import parallel_of, threads
+from delta_loader.commands.parts import parallel_of, stage_of, threads
 from delta_loader.lease.holder import lease_status
-from delta_loader.stage.reading import Stage
 from delta_loader.status.collecting import stream_status
 from delta_loader.status.kafka import BrokerEnds
 from delta_loader.status.values import exit_code, to_json, to_text
@@ -33,8 +31,7 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
     """
     settings = settings_from(config, print_config=print_config)
     with threads() as pool:
-        store = stage_store(settings)
-        stage = Stage(store, parallel_of(pool), OwnerBook(settings, store, make=False))
+        stage = stage_of(settings, parallel_of(pool))
         ends, opener = BrokerEnds(settings), table_stores(settings)
         left: list[Check] = []
         with suppress(KafkaDeltaExpressError):  # unavailable dependencies are reported for each stream
@@ -54,6 +51,6 @@ def status(config: ConfigArgument, *, as_json: JsonOption = False, print_config:
             )
             for stream in settings.streams
         ]
-        lease = lease_status(store)
+        lease = lease_status(stage.store)
     echo(json.dumps(to_json(streams, lease), indent=2) if as_json else to_text(streams, lease).rstrip("\n"))
     raise typer.Exit(exit_code(streams))

@@ -109,7 +109,7 @@ class CatchUp:
 
     def _whole(self, missing: DeferredRange, load: Load) -> Load:
         """The load up to the first marker with a missing file. Raises TableError when that is the first of all."""
-        gone = self.tables.gone_files(load, self.ports.open_store, self.ports.parallel, [missing.url])
+        gone = self.tables.gone_files(load, [missing.url])
         left = load.until(lambda marker: gone(marker) is not None)
         if left is None:
             raise _waits(missing, load.start_of(load.markers[0]), "a data file of what it lacks is gone")

@@ -44,11 +44,11 @@ class LoadCommits:
 
     def carry_out(self, planned: Load) -> None:
         """Commit a load, or hold what cannot be committed; what is left is planned again by the caller."""
-        context, ports = self._context, self._context.ports
+        context = self._context
         positions = {partition: context.position(partition) for partition in planned.runs}
         context.tables.ensure(planned)
         load = self._without(planned, self._no_table)
-        load = load and self._without(load, context.tables.gone_files(load, ports.open_store, ports.parallel))
+        load = load and self._without(load, context.tables.gone_files(load))
         if load is None or not self._is_at(positions):
             return
         try:

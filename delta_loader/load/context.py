@@ -12,12 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.tables.transactions import TxnIds
-from delta_loader.load.evolving import Evolver
 from delta_loader.load.marker_window import MarkerWindow
 from delta_loader.load.report import LoadReporter
 from delta_loader.load.rollback import ExaminedTables, RollbackDetector
 from delta_loader.load.settle import newest_fact, unknown_partitions
-from delta_loader.load.shaping import Shaper
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.load.vacuum_guard import VacuumGuard
 from delta_loader.plan.plan import ForeignMarker
@@ -51,22 +49,9 @@ class LoadContext:
         self.reporter = LoadReporter(report, self.log, ports.metrics, ports.clock)
         self.stop: Callable[[], bool] = lambda: False
         self.ids = TxnIds(stream.app_id, stream.several_topics)
-        self.guard = VacuumGuard(ports.open_store, ports.parallel, ports.clock, ports.new_id, self.log)
+        self.guard = VacuumGuard(ports, self.log)
         self.rollbacks = RollbackDetector(stream, self.ids, ports.tables, ports.stage, looked)
-        self.tables = StreamTables(
-            stream,
-            ports.tables,
-            self.guard,
-            self.rollbacks,
-            parallel=ports.parallel,
-            stage=ports.stage,
-            evolver=Evolver.of(stream, ports, self.log),
-            shaper=Shaper.of(stream, ports, self.log),
-            merged_keys=ports.merged_keys,
-            maker=ports.maker,
-            registering=ports.registering if stream.catalog_tables else None,
-            log=self.log,
-        )
+        self.tables = StreamTables(stream, ports, self.guard, self.rollbacks, self.log)
         self.listing: Listing = {}
         self.generations: Mapping[TopicPartition, int] = {}
         """By Kafka partition, the generation of the chain that the stage has now."""

@@ -16,32 +16,23 @@ from delta_loader.tables.commits import Conflicted, Failed, NotWritten
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from common.ports import Clock, ObjectStore
+    from common.ports import ObjectStore
     from common.spans import Position, TopicPartition
     from common.stage.markers import MarkerName
+    from delta_loader.load.ports import Ports
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
-    from delta_loader.ports import NewId, ParallelMap
     from delta_loader.tables.commits import CommitOutcome, TableCommit
 
 
 class MergedLoads:
     """The loads of such chains in one pass over one stream. Other loads make no store requests here."""
 
-    def __init__(
-        self,
-        stage: ObjectStore,
-        clock: Clock,
-        new_id: NewId,
-        hold: Callable[[TopicPartition, Held], None],
-        parallel: ParallelMap,
-    ) -> None:
+    def __init__(self, ports: Ports, hold: Callable[[TopicPartition, Held], None]) -> None:
         """``hold`` records why a chain waits."""
-        self._stage = stage
-        self._clock = clock
-        self._new_id = new_id
+        self._ports = ports
+        self._stage = ports.stage.store
         self._hold = hold
-        self._parallel = parallel
         self._turns: dict[TopicPartition, LastRepair] = {}
         self._notes: dict[TopicPartition, str] = {}
         self._is_certain = True
@@ -58,12 +49,12 @@ class MergedLoads:
         the load will begin at a later one.
         """
         noted = [one for one, names in waiting.items() if needs_note(one, position_of(one), names[-1].start)]
-        turns = self._parallel(lambda partition: _last_turn(self._stage, partition), noted)
+        turns = self._ports.parallel(lambda partition: _last_turn(self._stage, partition), noted)
         for partition, turn in zip(noted, turns, strict=True):
             self._turns[partition] = turn
             if not turn.ended and needs_note(partition, position_of(partition), waiting[partition][0].start):
                 self._hold(partition, under_repair(partition, turn.number))
-            if _is_merged(partition):
+            if is_merged(partition.topic):
                 self._delete_covered(partition, position_of(partition))
 
     def begin(
@@ -77,18 +68,20 @@ class MergedLoads:
         The plan was made with these ``positions`` of the main table and these origins of the chains.
         """
         noted = [one for one, run in load.runs.items() if needs_note(one, positions[one], run.start)]
-        self._notes = {partition: loading_path(partition, self._new_id()) for partition in noted}
+        self._notes = {partition: loading_path(partition, self._ports.new_id()) for partition in noted}
         self._is_certain = True
 
         def note(partition: TopicPartition) -> Held | None:
             end = load.runs[partition].end
-            self._stage.create(self._notes[partition], LoadNote(end, self._clock.wall_ms()).to_bytes())
+            self._stage.create(self._notes[partition], LoadNote(end, self._ports.clock.wall_ms()).to_bytes())
             turn = _last_turn(self._stage, partition)
             if not turn.ended:
                 return under_repair(partition, turn.number)
             return repaired(partition) if self._is_repaired(partition, turn, origin_of(partition)) else None
 
-        reasons = [(one, reason) for one, reason in zip(noted, self._parallel(note, noted), strict=True) if reason]
+        reasons = [
+            (one, reason) for one, reason in zip(noted, self._ports.parallel(note, noted), strict=True) if reason
+        ]
         for partition, reason in reasons:
             self._hold(partition, reason)
         if reasons:
@@ -98,7 +91,7 @@ class MergedLoads:
     def _is_repaired(self, partition: TopicPartition, turn: LastRepair, known: Position | None) -> bool:
         if turn != self._turns.get(partition):
             return True
-        if _is_merged(partition):
+        if is_merged(partition.topic):
             return False
         # One that has ended since the markers were listed, before `check_repairs`, shows in the origin alone.
         origin = newest_origin(self._stage, partition)
@@ -115,11 +108,11 @@ class MergedLoads:
     def end(self, load: Load, position_of: Callable[[TopicPartition], Position | None]) -> None:
         """End the load, successful or not (rule 3)."""
         loaded = all((position_of(partition) or 0) >= load.runs[partition].end for partition in self._notes)
-        first = [partition for partition in self._notes if not _is_merged(partition)] if loaded else []
+        first = [partition for partition in self._notes if not is_merged(partition.topic)] if loaded else []
         if loaded or self._is_certain:
             self._forget()
         with suppress(StoreError):  # no later load of such a chain looks for the notes of loaders that died
-            self._parallel(lambda partition: self._delete_covered(partition, position_of(partition)), first)
+            self._ports.parallel(lambda partition: self._delete_covered(partition, position_of(partition)), first)
 
     def _delete_covered(self, partition: TopicPartition, position: Position | None) -> None:
         for item in list(self._stage.list(loading_folder(partition))):
@@ -135,7 +128,7 @@ class MergedLoads:
 
 def needs_note(partition: TopicPartition, position: Position | None, start: Position) -> bool:
     """Whether a rewind has to know of a load from ``start`` on: it is of several topics, or the first of its chain."""
-    return _is_merged(partition) or (position is None and start > 0)
+    return is_merged(partition.topic) or (position is None and start > 0)
 
 
 def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position | None, start: Position) -> Held | None:
@@ -146,7 +139,3 @@ def repair_of(stage: ObjectStore, partition: TopicPartition, position: Position 
 
 def _last_turn(stage: ObjectStore, partition: TopicPartition) -> LastRepair:
     return last_repair(item.path for item in stage.list(repairs_folder(partition)))
-
-
-def _is_merged(partition: TopicPartition) -> bool:
-    return is_merged(partition.topic)

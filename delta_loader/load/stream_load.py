@@ -39,8 +39,7 @@ class StreamLoad:
     ) -> None:
         self.context = LoadContext(stream, settings, ports, report, looked)
         self._limits = Limits(settings.max_files, settings.max_bytes)
-        held = self.context.reporter.held
-        self._merged = MergedLoads(ports.stage.store, ports.clock, ports.new_id, held, ports.parallel)
+        self._merged = MergedLoads(ports, self.context.reporter.held)
         committer = Committer(self.context, self._merged)
         self._fence = RollbackFence(self.context, committer)
         self._commits = LoadCommits(self.context, committer, self._merged)

@@ -27,7 +27,9 @@ from common.tables.table_features import may_have_refused_rows
 from common.tables.urls import comparable
 from delta_loader.load.creating import Creator
 from delta_loader.load.deferred import left_out, with_deferred, without_sources
+from delta_loader.load.evolving import Evolver
 from delta_loader.load.merged_keys import require_sequence
+from delta_loader.load.shaping import Shaper
 from delta_loader.plan.held import missing_file, stage_again
 from delta_loader.plan.plan import TableShape, shape_of, shapes_of
 from delta_loader.tables.commits import Target, needed, side_commit
@@ -45,16 +47,11 @@ if TYPE_CHECKING:
     from common.tables.deferred_ranges import DeferredRange
     from common.tables.rollback import Rollback
     from common.tables.state import TableState
-    from delta_loader.catalog.registering import Registering
-    from delta_loader.load.evolving import Evolver
-    from delta_loader.load.merged_keys import MergedKeys
+    from delta_loader.load.ports import Ports
     from delta_loader.load.rollback import RollbackDetector
-    from delta_loader.load.shaping import Shaper
     from delta_loader.load.vacuum_guard import VacuumGuard
     from delta_loader.plan.held import Held
     from delta_loader.plan.plan import Load
-    from delta_loader.ports import DeltaTables, OpenStore, ParallelMap, TableMaker
-    from delta_loader.stage.reading import Stage
     from delta_loader.tables.commits import CommitNaming, TableCommit
     from delta_loader.tables.load_modes.load_mode import LoadMode
 
@@ -65,35 +62,21 @@ class StreamTables:
     def __init__(
         self,
         stream: Stream,
-        tables: DeltaTables,
+        ports: Ports,
         guard: VacuumGuard,
         look_back: RollbackDetector,
-        *,
-        parallel: ParallelMap,
-        stage: Stage,
-        evolver: Evolver | None = None,
-        shaper: Shaper | None = None,
-        merged_keys: MergedKeys | None = None,
-        maker: TableMaker | None = None,
-        registering: Registering | None = None,
         log: FilteringBoundLogger,
     ) -> None:
-        """There may be hundreds of tables, so they are read in parallel.
-
-        ``evolver`` gives tables the columns that writers offer; ``shaper`` changes tables to accept staged rows.
-        """
+        """There may be hundreds of tables, so they are read in parallel."""
         self._stream = stream
-        self._tables = tables
-        self._parallel = parallel
+        self._ports = ports
         self._guard = guard
         self._look_back = look_back
-        self._stage = stage
         self._log = log
-        self._evolver = evolver
-        self._registering = registering
-        self._shaper = shaper
-        self._merged_keys = merged_keys
-        self._creator = Creator(stream, tables, maker)
+        self._evolver = Evolver.of(stream, ports, log)
+        self._shaper = Shaper.of(stream, ports, log)
+        self._creator = Creator(stream, ports.tables, ports.maker)
+        self._registering = ports.registering if stream.catalog_tables else None
         self._fatal: KafkaDeltaExpressError | None = None
         self._read_of: Target | None = None
         self._read = DeferredRanges({})
@@ -139,13 +122,13 @@ class StreamTables:
         self._absent.clear()
         self.rolled_back = []
         urls = [url for url in self._stream.tables if url not in self.failed]
-        for url, found in zip(urls, self._parallel(self._state_or_error, urls), strict=True):
+        for url, found in zip(urls, self._ports.parallel(self._state_or_error, urls), strict=True):
             with self.tried(url):
                 self._take(url, found)
 
     def _state_or_error(self, url: str) -> TableState | KafkaDeltaExpressError | None:
         try:
-            return self._tables.state(url)
+            return self._ports.tables.state(url)
         except KafkaDeltaExpressError as error:
             return error
 
@@ -179,9 +162,9 @@ class StreamTables:
         """The columns that the stream's rows have in a table that they are merged into; derived ones included."""
         if not isinstance(way, Merge):
             return frozenset()
-        gained = self._stage.evolved(self._stream.app_id) if self._stream.evolves else None
+        gained = self._ports.stage.evolved(self._stream.app_id) if self._stream.evolves else None
         main = state.schema if self.own is None else self.own.shape.schema
-        stream = with_columns_of_files(self._stream.at(url), main, self._stage.agreed)
+        stream = with_columns_of_files(self._stream.at(url), main, self._ports.stage.agreed)
         return frozenset((*columns_of_rows(stream), *(() if gained is None else gained.columns.names)))
 
     def ensure(self, load: Load, urls: Collection[str] | None = None) -> None:
@@ -220,18 +203,16 @@ class StreamTables:
     def _require_fit(self, table: Target, staged: TableShape, restage: str) -> None:
         casting = self._shaper is not None and table.url != self._stream.dead_letters
         require_compatible(table.shape, staged, table.url, table.way, casting=casting, restage=restage)
-        if self._merged_keys is not None and staged.merge is not None:
-            self._merged_keys.require(table, staged.merge)
+        if self._ports.merged_keys is not None and staged.merge is not None:
+            self._ports.merged_keys.require(table, staged.merge)
 
     def _evolve(self, url: str, shape: TableShape, markers: Sequence[Marker]) -> None:
         if self._evolver is not None and self._evolver.evolve(self.targets[url], shape, markers):
-            self._take(url, self._tables.state(url))
+            self._take(url, self._ports.tables.state(url))
         if self._shaper is not None and self._shaper.shape(self.targets[url], shape):
-            self._take(url, self._tables.state(url))
+            self._take(url, self._ports.tables.state(url))
 
-    def gone_files(
-        self, load: Load, open_store: OpenStore, parallel: ParallelMap, urls: Iterable[str] | None = None
-    ) -> Callable[[Marker], Held | None]:
+    def gone_files(self, load: Load, urls: Iterable[str] | None = None) -> Callable[[Marker], Held | None]:
         """Check every file that the load would add to ``urls``, or to all tables; a missing file holds its marker.
 
         A table that is left out by now is passed over.
@@ -239,7 +220,7 @@ class StreamTables:
         gone: dict[object, str] = {}
         for url in [url for url in (self.targets if urls is None else urls) if url in self.targets]:
             with self.tried(url):
-                gone |= self._gone_of(load, self.targets[url], open_store, parallel)
+                gone |= self._gone_of(load, self.targets[url])
 
         def reason_of(marker: Marker) -> Held | None:
             path = gone.get(marker.name)
@@ -251,20 +232,18 @@ class StreamTables:
 
         return reason_of
 
-    def _gone_of(
-        self, load: Load, target: Target, open_store: OpenStore, parallel: ParallelMap
-    ) -> Mapping[object, str]:
+    def _gone_of(self, load: Load, target: Target) -> Mapping[object, str]:
         ids = self._look_back.ids
         files = [(marker, file) for marker in load.markers for file in needed(target, ids, load, marker).files]
         if not files:
             return {}
-        store = open_store(target.url)
+        store = self._ports.open_store(target.url)
 
         def is_there(item: tuple[Marker, StagedFile]) -> bool:
-            place = self._stage.store if item[1].is_mixed else store
+            place = self._ports.stage.store if item[1].is_mixed else store
             return self._guard.is_there(place, target.url, item[1].path)
 
-        seen = parallel(is_there, files)
+        seen = self._ports.parallel(is_there, files)
         return {marker.name: file.path for (marker, file), there in zip(files, seen, strict=True) if not there}
 
     # Deferred ranges.

@@ -23,22 +23,17 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
-    from common.ports import Clock, ObjectStore
+    from common.ports import ObjectStore
     from common.stage.markers import StagedFile
-    from delta_loader.ports import NewId, OpenStore, ParallelMap
+    from delta_loader.load.ports import Ports
     from delta_loader.tables.commits import TableCommit
 
 
 class VacuumGuard:
     """The files of one stream's commits in one pass."""
 
-    def __init__(
-        self, open_store: OpenStore, parallel: ParallelMap, clock: Clock, new_id: NewId, log: FilteringBoundLogger
-    ) -> None:
-        self._open_store = open_store
-        self._parallel = parallel
-        self._clock = clock
-        self._new_id = new_id
+    def __init__(self, ports: Ports, log: FilteringBoundLogger) -> None:
+        self._ports = ports
         self._log = log
         self._ages_s: dict[str, float] = {}
         self._modified_ms: dict[tuple[str, str], int] = {}
@@ -60,12 +55,12 @@ class VacuumGuard:
     def renewed(self, commit: TableCommit) -> TableCommit:
         """The commit with copies in place of files that a VACUUM may have listed. Raises StoreError."""
         url = commit.target.url
-        now_ms = max(self._clock.wall_ms(), *self._modified_ms.values(), 0)
+        now_ms = max(self._ports.clock.wall_ms(), *self._modified_ms.values(), 0)
         before_ms = now_ms - int(self._ages_s.get(url, 0.0) * 1000)
         old = [file for file in commit.files if self._modified_ms.get((url, file.path), 0) < before_ms]
         if not old:
             return commit
-        store, unique = self._open_store(url), self._new_id()
+        store, unique = self._ports.open_store(url), self._ports.new_id()
         made = {file.path: self._copies.get((url, file.path), (file, 0)) for file in old}
         missing = [file for file in old if made[file.path][1] < before_ms]
 
@@ -74,7 +69,7 @@ class VacuumGuard:
             store.copy(file.path, fresh.path)
             return fresh
 
-        for file, fresh in zip(missing, self._parallel(renew, missing), strict=True):
+        for file, fresh in zip(missing, self._ports.parallel(renew, missing), strict=True):
             made[file.path] = self._copies[url, file.path] = fresh, now_ms
         if missing:
             self._log.info("files that a VACUUM may have listed are copied", table=url, files=len(missing))

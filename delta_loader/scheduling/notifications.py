@@ -84,14 +84,11 @@ class PolledNotifications:
     `take` requests the next fetch, so nothing is fetched while nothing is taken.
     """
 
-    def __init__(
-        self, notifications: Notifications, clock: Clock, ask: Callable[[], None], every_s: float = LOOK_EVERY_S
-    ) -> None:
-        """``ask`` schedules a call of `look` in another thread; at most once in ``every_s``."""
+    def __init__(self, notifications: Notifications, clock: Clock, ask: Callable[[], None]) -> None:
+        """``ask`` schedules a call of `fetch` in another thread; at most once in `LOOK_EVERY_S`."""
         self._notifications = notifications
         self._clock = clock
         self._ask = ask
-        self._every_s = every_s
         self._lock = Lock()
         self._found: frozenset[str] = frozenset()
         self._asked_s: float | None = None
@@ -102,7 +99,7 @@ class PolledNotifications:
         now_s = self._clock.monotonic_s()
         with self._lock:
             found, self._found = self._found, frozenset()
-            is_due = not self._is_looking and (self._asked_s is None or now_s >= self._asked_s + self._every_s)
+            is_due = not self._is_looking and (self._asked_s is None or now_s >= self._asked_s + LOOK_EVERY_S)
             self._asked_s = now_s if is_due else self._asked_s
         if is_due:
             self._ask()

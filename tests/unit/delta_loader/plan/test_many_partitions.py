@@ -7,6 +7,7 @@ may be read a few times for each of them, and not once for each pair.
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -18,7 +19,6 @@ from common.tables.transactions import TxnIds
 from delta_loader.load.settle import IdleFacts
 from delta_loader.load.stream_tables import StreamTables
 from delta_loader.plan.plan import TableShape
-from delta_loader.ports import in_turn
 from delta_loader.tables.commits import Target
 from tests.fakes.loading import settings_for
 from tests.fakes.staging import Staging
@@ -26,6 +26,7 @@ from tests.fakes.staging import Staging
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from delta_loader.load.ports import Ports
     from delta_loader.load.rollback import RollbackDetector
     from delta_loader.load.vacuum_guard import VacuumGuard
 
@@ -74,15 +75,8 @@ def tables_with(transactions: CountedTransactions) -> StreamTables:
     stream = stream.model_copy(update={"dead_letters": DEAD_LETTERS})
     nothing = cast("VacuumGuard", None)
     look_back = cast("RollbackDetector", KnownIds())
-    tables = StreamTables(
-        stream,
-        cast("object", None),  # type: ignore[arg-type]
-        nothing,
-        look_back,
-        parallel=in_turn,
-        stage=cast("object", None),  # type: ignore[arg-type]
-        log=structlog.get_logger(),
-    )
+    ports = cast("Ports", SimpleNamespace(tables=None, maker=None, columns=None, registering=None))
+    tables = StreamTables(stream, ports, nothing, look_back, structlog.get_logger())
     tables.targets[stream.table] = Target(stream.table, "id", TableShape("{}", ()), transactions)
     return tables
 
