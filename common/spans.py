@@ -29,6 +29,10 @@ class TopicPartition:
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
 
+    def to_json(self) -> dict[str, str | int]:
+        """As in all output of commands and calls."""
+        return {"topic": str(self.topic), "partition": int(self.partition)}
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:

@@ -40,16 +40,7 @@ def as_json(reports: Sequence[StreamReport], problems: Sequence[str]) -> str:
             "replacements": report.replacements,
             "settled": report.settled,
             "strays": report.strays,
-            "held": [
-                {
-                    "topic": str(partition.topic),
-                    "partition": int(partition.partition),
-                    "reason": reason.reason,
-                    "problem": reason.problem,
-                    "remedy": reason.remedy,
-                }
-                for partition, reason in report.held.items()
-            ],
+            "held": report.held_json,
             "failure": None if report.failure is None else str(report.failure),
         }
         for report in reports

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.errors import KafkaDeltaExpressError
+    from common.json_value import Json
     from common.metrics import Metrics
     from common.ports import Clock
     from common.spans import Position, TopicPartition
@@ -74,6 +75,10 @@ class StreamReport:
     def progress(self) -> int:
         """A number that rises as long as the pass makes progress."""
         return self.commits + self.steps
+
+    @property
+    def held_json(self) -> list[Json]:
+        return [{**partition.to_json(), **reason.to_json()} for partition, reason in self.held.items()]
 
     def stepped(self) -> None:
         """Count one more step."""

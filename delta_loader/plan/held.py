@@ -29,6 +29,7 @@ from delta_loader.plan.plan import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from common.json_value import Json
     from common.spans import TopicPartition
     from delta_loader.plan.plan import Found
 
@@ -61,6 +62,9 @@ class Held:
     reason: str
     problem: str
     remedy: str
+
+    def to_json(self) -> dict[str, Json]:
+        return {"reason": self.reason, "problem": self.problem, "remedy": self.remedy}
 
 
 def held(partition: TopicPartition, outcome: NextRun, absent: str | None = None) -> Held | None:

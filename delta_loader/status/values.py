@@ -6,7 +6,7 @@ the next ones wanted; a lag is a difference of positions, so holes in Kafka coun
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from common.errors import ExitCode
@@ -178,8 +178,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         "owed": [
             {
                 "table": missing.url,
-                "topic": str(missing.partition.topic),
-                "partition": int(missing.partition.partition),
+                **missing.partition.to_json(),
                 "from": missing.span.start,
                 "to": missing.span.end,
             }
@@ -191,7 +190,7 @@ def _stream_json(stream: StreamStatus) -> Json:
         ],
         "appeared": list(stream.appeared),
         "valid_through_ms": stream.valid_through_ms,
-        "undeclared": None if stream.undeclared is None else _undeclared_json(stream.undeclared),
+        "undeclared": None if stream.undeclared is None else asdict(stream.undeclared),
         "violations": dict(stream.violations),
         "paused": {
             str(pause.part): {"since_ms": pause.since_ms, "by": pause.by, "reason": pause.reason}
@@ -206,31 +205,22 @@ def _failure_json(failure: LastFailure) -> Json:
     return {"failed_ms": failure.failed_ms, "problem": failure.problem, "remedy": failure.remedy}
 
 
-def _undeclared_json(found: UndeclaredFields) -> Json:
-    return {"sampled": found.sampled, "fields": dict(found.fields), "others": found.others}
-
-
 def _way_json(way: LoadMode) -> Json:
     return {"kind": load_mode_name(way), "reason": way.reason}
 
 
 def _partition_json(partition: PartitionStatus) -> Json:
     return {
-        "topic": str(partition.partition.topic),
-        "partition": int(partition.partition.partition),
+        **partition.partition.to_json(),
         "staged_to": partition.staged_to,
         "loaded_to": partition.loaded_to,
         "lag": partition.lag,
         "kafka_end": partition.kafka_end,
         "kafka_lag": partition.kafka_lag,
         "waiting_markers": partition.waiting_markers,
-        "held": _held_json(partition.held),
-        "writers_hold": _held_json(partition.writers_hold),
+        "held": None if partition.held is None else partition.held.to_json(),
+        "writers_hold": None if partition.writers_hold is None else partition.writers_hold.to_json(),
     }
-
-
-def _held_json(held: Held | None) -> Json:
-    return None if held is None else {"reason": held.reason, "problem": held.problem, "remedy": held.remedy}
 
 
 def to_text(streams: Iterable[StreamStatus], lease: LeaseStatus | None = None) -> str:

@@ -24,7 +24,7 @@ from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from contextlib import ExitStack
 
     from structlog.typing import FilteringBoundLogger
@@ -146,22 +146,12 @@ class LoaderServing:
 
 
 def _report_json(report: StreamReport) -> Mapping[str, object]:
-    held: Sequence[Mapping[str, object]] = [
-        {
-            "topic": str(partition.topic),
-            "partition": int(partition.partition),
-            "reason": one.reason,
-            "problem": one.problem,
-            "remedy": one.remedy,
-        }
-        for partition, one in report.held.items()
-    ]
     failure = report.failure
     return {
         "app_id": report.app_id,
         "commits": report.commits,
         "files": report.files,
         "rows": report.rows,
-        "held": held,
+        "held": report.held_json,
         "failure": None if failure is None else {"problem": failure.problem, "remedy": failure.remedy},
     }

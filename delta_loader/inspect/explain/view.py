@@ -138,8 +138,7 @@ def _load_json(metadata: CommitMetadata) -> Json:
         "valid_through_ms": metadata.valid_through_ms,
         "spans": [
             {
-                "topic": str(partition.topic),
-                "partition": int(partition.partition),
+                **partition.to_json(),
                 "start": int(span.start),
                 "end": int(span.end),
                 "generation": metadata.generation(partition),
@@ -149,8 +148,7 @@ def _load_json(metadata: CommitMetadata) -> Json:
         ],
         "replaced": [
             {
-                "topic": str(partition.topic),
-                "partition": int(partition.partition),
+                **partition.to_json(),
                 "start": int(replaced.span.start),
                 "end": int(replaced.span.end),
                 "request": replaced.request,
@@ -285,8 +283,7 @@ def offset_to_json(story: OffsetStory) -> Json:
     return {
         "app_id": asked.app_id,
         "table": story.table,
-        "topic": str(asked.partition.topic),
-        "partition": int(asked.partition.partition),
+        **asked.partition.to_json(),
         "offset": int(asked.offset),
         "generation": asked.generation,
         "place": story.place.value,

@@ -91,8 +91,7 @@ def to_json(streams: Sequence[VerifiedStream]) -> dict[str, object]:
 
 def _partition(partition: PartitionReport) -> dict[str, object]:
     return {
-        "topic": str(partition.partition.topic),
-        "partition": int(partition.partition.partition),
+        **partition.partition.to_json(),
         "begins": partition.begins,
         "position": partition.position,
         "rows": partition.rows,
@@ -114,8 +113,7 @@ def _finding(finding: Finding) -> dict[str, object]:
         "kind": finding.kind,
         "text": finding.text,
         "table": finding.table,
-        "topic": None if partition is None else str(partition.topic),
-        "partition": None if partition is None else int(partition.partition),
+        **({"topic": None, "partition": None} if partition is None else partition.to_json()),
         "spans": [[int(span.start), int(span.end)] for span in finding.spans],
         "version": finding.version,
         "files": list(finding.files),
