@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from common.ports import Created
-from common.stage.stored import StoredSchema, reading, require_known_version
+from common.stage.stored import StoredSchema, read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 COLUMNS = "columns"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,8 @@ class AgreedColumns:
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> AgreedColumns:
         """The inverse. Raises MarkerError, which names the object."""
-        with reading(path, "delete it: the columns are found again, those of the table first"):
-            require_known_version(path, data, VERSION)
-            return replace(_FORM.from_bytes(data), version=version)
+        remedy = "delete it: the columns are found again, those of the table first"
+        return replace(read_object(_FORM, path, data, remedy), version=version)
 
 
 _FORM = StoredForm(AgreedColumns)

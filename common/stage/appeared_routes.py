@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from common.ports import Created
 from common.settings.appearing import with_routes
-from common.stage.stored import reading, require_known_version
+from common.stage.stored import read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from common.settings import Settings
 
 ROUTES = "routes"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,8 @@ class AppearedRoutes:
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> AppearedRoutes:
         """The inverse. Raises MarkerError, which names the object."""
-        with reading(path, "put back the version before it, or delete it if there is one: writers add to that"):
-            require_known_version(path, data, VERSION)
-            return replace(_FORM.from_bytes(data), version=version)
+        remedy = "put back the version before it, or delete it if there is one: writers add to that"
+        return replace(read_object(_FORM, path, data, remedy), version=version)
 
 
 _FORM = StoredForm(AppearedRoutes)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from common.ports import Created
 from common.schema import StructType
 from common.schema.evolution import NO_COLUMNS, additions, extended
-from common.stage.stored import StoredSchema, reading, require_known_version
+from common.stage.stored import StoredSchema, read_object
 from common.stage.versions import newest, version_path, versions_folder
 from common.stored_types import StoredForm
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 SCHEMA = "schema"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,8 @@ class Evolved:
     @classmethod
     def from_bytes(cls, path: str, version: int, data: bytes) -> Evolved:
         """The inverse. Raises MarkerError, which names the object."""
-        with reading(path, "delete it: the loader publishes the columns again, by the table"):
-            require_known_version(path, data, VERSION)
-            return replace(_FORM.from_bytes(data), version=version)
+        remedy = "delete it: the loader publishes the columns again, by the table"
+        return replace(read_object(_FORM, path, data, remedy), version=version)
 
 
 _FORM = StoredForm(Evolved)

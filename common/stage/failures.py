@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from common.errors import ExitCode, KafkaDeltaExpressError
-from common.stage.stored import reading, require_known_version
+from common.stage.stored import read_object
 from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 FAILURES = "failures"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,7 @@ class LastFailure:
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> LastFailure:
         """The inverse. Raises MarkerError, which names the object."""
-        with reading(path, "delete it: the next load of the stream writes it again where it fails"):
-            require_known_version(path, data, VERSION)
-            return _FORM.from_bytes(data)
+        return read_object(_FORM, path, data, "delete it: the next load of the stream writes it again where it fails")
 
 
 _FORM = StoredForm(LastFailure)

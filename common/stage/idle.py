@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from common.spans import Partition, Topic, TopicPartition
 from common.stage.data_files import escape, shortened
-from common.stage.stored import Count, StoredPosition, reading, require_known_version
+from common.stage.stored import Count, StoredPosition, read_object
 from common.stored_types import StoredForm, with_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 IDLE = "idle"
-VERSION = 1
 MAX_PARTITION = 2**31 - 1
 MARGIN_MS = 60_000
 """Rule 2."""
@@ -92,7 +91,5 @@ def facts_to_bytes(facts: Iterable[IdleFact], streams: Iterable[StreamFact] = ()
 
 def facts_from_bytes(path: str, data: bytes) -> tuple[tuple[IdleFact, ...], tuple[StreamFact, ...]]:
     """The inverse of `facts_to_bytes`. Raises MarkerError."""
-    with reading(path, "delete it: a writer writes it again within a minute or so"):
-        require_known_version(path, data, VERSION)
-        facts = _FORM.from_bytes(data)
+    facts = read_object(_FORM, path, data, "delete it: a writer writes it again within a minute or so")
     return facts.partitions, facts.streams

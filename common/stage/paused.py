@@ -19,14 +19,13 @@ from common.errors import MarkerError
 from common.ports import AlreadyExists
 from common.remedies import CONFIG, quoted
 from common.sizes import time_text
-from common.stage.stored import reading, require_known_version
+from common.stage.stored import read_object
 from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
     from common.ports import ObjectStore
 
 FOLDER = "paused"
-VERSION = 1
 
 
 class StreamPart(StrEnum):
@@ -90,9 +89,7 @@ def pause_of(store: ObjectStore, part: StreamPart, app_id: str) -> Pause | None:
     if data is None:
         return None
     try:
-        with reading(path, "delete it to end the pause"):
-            require_known_version(path, data, VERSION)
-            stored = _FORM.from_bytes(data)
+        stored = read_object(_FORM, path, data, "delete it to end the pause")
     except MarkerError:
         return Pause(app_id, part, None)
     return Pause(app_id, part, stored.since_ms, stored.by, stored.reason)

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from common.errors import MarkerError, UsageError
-from common.stage.stored import reading, require_known_version
+from common.stage.stored import read_object
 from common.stored_types import StoredForm
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
 
 REPAIR = "repair"
-VERSION = 1
 _NUMBER = re.compile(r".*/(?P<number>\d{20})\.(?P<kind>repair|ended)", re.ASCII)
 
 
@@ -53,9 +52,7 @@ class RepairEntry:
     def from_bytes(cls, data: bytes) -> RepairEntry | None:
         """The inverse; None for content that this program cannot read."""
         try:
-            with reading("a turn", "use the release that wrote it"):
-                require_known_version("a turn", data, VERSION)
-                return _FORM.from_bytes(data)
+            return read_object(_FORM, "a turn", data, "use the release that wrote it")
         except MarkerError:
             return None
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -24,13 +24,17 @@ from common.schema import StructType, schema_from_json, schema_to_json
 from common.sizes import size_text
 from common.spans import MAX_POSITION, Position
 from common.storage.bounded import MOST_BYTES
-from common.stored_types import StoredAs
+from common.stored_types import StoredAs, StoredForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_Value = TypeVar("_Value")
+
 UPGRADE = "upgrade this service to at least the release of the service that wrote it; see docs/upgrading.md"
 
+VERSION = 1
+"""Of a `StoredForm`: none of them has changed yet so that an older reader would misread it."""
 MOST_OBJECTS = 100_000
 """The limit of JSON objects in one stored object: files, the partition values of each, tables."""
 MOST_ELEMENTS = 2_000_000
@@ -78,6 +82,13 @@ def require_known_version(what: str, data: bytes, highest: int) -> None:
     if version > highest:
         msg = f"{what} has format version {version}; this program reads up to {highest}"
         raise NewerFormatError(msg, UPGRADE)
+
+
+def read_object(form: StoredForm[_Value], what: str, data: bytes, remedy: str) -> _Value:
+    """The value that an object stores. Raises MarkerError about ``what``."""
+    with reading(what, remedy):
+        require_known_version(what, data, VERSION)
+        return form.from_bytes(data)
 
 
 def beyond_bounds(data: bytes) -> str | None:

@@ -27,7 +27,7 @@ from common.settings.overlap import owned_by_others, readers, shared_topics
 from common.stage.chain_origins import BEGIN
 from common.stage.markers import DONE, Manifest, MarkerName, marker_from_bytes
 from common.stage.merged import topics_of
-from common.stage.stored import reading, require_known_version
+from common.stage.stored import read_object
 from common.stored_types import StoredForm
 from common.tables.urls import comparable
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from common.settings import Settings, Stream
 
 SHARED = "shared"
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +207,5 @@ def _by_chains(store: ObjectStore, topic: str, reading_it: Collection[Stream]) -
 
 
 def _owner(path: str, data: bytes) -> str:
-    with reading(path, "put back its content: it says whose the topic's chains are, as their markers do (app_id)"):
-        require_known_version(path, data, VERSION)
-        return _FORM.from_bytes(data).owner
+    remedy = "put back its content: it says whose the topic's chains are, as their markers do (app_id)"
+    return read_object(_FORM, path, data, remedy).owner

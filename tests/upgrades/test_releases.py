@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import NewerFormatError, StateError
-from common.stage import agreed_columns, appeared_routes, chain_origins, markers, replacements
+from common.stage import chain_origins, markers, replacements, stored
 from common.stage.agreed_columns import AgreedColumns
 from common.stage.appeared_routes import AppearedRoutes
 from common.stage.chain_origins import origin_from_bytes, origin_path
@@ -151,8 +151,8 @@ READERS: dict[str, ModuleType] = {
     **dict.fromkeys(formats.MARKERS, markers),
     **dict.fromkeys(formats.REPLACEMENTS, replacements),
     **dict.fromkeys(formats.ORIGINS, chain_origins),
-    "agreed-columns": agreed_columns,
-    "routes": appeared_routes,
+    "agreed-columns": stored,
+    "routes": stored,
 }
 """The module that reads a format, and knows its highest version."""
 
