@@ -1,4 +1,6 @@
 import json
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +9,7 @@ import pytest
 
 from common.errors import MarkerError, StoreError
 from common.spans import MAX_POSITION, Partition, Position, Span, Topic, TopicPartition
+from common.stage.chain_origins import origin_from_bytes, origin_path
 from common.stage.data_files import DataFileName, waiting_path
 from common.stage.markers import (
     LastRecord,
@@ -23,6 +26,8 @@ from common.stage.markers import (
     stray_path,
 )
 from common.stage.merged import InputEnd, is_merged, merged_position, topics_of
+from common.stage.outboxes import OutboxName
+from common.stage.state_files import StateFileName, StateKind
 from common.stage.stored import beyond_bounds
 from common.stage.undeclared import UndeclaredFields
 from common.storage.bounded import MOST_BYTES
@@ -386,3 +391,31 @@ def test_a_merge_whose_rule_is_missing_is_refused_and_not_guessed(name: str) -> 
     del content["tables"][0]["merge"][name]
     with pytest.raises(MarkerError, match=name):
         manifest_from_bytes(NAME, json.dumps(content).encode())
+
+
+@pytest.mark.parametrize("topic_partition", [ORDERS, OTHER_PARTITION])
+@pytest.mark.parametrize(
+    ("field", "written"),
+    [
+        (
+            "state",
+            lambda of: {"snapshot": StateFileName(of, Position(7), 0, "a", StateKind.SNAPSHOT).path, "changes": []},
+        ),
+        (
+            "state",
+            lambda of: {"snapshot": None, "changes": [StateFileName(of, Position(7), 0, "a", StateKind.CHANGES).path]},
+        ),
+        ("outboxes", lambda of: [OutboxName(of, Position(7), 0, "a").path]),
+    ],
+)
+def test_the_state_and_the_outboxes_of_another_partition_are_refused(
+    topic_partition: TopicPartition, field: str, written: Callable[[TopicPartition], object]
+) -> None:
+    origin = json.dumps({"version": 2, field: written(topic_partition)}).encode()
+    readers = (
+        lambda: read({**stored(), field: written(topic_partition)}),
+        lambda: origin_from_bytes(origin_path(ORDERS), origin),
+    )
+    for reader in readers:
+        with nullcontext() if topic_partition == ORDERS else pytest.raises(MarkerError, match=r" is no .* of orders/0"):
+            reader()
