@@ -53,13 +53,13 @@ def merge_both(session: SparkSession, folder: Path, rows: int, events: int) -> t
     first = _staged(settings, place, [(key, False) for key in range(rows)])
     session.read.parquet(*first).drop(DELETE_COLUMN).limit(0).write.format("delta").save(theirs)
     _merge(session, first, theirs)
-    load_once(session, path)
+    load_once(session, path, asks_kafka=False)
     drawn = [(dice.randrange(rows + rows // 10), dice.random() < _DELETES) for _ in range(events)]
     files = _staged(settings, place, drawn)
     size_bytes = sum(Path(file).stat().st_size for file in files)
     costs = {}
     meter = meter_of(session)
-    load_once(session, path)
+    load_once(session, path, asks_kafka=False)
     costs["merge"] = meter.read()
     meter = meter_of(session)
     _merge(session, files, theirs)
