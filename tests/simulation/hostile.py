@@ -152,7 +152,9 @@ class Hostile(Kind):
         self._is_skewed, self._is_mixed = ("clocks" in drawn), ("releases" in drawn)
         self._kept_s = rng.choice([0, 60, 600])
         self._starts_late = rng.random() < 0.4
-        self.settings = _settings("latest" if self._starts_late else "earliest", self._kept_s)
+        # With pauses, a load takes several commits, so that a pause comes between two of them.
+        most = 2 if "pauses" in drawn else 20
+        self.settings = _settings("latest" if self._starts_late else "earliest", self._kept_s, most)
         self._away: tuple[int, Callable[[Process, Effect], bool]] | None = None
         self._torn: list[tuple[str, bytes, bytes]] = []
         self._running = 0
@@ -417,7 +419,7 @@ def _adds(_process: Process, effect: Effect) -> bool:
     return effect.name.startswith(("create ", "write ", "copy ", "commit ", "alter ", "widen "))
 
 
-def _settings(start: str, kept_s: int) -> Settings:
+def _settings(start: str, kept_s: int, max_files: int) -> Settings:
     settings = settings_of(start=start)
-    loader = settings.loader.model_copy(update={"marker_retention_s": float(kept_s)})
+    loader = settings.loader.model_copy(update={"marker_retention_s": float(kept_s), "max_files": max_files})
     return settings.model_copy(update={"loader": loader})

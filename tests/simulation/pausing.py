@@ -4,7 +4,7 @@ Rules of the books in addition to those of every world:
 
 1. A process that started while a stream was paused stages, or loads, nothing of it for as long as that lasts.
 2. A writer that knows of a pause stages nothing that came to Kafka after it knew; a loader that knows of one begins no
-   load, and ends the one that it is at after one more commit.
+   load, and ends the one that it is at: it commits to each table once more at most.
 3. With all pauses ended, everything is staged and loaded.
 """
 
@@ -82,8 +82,8 @@ class ProcessPauses:
     started_ms: int = 0
     pass_ms: int = 0
     """When a loader's newest pass began."""
-    commits: dict[str, int] = field(default_factory=dict)
-    """How many a loader made of each stream since it knows that it is paused."""
+    commits: dict[str, set[str]] = field(default_factory=dict)
+    """The tables to which a loader committed of each stream since it knows that it is paused."""
 
     def begin(self, world: World) -> None:
         """A loader's: read them, and again from time to time."""
@@ -245,11 +245,12 @@ class Operators:
         if since_ms is None:
             found.commits.pop(app_id, None)
         else:
-            found.commits[app_id] = found.commits.get(app_id, 0) + 1
+            tables = found.commits.setdefault(app_id, set())
             if found.pass_ms > since_ms:
                 problem = problem or "it knew of a pause when it began to load"
-            elif found.commits[app_id] > 1:
-                problem = problem or "it knew of a pause at the commit before"
+            elif commit.target.url in tables:
+                problem = problem or "it knew of a pause at its last commit to this table"
+            tables.add(commit.target.url)
         if problem:
             self.problems.append(f"{process} commits {commit.metadata.commit_id}: {problem}")
 

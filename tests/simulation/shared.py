@@ -179,7 +179,8 @@ class Shared(Kind):
         self._starts = dict.fromkeys(self._order, "earliest")
         if rng.random() < _LATE:
             self._starts[self._order[1]] = "latest"
-        self._names = self._order[:1] if rng.random() < _ALONE else self._order
+        self._begins_alone = rng.random() < _ALONE
+        self._names = self._order[:1] if self._begins_alone else self._order
         self.settings = _settings(self._order, self._starts)
         self.streams = {stream.app_id: stream for stream in self.settings.streams}
         self.operator = partial(SharedOperator, self)
@@ -289,8 +290,8 @@ class Shared(Kind):
         def end() -> None:
             world = self.around.world
             while self.owner is None or not all(map(self.around.has_chain, self.chains())):
-                may_share = self.owner is not None or self._has_staged()
-                self._become(self._order if may_share or len(self._names) > 1 else self._names)
+                may_share = self.owner is not None or not self._begins_alone or self._has_staged()
+                self._become(self._order if may_share else self._order[:1])
                 self._end_outdated(of_all=True)
                 world.sleep_s(5)
             self._become(self._order)
