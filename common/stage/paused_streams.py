@@ -1,7 +1,8 @@
 """The pauses of one process's streams (common/stage/paused.py).
 
 Rule: a process reads the pauses before its first step, and again every `REFRESH_EVERY_S`. Until they were read once,
-everything counts as paused; while the stage cannot be read, what was read last counts.
+everything counts as paused, also where one stream is paused or resumed meanwhile; while the stage cannot be read, what
+was read last counts.
 """
 
 from __future__ import annotations
@@ -82,14 +83,16 @@ class PausedStreams:
         """Pause a stream. Raises StoreError."""
         with self._lock:
             made = pause(self._store, Pause(app_id, self._part, self._clock.wall_ms(), by))
-            self._become({**self.pauses, app_id: made})
+            if self._pauses is not None:  # until they are read, those of other streams are unknown
+                self._become({**self._pauses, app_id: made})
             return made
 
     def resume(self, app_id: str) -> bool:
         """Resume a stream; returns whether it was paused. Raises StoreError."""
         with self._lock:
             was_paused = resume(self._store, self._part, app_id)
-            self._become({one: found for one, found in self.pauses.items() if one != app_id})
+            if self._pauses is not None:
+                self._become({one: found for one, found in self._pauses.items() if one != app_id})
             return was_paused
 
     def take_resumed(self) -> frozenset[str]:

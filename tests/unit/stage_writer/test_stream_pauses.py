@@ -114,6 +114,18 @@ def test_until_the_stage_was_read_everything_counts_as_paused(tmp_path: Path, mo
     assert (known.is_paused("orders"), unknown.is_paused("orders")) == (False, True)
 
 
+@pytest.mark.parametrize("call", ["pause", "resume"])
+def test_a_call_for_one_stream_before_the_stage_was_read_resumes_no_other(tmp_path: Path, call: str) -> None:
+    store = FsspecStore(str(tmp_path))
+    pause(store, Pause("audit", StreamPart.LOADING, 1_000))
+    found = paused_streams(("orders", "audit"), store=store)
+    found._pauses = None
+    found.pause("orders", "a test") if call == "pause" else found.resume("orders")
+    assert found.is_paused("audit")
+    found.refresh()
+    assert [found.is_paused(one) for one in ("orders", "audit")] == [call == "pause", True]
+
+
 def test_a_stream_that_is_resumed_elsewhere_is_told_of_once(tmp_path: Path) -> None:
     store = FsspecStore(str(tmp_path))
     pause(store, Pause("orders", StreamPart.LOADING, 1_000))
