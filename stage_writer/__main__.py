@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
     from common.spans import Position, Topic, TopicPartition
-    from stage_writer.changelog.ports import Changelog, WatchesTopics
+    from stage_writer.changelog.ports import Changelog, TopicWatch
     from stage_writer.converters import AnyConverter
     from stage_writer.fetch.merged.groups import TopicGroups
     from stage_writer.native.library import FoundReader
@@ -548,7 +548,7 @@ def _groups(converters: Sequence[AnyConverter]) -> TopicGroups:
 
 def _changelogs(
     settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> tuple[Changelog, WatchesTopics]:
+) -> tuple[Changelog, TopicWatch]:
     """The changelog topics of tasks' state, and the periodic check of those topics. Raises ConfigError."""
     if all(stream.topology is None for stream in settings.streams):
         return NO_CHANGELOG, NO_WATCH

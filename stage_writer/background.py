@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from common.settings import Stream
     from stage_writer.assignment import AssignedPartitions
-    from stage_writer.changelog.ports import WatchesTopics
+    from stage_writer.changelog.ports import TopicWatch
     from stage_writer.ports import RecordSource, Workers, WriterStage
     from stage_writer.runtime import Runtime
     from stage_writer.schemas import Schemas
@@ -44,7 +44,7 @@ class Background:
         stage: WriterStage,
         workers: Workers,
         schemas: Schemas,
-        changelogs: WatchesTopics,
+        changelogs: TopicWatch,
         runtime: Runtime,
     ) -> None:
         self._assignment = assignment

@@ -9,7 +9,7 @@ from common.stage.state_files import EMPTY_STATE
 
 if TYPE_CHECKING:
     from common.spans import Position
-    from common.stage.markers import LastRecord
+    from common.stage.markers import LastRecord, Marker
     from common.stage.state_files import StateFiles
 
 
@@ -43,3 +43,14 @@ class Tail:
     """Whether the last marker is an empty one, which an operator made by hand."""
     last_record: LastRecord | None = None
     """The last offset that the last marker covers."""
+
+    @classmethod
+    def of(cls, marker: Marker, path: str, digest: str, generation: int = 0) -> Tail:
+        """The end of a chain whose last marker this is; ``generation`` is the one of the chain's recorded origin."""
+        end, start, manifest = marker.span.end, marker.name.start, marker.manifest
+        if manifest is None:
+            return cls(end, start, path, digest, Lineage(generation), is_bare=True)
+        # The manifest's generation is newer than the recorded origin's if the origin was lost.
+        lineage = Lineage(manifest.generation, manifest.topic_id)
+        state = EMPTY_STATE if manifest.state is None else manifest.state.files
+        return cls(end, start, path, digest, lineage, state, manifest.outboxes, last_record=manifest.last_record)

@@ -64,7 +64,7 @@ class Flushes:
             self._assignment.unexpected(owned, error)
             return
         arrow_bytes = owned.buffer.arrow_bytes
-        owned.flight = InFlightFlush(job, reason, self._clock.monotonic_s(), self._workers.start(job), arrow_bytes)
+        owned.flight = InFlightFlush(job, reason, self._clock.monotonic_s(), self._workers.start(job.run), arrow_bytes)
         self._buffers.begin_next(owned)
 
     def retry(self) -> None:
@@ -73,7 +73,7 @@ class Flushes:
         for owned in self._assignment.owned.values():
             flight = owned.flight
             if flight is not None and flight.running is None and now_s >= flight.retry_at_s:
-                flight.running = self._workers.start(flight.job)
+                flight.running = self._workers.start(flight.job.run)
 
     def finish(self) -> None:
         """Act on the outcome of each job that has ended."""

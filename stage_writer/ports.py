@@ -5,16 +5,16 @@ A simulation implements them without threads, and decides the order of events.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from common.stage.markers import digest_of, marker_to_bytes
-from common.stage.state_files import EMPTY_STATE
 from stage_writer.chain_end import Lineage, Tail
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from common.schema import StructType
     from common.settings import Start, Stream
@@ -146,14 +146,7 @@ class Sealed:
     @property
     def tail(self) -> Tail:
         """The chain's end after this flush."""
-        digest = digest_of(marker_to_bytes(self.marker))
-        manifest = self.marker.manifest
-        lineage = Lineage() if manifest is None else Lineage(manifest.generation, manifest.topic_id)
-        state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
-        outboxes = () if manifest is None else manifest.outboxes
-        name = self.marker.name
-        last = None if manifest is None else manifest.last_record
-        return Tail(self.marker.span.end, name.start, name.path, digest, lineage, state, outboxes, last_record=last)
+        return Tail.of(self.marker, self.marker.name.path, digest_of(marker_to_bytes(self.marker)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,15 +196,11 @@ class ClaimVerdict(Enum):
     WAIT = "wait"
 
 
-class ClaimGuard(Protocol):
-    """Called by a job, in its own thread, right before it claims. Raises BrokerError when Kafka does not answer."""
+ClaimGuard = Callable[[], ClaimVerdict | OtherTopic]
+"""Whether a claim may be made now: called by a job, in its own thread, right before it claims.
 
-    def __call__(self) -> ClaimVerdict | OtherTopic:
-        """Whether the claim may be made now."""
-
-
-class Runs(Protocol[Made_co]):
-    def run(self) -> Made_co: ...
+Raises BrokerError when Kafka does not answer.
+"""
 
 
 class Running(Protocol[Made_co]):
@@ -230,7 +219,7 @@ Flushing = Running[FlushOutcome]
 class Workers(Protocol):
     """Where flush jobs and other work that waits for the store run."""
 
-    def start(self, job: Runs[Result]) -> Running[Result]:
+    def start(self, job: Callable[[], Result]) -> Running[Result]:
         """Run the job soon, in the background."""
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
@@ -276,25 +265,15 @@ class Converter(Protocol):
     def at(self, gained: StructType) -> Converter:
         """This converter with the columns that the stream has gained, in addition to the declared ones."""
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores | None:
         """A job that restores the task of a Kafka partition; None for a stream without a topology."""
 
 
 class FollowsColumns(Protocol):
-    """Finds the columns of streams that do not declare them, in the background."""
+    """Finds the columns of a stream that does not declare them, in the background."""
 
-    def poll(self) -> Mapping[str, Converter]:
-        """By stream, the converter for columns found since the last call. Never blocks."""
-
-
-class DeclaredColumns:
-    """A `FollowsColumns` of a writer whose streams declare their columns."""
-
-    def poll(self) -> Mapping[str, Converter]:
-        return {}
-
-
-DECLARED_COLUMNS = DeclaredColumns()
+    def poll(self) -> Converter | None:
+        """The converter for columns found since the last call; None where there are none. Never blocks."""
 
 
 class PartitionTask(Protocol):
@@ -322,7 +301,7 @@ class PartitionTask(Protocol):
     def sealed(self, state: StateFiles) -> None:
         """The flush of the last `seal` has its marker, which names these files."""
 
-    def renewal(self, store: StateStore, tail: Tail) -> Runs[StateFiles] | None:
+    def renewal(self, store: StateStore, tail: Tail) -> Callable[[], StateFiles] | None:
         """A job that writes the state named by ``tail`` to the stage, where it should not stay in a topic.
 
         None where there is nothing to do. Call it only while no flush is in progress.
@@ -333,6 +312,10 @@ class PartitionTask(Protocol):
 
     def close(self) -> None:
         """Release all resources; a flush may still be in progress."""
+
+
+Restores = Callable[[], PartitionTask]
+"""A job that restores a task."""
 
 
 class StateChange(Protocol):

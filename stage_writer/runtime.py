@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stage_writer.changelog.ports import NO_WATCH
 from stage_writer.notifications.ports import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.parquet.buffer import FilePolicy
-from stage_writer.ports import DECLARED_COLUMNS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from structlog.typing import FilteringBoundLogger
 
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.ports import Clock
     from common.stage.paused_streams import PausedStreams
-    from stage_writer.changelog.ports import WatchesTopics
+    from stage_writer.changelog.ports import TopicWatch
     from stage_writer.notifications.ports import Notifier
     from stage_writer.outbox.ports import Outlets
     from stage_writer.partitions.flush_decision import FlushLimits
@@ -61,5 +62,6 @@ class Attachments:
     paused: PausedStreams | None = None
     notifier: Notifier = NO_NOTIFIER
     outlets: Outlets = NO_OUTLETS
-    changelogs: WatchesTopics = NO_WATCH
-    columns: FollowsColumns = DECLARED_COLUMNS
+    changelogs: TopicWatch = NO_WATCH
+    columns: Mapping[str, FollowsColumns] = field(default_factory=dict)
+    """By stream, of those that do not declare their columns."""

@@ -18,12 +18,13 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.backoff import Backoff
 from common.errors import KafkaDeltaExpressError, MarkerError, StoreError, StoreRefusedError
 from common.schema.evolution import NO_COLUMNS, additions, extended, joined_columns, restricted
-from stage_writer.ports import DECLARED_COLUMNS
+from stage_writer.decode.dependency import Dependency
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -39,18 +40,6 @@ if TYPE_CHECKING:
 LOOK_AT_SCHEMAS_S = 30.0
 LATE_AFTER_S = 60.0
 """After this, a partition that waits for the stage's answer, and for its flush, is reported."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Agreement:
-    """A job that agrees on columns in the stage."""
-
-    stage: WriterStage
-    stream: Stream
-    offers: Mapping[str, StructType]
-
-    def run(self) -> Evolved:
-        return self.stage.gain(self.stream, self.offers)
 
 
 @dataclass(slots=True)
@@ -103,7 +92,7 @@ class GainedColumns:
             return self._attempt[0].done() and self._ended(*self._attempt)
         if self._offers and self.clock.monotonic_s() >= self._ask_at_s:
             offers, self._offers = self._offers, {}
-            self._attempt = self.workers.start(_Agreement(self.stage, stream, offers)), offers
+            self._attempt = self.workers.start(partial(self.stage.gain, stream, offers)), offers
         return False
 
     def _ended(self, running: Running[Evolved], offers: Mapping[str, StructType]) -> bool:
@@ -140,8 +129,8 @@ class GainedColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class NewFields:
-    """A `Dependency` on columns for fields of a stream."""
+class NewFields(Dependency):
+    """Waits for columns for fields of a stream."""
 
     gained: GainedColumns
     app_id: str
@@ -180,7 +169,7 @@ class Schemas:
         clock: Clock,
         log: FilteringBoundLogger,
         *,
-        columns: FollowsColumns = DECLARED_COLUMNS,
+        columns: Mapping[str, FollowsColumns],
     ) -> None:
         """Reads nothing yet."""
         self._declared = {one.stream.app_id: one for one in converters if one.stream.evolves}
@@ -214,7 +203,9 @@ class Schemas:
 
     def refresh(self) -> None:
         """Take up columns that were found or agreed on, and refresh the published ones if that is due."""
-        for app_id, found in self._columns.poll().items():
+        for app_id, followed in self._columns.items():
+            if (found := followed.poll()) is None:
+                continue
             if found.stream.evolves:
                 self._declared[app_id] = found
             gained = self._gained.get(app_id)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from stage_writer.ports import Flushing, FlushOutcome, Runs
+    from stage_writer.ports import Flushing, FlushOutcome
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,8 +22,8 @@ class ThreadWorkers:
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="flush")
 
-    def start(self, job: Runs[Result]) -> Future[Result]:
-        return self._pool.submit(job.run)
+    def start(self, job: Callable[[], Result]) -> Future[Result]:
+        return self._pool.submit(job)
 
     def wait(self, running: Collection[Flushing], timeout_s: float) -> None:
         wait(cast("Collection[Future[FlushOutcome]]", running), timeout_s, return_when=FIRST_COMPLETED)

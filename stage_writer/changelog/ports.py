@@ -70,27 +70,19 @@ class ChecksTopics(Protocol):
         """The number of partitions of a suitable topic. Raises ConfigError for an unsuitable one, and BrokerError."""
 
 
-class WatchesTopics(Protocol):
-    """The topic checks as the writer's loop uses them (watch.py)."""
+class TopicWatch:
+    """The topic checks as the writer's loop uses them (watch.py). This one is for a writer that writes to no topics."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Problems that an operator must know. Safe to call from any thread."""
+        return ()
 
     def check(self) -> None:
         """Check, if that is due; never waits."""
 
 
-class NoWatch:
-    """For a writer that writes to no topics."""
-
-    notes: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Does nothing."""
-
-
-NO_WATCH = NoWatch()
+NO_WATCH = TopicWatch()
 
 
 class Changelog(Protocol):

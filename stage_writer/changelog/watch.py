@@ -10,11 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common import metrics as catalogue
 from common.errors import BrokerError, ConfigError
+from stage_writer.changelog.ports import TopicWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,12 +33,12 @@ Found = dict["Topic", ConfigError | None]
 """The problem of each topic that answered."""
 
 
-class ChangelogWatch:
-    """One writer's checks: a `stage_writer.changelog.ports.WatchesTopics`."""
+class ChangelogWatch(TopicWatch):
+    """One writer's checks."""
 
     def __init__(
         self,
-        look_at: ChecksTopics,
+        checks: ChecksTopics,
         topics: Collection[Topic],
         unfit: set[str],
         workers: Workers,
@@ -48,7 +48,7 @@ class ChangelogWatch:
         metrics: Metrics,
     ) -> None:
         """Updates ``unfit``, which the topics' writers read; the topics have been checked once already."""
-        self._look_at = look_at
+        self._checks = checks
         self._topics = topics
         self._unfit = unfit
         self._workers = workers
@@ -72,7 +72,7 @@ class ChangelogWatch:
         if self._now is not None:
             self._end(self._now)
         elif self._clock.monotonic_s() - self._looked_s >= LOOK_EVERY_S:
-            self._now = self._workers.start(_TopicCheck(self._look_at, tuple(self._topics)))
+            self._now = self._workers.start(self._problems_now)
 
     def _end(self, running: Running[Found]) -> None:
         if not running.done():
@@ -93,20 +93,12 @@ class ChangelogWatch:
                 self._problems[topic] = error
                 self._unfit.add(topic)
 
-
-@dataclass(frozen=True, slots=True)
-class _TopicCheck:
-    """The check, as a background job."""
-
-    look_at: ChecksTopics
-    topics: tuple[Topic, ...]
-
-    def run(self) -> Found:
-        """Leaves out topics for which Kafka does not answer."""
+    def _problems_now(self) -> Found:
+        """The check, in the background; leaves out topics for which Kafka does not answer."""
         config_errors: Found = {}
-        for topic in self.topics:
+        for topic in self._topics:
             try:
-                self.look_at.require_fit(topic)
+                self._checks.require_fit(topic)
                 config_errors[topic] = None
             except ConfigError as error:
                 config_errors[topic] = error

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from common.metrics import Metrics
     from common.ports import Clock
     from common.settings import Settings
-    from stage_writer.changelog.ports import WatchesTopics
+    from stage_writer.changelog.ports import TopicWatch
 
 
 _RIGHTS = (Right.WRITE, Right.READ)
@@ -49,7 +49,7 @@ def changelog_of(
 
 def watch_of(
     settings: Settings, unfit: set[str], *, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
-) -> WatchesTopics:
+) -> TopicWatch:
     """Checks the topics of the settings periodically, and updates ``unfit``."""
     written = _written(settings)
     if not written:

@@ -24,10 +24,11 @@ from common.backoff import Backoff
 from common.errors import ConfigError, KafkaDeltaExpressError, RegistryError
 from common.settings.columns_from import ColumnsFrom
 from stage_writer.columns.finding import FoundColumns
+from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.envelopes.framing import schema_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
 
     from structlog.typing import FilteringBoundLogger
 
@@ -163,28 +164,12 @@ class FollowedColumns:
         return RegistryError(msg, "register it again, as the producers have it")
 
 
-class StreamColumns:
-    """A `FollowsColumns` (stage_writer/ports.py) for all streams of a writer."""
-
-    def __init__(self, followed: Collection[FollowedColumns]) -> None:
-        self._followed = {columns.finder.stream.app_id: columns for columns in followed}
-
-    def poll(self) -> Mapping[str, Converter]:
-        converters = {app_id: columns.poll() for app_id, columns in self._followed.items()}
-        return {app_id: converter for app_id, converter in converters.items() if converter is not None}
-
-
 @dataclass(frozen=True, slots=True)
-class ColumnsWait:
-    """A `Dependency` on a stream's columns, with those of some schemas."""
+class ColumnsWait(Dependency):
+    """Waits for a stream's columns, with those of some schemas."""
 
     columns: FollowedColumns
     ids: frozenset[SchemaKey] = frozenset()
-
-    @property
-    def is_routine(self) -> bool:
-        """Never: what is missing comes from elsewhere."""
-        return False
 
     @property
     def changes_columns(self) -> bool:

@@ -13,7 +13,7 @@ from common.settings.stores import stage_store, table_stores
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.columns.finding import ColumnFinder, columns_text, require_known
-from stage_writer.columns.following import FollowedColumns, PendingConverter, StreamColumns
+from stage_writer.columns.following import FollowedColumns, PendingConverter
 from stage_writer.columns.registered import RegistryFinder
 from stage_writer.columns.sampling import sample_records
 from stage_writer.convert import table_format
@@ -84,9 +84,9 @@ class ColumnsOfStreams:
 
     def followed(
         self, converters: Sequence[Converter], make: MakeConverter, log: FilteringBoundLogger
-    ) -> StreamColumns:
+    ) -> dict[str, FollowedColumns]:
         """Finds in the background what is missing, and what changes. ``converters`` are those of `known`."""
-        followed = []
+        followed: dict[str, FollowedColumns] = {}
         for converter in converters:
             finder = self._finders.get(converter.stream.app_id)
             if finder is None:
@@ -95,8 +95,8 @@ class ColumnsOfStreams:
             columns = FollowedColumns(finder, make, self._clock, log, converter.stream if is_known else None)
             if isinstance(converter, PendingConverter):
                 converter.columns = columns
-            followed.append(columns)
-        return StreamColumns(followed)
+            followed[converter.stream.app_id] = columns
+        return followed
 
 
 def pending(stream: Stream) -> PendingConverter:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from common.errors import KafkaDeltaExpressError
 
 
-class Dependency(Protocol):
+class Dependency(ABC):
     """A dependency that messages cannot be converted without, and that is fetched in the background."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def error(self) -> KafkaDeltaExpressError:
         """What is missing, and the reason if known. Safe to read from any thread."""
 
     @property
     def is_routine(self) -> bool:
         """Whether waiting is part of the work so far, and no problem. Safe to read from any thread."""
+        return False
 
     @property
     def changes_columns(self) -> bool:
         """Whether the messages then need other columns, so that what is buffered has to be flushed before them."""
+        return False
 
+    @abstractmethod
     def is_over(self) -> bool:
         """Whether it is available now. Never blocks; starts a new attempt when one is due."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from common import metrics as catalogue
 from common.errors import StoreError
 from common.stage.notifications import TELL_EVERY_S
+from stage_writer.notifications.ports import Notifier
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -32,8 +33,8 @@ _AFTER_A_FAILURE_S = 30.0
 _LAST_WORDS_S = 2.0
 
 
-class LoaderNotifier:
-    """One writer's notifications: a `stage_writer.notifications.ports.Notifier`."""
+class LoaderNotifier(Notifier):
+    """One writer's notifications."""
 
     def __init__(
         self,

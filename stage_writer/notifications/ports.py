@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Notifier(Protocol):
-    """Notifies loaders that wait for markers."""
+class Notifier:
+    """Notifies loaders that wait for markers. This one is for writers whose loaders do not wait, and does nothing."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes for operators. Safe to call from any thread."""
+        return ()
 
     def sealed(self, app_id: str) -> None:
         """A stream has a new marker."""
@@ -22,22 +23,7 @@ class Notifier(Protocol):
         """Send all pending notifications, before the service ends."""
 
 
-class NoNotifier:
-    """For writers whose loader does not wait for notifications."""
-
-    notes: tuple[str, ...] = ()
-
-    def sealed(self, app_id: str) -> None:
-        """Does nothing."""
-
-    def send_due(self) -> None:
-        """Does nothing."""
-
-    def end(self) -> None:
-        """Does nothing."""
-
-
-NO_NOTIFIER = NoNotifier()
+NO_NOTIFIER = Notifier()
 
 
 class NotificationTopic(Protocol):

@@ -25,7 +25,7 @@ from common import metrics as catalogue
 from common.backoff import Backoff
 from common.errors import BrokerError, KafkaDeltaExpressError, StateError, StoreError
 from stage_writer.outbox.delivery import Delivery
-from stage_writer.outbox.ports import DeliveryPlace, FencedError
+from stage_writer.outbox.ports import DeliveryPlace, FencedError, Outlets
 from stage_writer.outbox.transactions import KafkaTransactions
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class KafkaOutlets:
-    """`stage_writer.outbox.ports.Outlets` over Kafka's transactions."""
+class KafkaOutlets(Outlets):
+    """Outlets over Kafka's transactions."""
 
     def __init__(
         self,

@@ -5,11 +5,12 @@ A simulation provides its own; production provides Kafka's transactions and a fe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -35,25 +36,19 @@ class Outlet(Protocol):
         """The chain was revoked, or is read again: sealed outboxes are delivered until another process takes over."""
 
 
-class Outlets(Protocol):
-    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> Outlet | None:
+class Outlets:
+    """The outlets of a writer. These are of one without topologies that write to topics, and deliver nothing."""
+
+    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> Outlet | None:  # noqa: ARG002
         """The outlet of a chain, with those not known to be delivered; None for a stream that writes to no topic."""
+        return None
 
     def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         """What cannot be delivered now, one for each chain. Safe to call from any thread."""
-
-
-class NoOutlets:
-    """For a writer without topologies that write to topics."""
-
-    def open(self, partition: TopicPartition, stream: Stream, outboxes: tuple[str, ...]) -> None:
-        """None: nothing to deliver."""
-
-    def problems(self) -> tuple[KafkaDeltaExpressError, ...]:
         return ()
 
 
-NO_OUTLETS = NoOutlets()
+NO_OUTLETS = Outlets()
 
 
 class FencedError(Exception):
@@ -102,11 +97,11 @@ class Transactions(Protocol):
     def close(self) -> None: ...
 
 
-class Begins(Protocol):
-    """Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions."""
+Begins = Callable[[DeliveryPlace, Callable[[str], None]], Transactions]
+"""Takes a chain's id: aborts another process's work with it, and only then reads the delivered positions.
 
-    def __call__(self, place: DeliveryPlace, at: Callable[[str], None], /) -> Transactions:
-        """``at`` is called at steps between which a process may end. Raises FencedError and BrokerError."""
+The second argument is called at steps between which a process may end. Raises FencedError and BrokerError.
+"""
 
 
 class BackgroundRunner(Protocol):

@@ -59,7 +59,7 @@ class Pauses:
         if self._paused is None or not (is_first or now_s - self._refreshed_s >= REFRESH_EVERY_S):
             return
         if self._refresh is None or self._refresh.done():
-            self._refreshed_s, self._refresh = now_s, self._workers.start(self._paused)
+            self._refreshed_s, self._refresh = now_s, self._workers.start(self._paused.run)
 
     def is_paused(self, app_id: str) -> bool:
         return self._paused is not None and self._paused.is_paused(app_id)

@@ -24,6 +24,7 @@ from common.settings.route_template import NAMES, is_name, table_of
 from common.settings.stores import stage_store
 from common.stage.appeared_routes import AppearedRoutes, agree_on, appeared
 from common.tables.urls import comparable
+from stage_writer.decode.dependency import Dependency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -148,8 +149,8 @@ class RouteBook:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteWait:
-    """A `stage_writer.decode.dependency.Dependency` on the tables of some routes."""
+class RouteWait(Dependency):
+    """Waits for the tables of some routes, which have the columns of the others."""
 
     book: RouteBook = field(repr=False)
     routes: tuple[str, ...]
@@ -158,16 +159,6 @@ class RouteWait:
     def error(self) -> KafkaDeltaExpressError:
         msg = f"the stage has not taken the new routes {', '.join(map(repr, self.routes[:5]))} yet"
         return self.book.away or StoreError(msg, "see whether the stage's store answers")
-
-    @property
-    def is_routine(self) -> bool:
-        """Never: what is missing comes from elsewhere."""
-        return False
-
-    @property
-    def changes_columns(self) -> bool:
-        """A table that appears has the columns of the others."""
-        return False
 
     def is_over(self) -> bool:
         return self.book.decides(self.routes)

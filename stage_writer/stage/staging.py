@@ -152,10 +152,8 @@ class ObjectStage:
                     break  # an operator has just put it aside: list again
                 marker = marker_from_bytes(name, data)
                 if not marker.is_older_than(generation):
-                    tail = _tail(marker, path, digest_of(data), generation)
-                    return (
-                        tail if marker.manifest is not None else replace(tail, outboxes=self._outboxes(found[number:]))
-                    )
+                    tail = Tail.of(marker, path, digest_of(data), generation)
+                    return replace(tail, outboxes=self._outboxes(found[number:])) if tail.is_bare else tail
             else:
                 return None
         msg = f"the markers of {partition} vanish while they are read"
@@ -481,17 +479,6 @@ def sealed(name: MarkerName, manifest: Manifest) -> tuple[Marker, bytes]:
 def _without_statistics(table: StagedTable) -> StagedTable:
     files = tuple(replace(file, statistics=f'{{"numRecords":{file.rows}}}') for file in table.files)
     return replace(table, files=files)
-
-
-def _tail(marker: Marker, path: str, digest: str, generation: int) -> Tail:
-    manifest = marker.manifest
-    # The manifest's generation is newer than the recorded origin's if the origin was lost.
-    lineage = Lineage(generation) if manifest is None else Lineage(manifest.generation, manifest.topic_id)
-    state = EMPTY_STATE if manifest is None or manifest.state is None else manifest.state.files
-    outboxes = () if manifest is None else manifest.outboxes
-    last = None if manifest is None else manifest.last_record
-    is_bare = manifest is None
-    return Tail(marker.span.end, marker.name.start, path, digest, lineage, state, outboxes, is_bare, last)
 
 
 def _staged_table(table: TableFormat, files: list[NewFile]) -> StagedTable:

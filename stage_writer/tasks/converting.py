@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import TableFormat
-    from stage_writer.ports import PartitionTask, Runs, StateStore
+    from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.shared import StreamTasks
     from stage_writer.topologies.task.inputs import Output
     from stage_writer.topologies.task.task import Task
@@ -57,7 +57,7 @@ class TaskConverter(OfTopology):
         self.is_closed = False
         self.wants_flush = False
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask] | None:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores:
         """A new task: this one's partition is read again."""
         return self.parent.restores(partition, state, store)
 

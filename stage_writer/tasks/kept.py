@@ -18,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -106,13 +106,23 @@ class KeptTask:
             self._stores.sealed(state.mark)
         self._keeping.report(self._source, self._stores)
 
-    def renewal(self, store: StateStore, tail: Tail) -> Renewal | None:
+    def renewal(self, store: StateStore, tail: Tail) -> Callable[[], StateFiles] | None:
         """A job that replaces a state that should not stay in a topic (rule 4)."""
         if self._files.mark != tail.state.mark or not self._is_leaving_a_topic():
             return None
         name = stand_in(self._source, tail.marker, tail.lineage.generation, self._files)
         with self._open.gate:
-            return Renewal(name, self._stores.snapshot(), self._readers, store)
+            return partial(self._renew, name, self._stores.snapshot(), store)
+
+    def _renew(self, name: StateFileName, snapshot: Snapshot, store: StateStore) -> StateFiles:
+        """Write the replacement, in the background. Raises StoreError."""
+        try:
+            with self._readers:
+                data = snapshot_to_pieces(snapshot)
+        finally:
+            snapshot.close()
+        store.write(name, data)
+        return StateFiles(name.path)
 
     def renewed(self, before: StateFiles, state: StateFiles) -> None:
         if self._files == before and self._flying is None:
@@ -149,26 +159,6 @@ class KeptTask:
             or abs(now_ms - topic_changes.written_ms) > oldest_ms
             for topic_changes in self._files.in_topics
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """A job that writes the replacement."""
-
-    name: StateFileName
-    snapshot: Snapshot
-    readers: _Readers
-    store: StateStore
-
-    def run(self) -> StateFiles:
-        """Raises StoreError."""
-        try:
-            with self.readers:
-                data = snapshot_to_pieces(self.snapshot)
-        finally:
-            self.snapshot.close()
-        self.store.write(self.name, data)
-        return StateFiles(self.name.path)
 
 
 class TaskChange:

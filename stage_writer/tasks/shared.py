@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.rejects import Reject
-    from stage_writer.ports import PartitionTask, Runs, StateStore
+    from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.topologies.built import BuiltTopology, TaskGroup
     from stage_writer.topologies.stores import StoreBuilder
@@ -94,7 +94,7 @@ class StreamTasks(ABC):
         self._decoders = decoders_of(stream, topology, around.first_pass)
 
     @abstractmethod
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Runs[PartitionTask]:
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Restores:
         """A job that restores the task of a Kafka partition."""
 
     def decoded(self, messages: Messages) -> tuple[Input, list[Reject], Index]:

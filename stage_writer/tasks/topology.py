@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.schema import to_arrow_schema
@@ -21,7 +21,7 @@ from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_fr
 from stage_writer.topologies.task.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from common.settings import Stream
     from common.spans import TopicPartition
@@ -40,11 +40,14 @@ class TopologyConverter(OfTopology, StreamTasks):
         self.needs_headers = topology.needs_headers
         self._output_schemas = {name: to_arrow_schema(columns) for name, columns in declared_of(stream).items()}
 
-    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> TaskRestore:
-        return TaskRestore(self, partition, state, store)
+    def restores(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> Callable[[], KeptTask]:
+        return partial(self.restored, partition, state, store)
 
     def restored(self, partition: TopicPartition, state: StateFiles, store: StateStore) -> KeptTask:
-        """The task of a Kafka partition, at the end of the chain that names these files."""
+        """The task of a Kafka partition, at the end of the chain that names these files.
+
+        Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape.
+        """
         builders = builders_of(self.topology.group_of(partition.topic))
         started_ms = self.wall_ms()
         stores = Stores.open(builders, self.keeping.backend(partition, builders))
@@ -87,15 +90,3 @@ class _Changed:
             changes = changes_from_bytes(path, data)
             self.size_bytes += changes.size_bytes
             yield changes
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRestore:
-    converter: TopologyConverter
-    partition: TopicPartition
-    state: StateFiles
-    store: StateStore
-
-    def run(self) -> KeptTask:
-        """Raises StoreError, BrokerError, StateError, and ConfigError for a store of another shape."""
-        return self.converter.restored(self.partition, self.state, self.store)

@@ -11,7 +11,7 @@ from common.settings import Start, StartAt, Stream
 from common.spans import Position, Topic, TopicPartition
 from common.stage.markers import LastRecord
 from stage_writer.decode.batch import MessageBatch
-from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, PartitionFault, Polled, Result, Runs
+from stage_writer.ports import TRUNCATED, Flushing, GroupListener, Item, PartitionFault, Polled, Result
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Done(Generic[Result]):
 class InTurn:
     """`stage_writer.ports.Workers` that run a job when it is started."""
 
-    def start(self, job: Runs[Result]) -> Done[Result]:
+    def start(self, job: Callable[[], Result]) -> Done[Result]:
         try:
-            return Done(job.run())
+            return Done(job())
         except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future
             return Done(error)
 

@@ -13,6 +13,7 @@ from common.errors import RegistryError
 from common.schema import StructType, schema_to_json, to_arrow_schema
 from common.stage.markers import TableKind
 from common.tables.dead_letters import DEAD_LETTER_SCHEMA, KAFKA_FIELDS
+from stage_writer.decode.dependency import Dependency
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from tests.simulation.world import Fault
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.dependency import Dependency
     from stage_writer.ports import StateStore
     from tests.simulation.world import World
 
@@ -53,12 +53,8 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """A `Dependency`."""
-
+class Away(Dependency):
     registry: Registry
-    changes_columns: bool = False
-    is_routine: bool = False
 
     @property
     def error(self) -> RegistryError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from common.stage.markers import Manifest, MarkerName, StagedTable
     from common.stage.state_files import MarkedState
     from delta_loader.load.report import StreamReport
-    from stage_writer.ports import Flushing, Item, Runs
+    from stage_writer.ports import Flushing, Item
     from stage_writer.stage.staging import FlushIdentity
     from tests.simulation.kinds import Kind
 
@@ -70,7 +70,7 @@ class Strands:
         self._world = world
         self._process = process
 
-    def start(self, job: Runs[Result]) -> Flight[Result]:
+    def start(self, job: Callable[[], Result]) -> Flight[Result]:
         """Run it beside the loop."""
         if not self._process.alive:
             raise Crash
@@ -78,7 +78,7 @@ class Strands:
 
         def run() -> None:
             try:
-                flight.outcome = job.run()
+                flight.outcome = job()
             except Crash:
                 return
             except Exception as error:  # noqa: BLE001 - it is the loop's, as with a Future

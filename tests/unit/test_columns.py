@@ -32,7 +32,6 @@ from stage_writer.columns.following import (
     CoveredSchemas,
     FollowedColumns,
     PendingConverter,
-    StreamColumns,
 )
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import converter_of
@@ -159,7 +158,7 @@ class World:
         names = iter(range(1_000))
         unique = f"{self.made}{partition.partition}"
         stage = ObjectStage(self.stage, FsspecStore, self.clock, lambda: f"{unique}{next(names):030x}", "w")
-        attachments = Attachments(columns=StreamColumns([followed]))
+        attachments = Attachments(columns={followed.finder.stream.app_id: followed})
         service = new_writer(
             converter, source=group, stage=stage, runtime=runtime_of(self.clock), attachments=attachments
         )

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from common.errors import SchemaError
 from stage_writer.decode.binary.texts import uuid_of
 from stage_writer.decode.blocks import in_place
+from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.dependency import Dependency
 
     SchemaKey = int | str
     """A schema's id, or its GUID."""
@@ -87,21 +87,11 @@ class Covers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaWait:
-    """A `Dependency` on the types of some schemas."""
+class SchemaWait(Dependency):
+    """Waits for the types of some schemas."""
 
     ids: tuple[SchemaKey, ...]
     schemas: SchemaTypes
-
-    @property
-    def is_routine(self) -> bool:
-        """Never: what is missing comes from elsewhere."""
-        return False
-
-    @property
-    def changes_columns(self) -> bool:
-        """No: the columns stay."""
-        return False
 
     @property
     def error(self) -> RegistryError:

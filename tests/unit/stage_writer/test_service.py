@@ -583,7 +583,7 @@ def test_an_owner_that_got_a_partition_later_has_as_long_for_it(tmp_path: Path) 
     assert world.clock.now_s - began_s >= 40 + SESSION_S + 60
 
 
-class Letterbox:
+class Letterbox(Outlets):
     """Outlets that deliver nothing."""
 
     def open(self, *_: object) -> "Letterbox":

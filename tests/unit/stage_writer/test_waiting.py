@@ -1,7 +1,7 @@
 """A registry that is away makes those partitions wait that need it, and nothing else."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -21,15 +21,18 @@ from tests.unit.stage_writer.test_service import FIRST, ORDERS, SECOND, World
 
 
 @dataclass
-class Missing:
-    """A `Dependency` until somebody says otherwise."""
+class Missing(Dependency):
+    """Missing until the test says otherwise."""
 
     is_there: bool = False
     asked: int = 0
     changes_columns: bool = False
     is_routine: bool = False
     is_over_at_once: bool = False
-    error: RegistryError = field(default_factory=lambda: RegistryError("the registry is away", "bring it back"))
+
+    @property
+    def error(self) -> RegistryError:
+        return RegistryError("the registry is away", "bring it back")
 
     def is_over(self) -> bool:
         self.asked += 1

@@ -298,7 +298,7 @@ def test_a_state_that_cannot_be_written_to_the_stage_does_not_keep_others_back()
         def __init__(self, number: int) -> None:
             self.number = number
 
-        def run(self) -> StateFiles:
+        def __call__(self) -> StateFiles:
             if self.number == 0 and len(begun) < 3:
                 msg = "away"
                 raise StoreError(msg)

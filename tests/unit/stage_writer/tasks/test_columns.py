@@ -75,7 +75,7 @@ def converted(parent: Converter, batches: list[MessageBatch]) -> dict[TopicParti
     fresh: dict[Converter, list[MessageBatch]] = {}
     for batch in batches:
         job = parent.restores(batch.partition, EMPTY_STATE, store)
-        fresh.setdefault(parent if job is None else job.run().converter, []).append(batch)
+        fresh.setdefault(parent if job is None else job().converter, []).append(batch)
     by_converter = [(parent, batches)] if isinstance(parent, ColumnsConverter) else together(fresh)
     portions = [portion for converts, some in by_converter for portion in converts.slices(some)]
     return {batch.partition: told(staged) for portion in portions for batch, staged in portion}

@@ -64,7 +64,7 @@ def converter() -> TopologyConverter:
 
 def tasks(count: int) -> list[PartitionTask]:
     parent, store = converter(), StageState(FsspecStore("memory://together"))
-    return [parent.restores(source(number), EMPTY_STATE, store).run() for number in range(count)]
+    return [parent.restores(source(number), EMPTY_STATE, store)() for number in range(count)]
 
 
 def source(number: int) -> TopicPartition:
