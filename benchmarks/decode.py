@@ -17,7 +17,7 @@ import pyarrow as pa
 from common.schema import parse_ddl
 from common.settings import Native
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import no_first_pass
 from stage_writer.native.library import find_reader
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bootstrap import records, view
+from bootstrap import view
 from bootstrap.config.commands import app as config_app
 from bootstrap.markers.chains import to_stage_again
 from bootstrap.markers.commands import app as markers_app
@@ -128,7 +128,7 @@ def skip(
     decided = work.repair(topic, partition, lambda state, author: plan_skip(state, Position(to), author))
     if yes:
         work.skip(decided)
-    echo((records.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
+    echo((view.skip_as_json if as_json else view.skip_as_text)(decided, done=yes))
 
 
 @app.command(
@@ -177,7 +177,7 @@ def rewind(
     decide = partial(plan_rewind, below_table=below_table, give_up=give_up)
     decided = work.repair(topic, partition, lambda state, author: decide(state, Position(to), author))
     late = work.rewind(decided) if yes else ()
-    echo((records.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
+    echo((view.rewind_as_json if as_json else view.rewind_as_text)(decided, late, done=yes))
 
 
 def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool, as_json: bool) -> None:
@@ -189,7 +189,7 @@ def _rewind_held(work: Work, settings: Settings, topic: str | None, *, yes: bool
     plans = work.plan_rewinds(starts)
     done = [(plan, work.rewind(plan) if yes else ()) for plan in plans]
     if as_json:
-        rewinds = [json.loads(records.rewind_as_json(plan, late, done=yes)) for plan, late in done]
+        rewinds = [json.loads(view.rewind_as_json(plan, late, done=yes)) for plan, late in done]
         echo(json.dumps({"done": yes, "rewinds": rewinds}, indent=2))
         return
     for plan, late in done:
@@ -224,7 +224,7 @@ def accept(
     work = Work(settings_from(config), SystemClock(), take_over=take_over)
     decision = Decision.REPLAY if replay else Decision.GO_ON
     accepting, plans = work.accept(stream, decision, give_up=give_up, do_it=yes)
-    echo((records.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
+    echo((view.accept_as_json if as_json else view.accept_as_text)(accepting, plans, done=yes))
 
 
 @app.command(
@@ -276,7 +276,7 @@ def restart(
     )
     if yes:
         work.restart(plans)
-    echo((records.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
+    echo((view.restarts_as_json if as_json else view.restarts_as_text)(plans, done=yes))
 
 
 def _show(plans: Sequence[StreamPlan], *, as_json: bool, written: bool) -> None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 from bootstrap.accepting import Accepting, require_whole
 from bootstrap.apply import stage as staging
 from bootstrap.apply.kafka import KafkaView
-from bootstrap.apply.live_loaders import require_no_loader
-from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded, require_not_loading
+from bootstrap.apply.loaders import require_no_load_begun, require_no_loader, require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, require_even, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.merged import ends_of, require_plain, with_chain

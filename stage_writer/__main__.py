@@ -40,7 +40,7 @@ from common.stage.topic_owners import OwnerBook
 from common.storage.store import prove_exclusive_create
 from common.terminal import progress
 from stage_writer.changelog.ports import NO_CHANGELOG, NO_WATCH
-from stage_writer.checked_topics import require_written, topic_lines
+from stage_writer.checked_topics import require_written, topic_lines, topics_continue
 from stage_writer.columns.following import PendingConverter
 from stage_writer.columns.wiring import ColumnsOfStreams
 from stage_writer.convert_by_table import RecordConverter
@@ -53,18 +53,17 @@ from stage_writer.fetch.schema_registry import schemas_of
 from stage_writer.loop import StageWriter
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.native.library import REMEDY, find_reader, library_path
-from stage_writer.notifications.wiring import notifier_of
+from stage_writer.notifications.notifier import notifier_of
 from stage_writer.outbox.outlets import KafkaOutlets
 from stage_writer.parquet.buffer import FilePolicy
 from stage_writer.partitions.catching_up import undelivered
 from stage_writer.partitions.flush_decision import FlushLimits
 from stage_writer.process_memory import keep_memory, rarely_collect
-from stage_writer.recreated import topics_continue
 from stage_writer.replay.dead_letters import Letters, unfit_of
-from stage_writer.replay.kafka import ReplayKafka
 from stage_writer.replay.records import (
     Range,
     Replay,
+    ReplayKafka,
     asked_for,
     chains_of_letters,
     replayable,
@@ -76,8 +75,7 @@ from stage_writer.replay.records import to_text as replayed_to_text
 from stage_writer.runtime import Attachments, Runtime, WriterOptions
 from stage_writer.sample import Sampler
 from stage_writer.stage.staging import ObjectStage
-from stage_writer.stage.table_compatibility import TableCompatibility
-from stage_writer.stage.table_probe import prove_tables
+from stage_writer.stage.table_compatibility import TableCompatibility, prove_tables
 from stage_writer.stopping import StartingExit, Stopping, end_when_stuck
 from stage_writer.telemetry import WriterTelemetry
 from stage_writer.threads import ThreadWorkers

@@ -20,7 +20,6 @@ from common import metrics as catalogue
 from common.errors import BrokerError, KafkaDeltaExpressError, MarkerError, StoreError
 from common.stage.chain_origins import ChainOrigin
 from stage_writer.partitions.flush_decision import age_share_of
-from stage_writer.partitions.outage import Outage
 from stage_writer.partitions.partition import AssignedPartition, HeldPartition
 from stage_writer.partitions.resume_points import (
     ResumePoint,
@@ -37,6 +36,7 @@ from stage_writer.stopping import ConversionInterruptedError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from common.ports import Clock
     from common.spans import Position, TopicPartition
     from common.stage.markers import LastRecord
     from stage_writer.outbox.ports import Outlets
@@ -44,6 +44,36 @@ if TYPE_CHECKING:
     from stage_writer.ports import Converter, Incompatible, PartitionFault, RecordSource, Workers, WriterStage
     from stage_writer.runtime import Runtime
     from stage_writer.schemas import Schemas
+
+
+GIVE_UP_AFTER_S = 300.0
+
+
+class Outage:
+    """Begins with a failure, and ends with the next success."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since_s: float | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._since_s is not None
+
+    def failed(self, error: StoreError | BrokerError) -> None:
+        """Raises the error once failures have lasted for `GIVE_UP_AFTER_S`."""
+        now_s = self._clock.monotonic_s()
+        if self._since_s is None:
+            self._since_s = now_s
+        if now_s - self._since_s > GIVE_UP_AFTER_S:
+            # One kind for all, refusals included: access that is denied now may be granted again after a restart.
+            raise KafkaDeltaExpressError(error.problem, error.remedy) from error
+
+    def ended(self) -> None:
+        """An attempt succeeded."""
+        self._since_s = None
+
 
 LOOK_AT_HELD_S = 30.0
 

@@ -12,14 +12,12 @@ from common.settings.columns import made_columns
 from common.settings.formats import path_steps
 from common.settings.stream import UnknownFields
 from stage_writer.decode.decode import Decoded
-from stage_writer.duck import connect
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of
-from stage_writer.shape.derive import Deriver
+from stage_writer.shape.evaluation import Condition, Deriver, connect
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.expressions import ExpressionChecker
 from stage_writer.shape.route import Router, routing_of
 from stage_writer.shape.rows import Rows
-from stage_writer.shape.where import Condition
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decodes
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.shape.rows import Step
 
     Index = NDArray[np.int64]

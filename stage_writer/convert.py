@@ -34,28 +34,24 @@ from common.tables.dead_letters import DEAD_LETTER_SCHEMA, kafka_fields_of
 from stage_writer.choice import RecordChoice
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.envelopes.framing import FramedDecoder, OpeningDecoder
-from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import no_first_pass
 from stage_writer.decode.unknown.evolving import usable
 from stage_writer.decode.unknown.offers import Offers
 from stage_writer.layers import NO_INPUTS, RecordInputs, decoder_of, keys_decoder_of
 from stage_writer.parquet.buffer import StagedRows, TableFormat
 from stage_writer.parquet.partitioning import can_partition
-from stage_writer.shape.changes.change_time import ChangeTime
 from stage_writer.shape.changes.elements import Elements
 from stage_writer.shape.changes.events import Events, deletes_by_tombstones
-from stage_writer.shape.changes.operation import Operation
-from stage_writer.shape.derive import Deriver
+from stage_writer.shape.changes.operation import ChangeTime, Operation
+from stage_writer.shape.evaluation import Condition, Deriver
 from stage_writer.shape.expectations import Expectations
 from stage_writer.shape.explode import Exploder
-from stage_writer.shape.kafka_columns import KafkaColumns
+from stage_writer.shape.kafka_columns import KafkaColumns, Places
 from stage_writer.shape.names import Names
 from stage_writer.shape.outcome import Outcome, Part, index_of, staged_of
-from stage_writer.shape.places import Places
 from stage_writer.shape.route import Router, ToAllTables, parted, routing_of
 from stage_writer.shape.rows import Rows
-from stage_writer.shape.slicing import ExplodeLimits, Slice, sliced
-from stage_writer.shape.stops import until_stops
-from stage_writer.shape.where import Condition
+from stage_writer.shape.slicing import ExplodeLimits, Slice, sliced, until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,7 +65,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
     from stage_writer.shape.opening import Opens
     from stage_writer.shape.route import AppearingRoutes, Routing

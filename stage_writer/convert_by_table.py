@@ -28,12 +28,11 @@ from stage_writer.convert import (
     rows_format,
 )
 from stage_writer.decode.batch import Messages
-from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import no_first_pass
 from stage_writer.layers import NO_INPUTS, RecordInputs
 from stage_writer.shape.outcome import Part, staged_of, together
 from stage_writer.shape.route import parted
-from stage_writer.shape.slicing import ExplodeLimits
-from stage_writer.shape.stops import until_stops
+from stage_writer.shape.slicing import ExplodeLimits, until_stops
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.dependency import Dependency
     from stage_writer.decode.envelopes.framing import SchemaTypes
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.shape.route import AppearingRoutes

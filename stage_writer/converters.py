@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from common.errors import ConfigError
+from common.protoc import compile_protobuf
 from stage_writer.columns.wiring import pending
 from stage_writer.convert_by_table import RecordConverter, converter_of
 from stage_writer.decode.binary.avro import no_avro_pass
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.fetch.record_inputs import record_inputs
+from stage_writer.decode.reading import no_first_pass
 from stage_writer.fetch.schema_registry import schemas_of
+from stage_writer.layers import RecordInputs
 from stage_writer.memory_shares import MemoryShares
 from stage_writer.shape.slicing import ExplodeLimits
 from stage_writer.stage.route_book import book_of
@@ -25,14 +28,41 @@ if TYPE_CHECKING:
     from stage_writer.columns.following import PendingConverter
     from stage_writer.decode.binary.avro import MakeAvroPass
     from stage_writer.decode.envelopes.framing import Covers
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.fetch.schema_registry import SchemaRegistry
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.look_ups import LookUps
     from stage_writer.tasks.wiring import ConvertsTopology
 
-    # What a writer converts with, by the settings of each stream.
     AnyConverter = RecordConverter | PendingConverter | ConvertsTopology
+
+
+_PACKAGES = {"avro": ("fastavro",), "protobuf": ("google.protobuf", "grpc_tools"), "json-schema": ("jsonschema",)}
+"""What is needed of each extra."""
+
+
+def record_inputs(stream: Stream, avro_pass: MakeAvroPass) -> RecordInputs:
+    """Raises ConfigError for a file that cannot be read, and for a package that is not installed."""
+    extra, key = ("json-schema", "validate: true") if stream.validates else (stream.format, f"format: {stream.format}")
+    for package in _PACKAGES.get(extra, ()):
+        if not _is_installed(package):
+            msg = f"{key} needs the package {package}, which is not installed"
+            raise ConfigError(msg, f"pip install 'kafka-delta-express[{extra}]'")
+    file = None
+    if stream.schema_file is not None:
+        try:
+            file = Path(stream.schema_file).read_bytes()
+        except OSError as error:
+            msg = f"schema_file {stream.schema_file} cannot be read: {error.strerror or error}"
+            raise ConfigError(msg, "set streams[].schema_file to a file that the writer can read") from error
+    return RecordInputs(file, avro_pass, compile_protobuf)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

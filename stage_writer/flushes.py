@@ -4,7 +4,7 @@ Rules:
 
 1. A partition has at most one flush in progress; what arrives meanwhile waits in the next buffer.
 2. A failed store is tried again with growing pauses while the member stays in the group; when it fails for too long,
-   the service ends with the error (stage_writer/partitions/outage.py).
+   the service ends with the error (stage_writer/assignment.py).
 3. An unavailable broker is waited for without a limit, as reading does.
 """
 

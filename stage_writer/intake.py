@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from stage_writer.outbox.dead_letters import with_dead_letters_sent
+from stage_writer.outbox.records import with_dead_letters_sent
 from stage_writer.partitions.resume_points import breaks_rule
 from stage_writer.ports import Converts
 

@@ -19,7 +19,6 @@ from stage_writer.decode.binary.json_schema import JsonSchemaReader
 from stage_writer.decode.binary.protobuf import ProtobufReader, make_protobuf_reader
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.envelopes.debezium import EventDecoder
-from stage_writer.decode.envelopes.forms import ENVELOPES
 from stage_writer.decode.envelopes.framing import (
     FramedDecoder,
     HeaderFramedDecoder,
@@ -27,9 +26,8 @@ from stage_writer.decode.envelopes.framing import (
     UnframedDecoder,
 )
 from stage_writer.decode.envelopes.old_keys import old_keys_of
-from stage_writer.decode.envelopes.row_change_decoder import RowChangeDecoder
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.envelopes.row_change_decoder import ENVELOPES, RowChangeDecoder
+from stage_writer.decode.reading import Reading, no_first_pass
 from stage_writer.decode.unknown.evolving import EvolvingDecoder
 from stage_writer.shape.jmespath.decoder import JmesPathDecoder
 
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.binary.texts import MakeRecordReader, RecordReader
     from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.envelopes.framing import Covers, SchemaTypes
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.unknown.evolving import Way
 
 

@@ -27,15 +27,13 @@ from stage_writer.flushes import Flushes
 from stage_writer.intake import Intake
 from stage_writer.partitions.buffers import Buffers
 from stage_writer.partitions.catching_up import FLUSHED_WITHIN_S, CatchingUp, require_all
-from stage_writer.partitions.claim_guards import ClaimGuards
+from stage_writer.partitions.claim_guards import ClaimGuards, TopicMonitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.dependency_wait import problems as waited_for
 from stage_writer.partitions.flush_decision import FlushReason
 from stage_writer.partitions.pauses import Pauses
-from stage_writer.partitions.topic_monitor import TopicMonitor
-from stage_writer.runtime import POLL_S, Attachments
+from stage_writer.runtime import FAILING_REMEDY, POLL_S, Attachments, LoopSnapshot
 from stage_writer.schemas import Schemas
-from stage_writer.snapshot import FAILING_REMEDY, LoopSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -1,31 +1,36 @@
-"""What all parts of one writer share, and the options that they run with."""
+"""What all parts of one writer share, the options that they run with, and the loop's state as its pages read it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from common.remedies import CONFIG
 from stage_writer.changelog.ports import NO_WATCH
-from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.notifications.notifier import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.parquet.buffer import FilePolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from structlog.typing import FilteringBoundLogger
 
+    from common.errors import KafkaDeltaExpressError
     from common.http.pausing import Pausing
     from common.metrics import Metrics
     from common.ports import Clock
+    from common.spans import TopicPartition
     from common.stage.paused_streams import PausedStreams
     from stage_writer.changelog.ports import TopicWatch
-    from stage_writer.notifications.ports import Notifier
+    from stage_writer.notifications.notifier import Notifier
     from stage_writer.outbox.ports import Outlets
-    from stage_writer.partitions.flush_decision import FlushLimits
+    from stage_writer.partitions.flush_decision import BackpressureState, FlushLimits
+    from stage_writer.partitions.partition import AssignedPartition, HeldPartition, StartingPartition
     from stage_writer.ports import FollowsColumns
     from stage_writer.stopping import Stopping
     from stage_writer.telemetry import WriterTelemetry
+
 
 POLL_S = 0.2
 SESSION_S = 45.0
@@ -65,3 +70,34 @@ class Attachments:
     changelogs: TopicWatch = NO_WATCH
     columns: Mapping[str, FollowsColumns] = field(default_factory=dict)
     """By stream, of those that do not declare their columns."""
+
+
+FAILING_REMEDY = (
+    f"`stage-writer check {CONFIG}` says which of them does not answer, and why; its log names each failure"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSnapshot:
+    """The loop's state at one time."""
+
+    owned: Sequence[AssignedPartition]
+    unread: Mapping[TopicPartition, StartingPartition]
+    held: Mapping[TopicPartition, HeldPartition]
+    pressure: BackpressureState
+    joined: bool
+    is_failing: bool
+    """Whether the store, or Kafka, is failing now."""
+    memory_bytes: int
+    """The bound for all buffers."""
+    telemetry: WriterTelemetry
+    notes: tuple[str, ...] = ()
+    """Why the control topic accepts no notifications."""
+    changelogs: tuple[str, ...] = ()
+    """Which changelog topics are no longer suitable."""
+    undelivered: tuple[KafkaDeltaExpressError, ...] = ()
+    """Which outboxes' deliveries fail."""
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        return {*(owned.partition for owned in self.owned), *self.unread, *self.held}

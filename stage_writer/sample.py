@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.unknown.census import FieldCensus
     from stage_writer.tasks.columns import ColumnsConverter
-    from stage_writer.tasks.sampling import SampledTasks
-    from stage_writer.tasks.topology import TopologyConverter
+    from stage_writer.tasks.topology import SampledTasks, TopologyConverter
     from stage_writer.tasks.wiring import ConvertsTopology
 
     Converts = RecordConverter | ColumnsConverter | SampledTasks
@@ -173,7 +172,7 @@ def _for_sample(converter: RecordConverter | ConvertsTopology) -> Converts:
     """The converter of a stream's sample (rule 3)."""
     if isinstance(converter, RecordConverter) or converter.topology.is_columns_only:
         return cast("RecordConverter | ColumnsConverter", converter)
-    from stage_writer.tasks.sampling import SampledTasks  # noqa: PLC0415 - only with topologies
+    from stage_writer.tasks.topology import SampledTasks  # noqa: PLC0415 - only with topologies
 
     return SampledTasks(cast("TopologyConverter", converter))
 

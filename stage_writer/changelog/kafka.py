@@ -32,10 +32,10 @@ from common.kafka.errors import LastClientError, broker_error
 from common.kafka.properties import taking_properties
 from common.kafka.reader import topic_ids
 from common.spans import Partition, Position, TopicPartition
-from stage_writer.changelog.pieces import PIECE_BYTES
+from stage_writer.changelog.changelog import PIECE_BYTES
 from stage_writer.changelog.ports import Appended, Piece, missing_pieces
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES, partitions_of, require_fit
-from stage_writer.partitions.topic_monitor import TopicMonitor
+from stage_writer.partitions.claim_guards import TopicMonitor
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,12 @@
 """Whether a topic keeps changes of tasks' states for as long as they are needed.
 
-Rule: a marker may name any of the messages. So the topic must not be compacted, which keeps only the last message of a
-key; only time may delete messages, because a size limit ignores markers; and not too soon (retention.py).
+Rules:
+
+1. A marker may name any of the messages. So the topic must not be compacted, which keeps only the last message of a
+   key; and only time may delete messages, because a size limit ignores markers.
+2. A state depends on messages for at most half of ``writer.state_keep``: then a snapshot of it is written to the stage
+   (stage_writer/tasks/kept.py, stage_writer/partitions/state_renewal.py). The topic has to keep them for twice
+   ``writer.state_keep``, so that writers may be stopped, and markers that were put aside may be put back, meanwhile.
 """
 
 from __future__ import annotations
@@ -14,8 +19,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from common.errors import ConfigError
 from common.kafka.bounded import answer_of
 from common.kafka.rights import Right, described, require_right
-from stage_writer.changelog.pieces import PIECE_BYTES
-from stage_writer.changelog.retention import retention_s
+from stage_writer.changelog.changelog import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,6 +27,20 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
     from common.spans import Topic
+
+
+_LEAST_KEEP_S = 60.0
+
+
+def snapshot_after_s(keep_s: float) -> float:
+    """The age at which a state that is partly in a topic is written to the stage."""
+    return max(keep_s, _LEAST_KEEP_S) / 2
+
+
+def retention_s(keep_s: float) -> float:
+    """The minimum retention of a topic, in seconds."""
+    return 2 * max(keep_s, _LEAST_KEEP_S)
+
 
 _TIMEOUT_S = 10.0
 LEAST_MESSAGE_BYTES = 2 * PIECE_BYTES

@@ -5,7 +5,7 @@
 
 Rules:
 
-1. The first pass (`stage_writer.decode.first_pass`) takes ordinary messages, which cost no Python object. The
+1. The first pass (`stage_writer.decode.reading`) takes ordinary messages, which cost no Python object. The
    others go one at a time to the strict decoder, and only that refuses. The first pass does not affect the result:
    without it each message has the same outcome, at many times the cost. Property tests enforce that.
 2. Rows stay in the order of their messages, and `Decoded.row_index` gives each row's message.
@@ -23,12 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from common.schema import StructType, nullable_columns, to_arrow_field, to_arrow_schema
-from stage_writer.decode.blocks import BLOCK_BYTES, blocks
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.batch import BLOCK_BYTES, blocks
+from stage_writer.decode.reading import STRICT, Reading, no_first_pass
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject
 from stage_writer.decode.strict import Row, StrictDecoder
-from stage_writer.decode.unknown.rescue import Rescuer
+from stage_writer.decode.unknown.leftovers import Rescuer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
 
     Index = NDArray[np.int64]
 
@@ -95,7 +94,7 @@ class Decoder:
         block_bytes: int = BLOCK_BYTES,
         first_pass: MakeFirstPass = no_first_pass,
     ) -> None:
-        """With a ``rescue_column`` the rows have it after the declared ones (`stage_writer.decode.unknown.rescue`)."""
+        """With a ``rescue_column`` the rows have it after the declared ones (see `Rescuer`)."""
         self._block_bytes = block_bytes
         self._strict = StrictDecoder(columns, reading)
         self._first = first_pass(columns, reading)

@@ -1,13 +1,27 @@
-"""How JSON values are read into columns: the formats that a stream names, and whether it is lenient.
+"""How JSON values are read into columns, and the port of a reader that reads the ordinary messages of a block.
 
-Rule: a `Reading` is for one value and its content; `at` gives the reading one level inside it.
+Rules:
+
+1. A `Reading` is for one value and its content; `at` gives the reading one level inside it.
+2. What a first pass takes is the row that the strict decoder would give, formats and NOT NULL included. It takes
+   nothing that the strict decoder refuses; leaving a message proves nothing about it.
+3. It may be missing, for a schema or on a machine: then the decoder does all the work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from common.settings.formats import EPOCH_DECIMALS, NO_FORMS, Forms, ValueFormat
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from common.schema import StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +59,31 @@ STRICT = Reading()
 
 def _holds_json(forms: Forms) -> bool:
     return forms.format is ValueFormat.JSON or any(_holds_json(inner) for inner in forms.inner.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The messages of a block that a first pass took."""
+
+    rows: pa.StructArray
+    """The rows taken, in the order of their messages."""
+    is_taken: NDArray[np.bool_]
+    """For each message of the block."""
+    has_unknown: NDArray[np.bool_]
+    """For each row: whether its message has fields, at any depth, that have no columns."""
+
+
+class FirstPass(Protocol):
+    """Reads blocks into the columns it was made for. Not thread-safe."""
+
+    def read(self, block: pa.BinaryArray) -> Taken:
+        """The messages that it takes; none of the input is null."""
+
+
+MakeFirstPass = Callable[["StructType", Reading], FirstPass | None]
+"""Makes a first pass for columns, or None if there is none (rule 3)."""
+
+
+def no_first_pass(columns: StructType, reading: Reading) -> FirstPass | None:  # noqa: ARG001 - a port's arguments
+    """A `MakeFirstPass` that makes none."""
+    return None

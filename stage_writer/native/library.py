@@ -23,8 +23,7 @@ from common.settings import Native
 from stage_writer.decode.binary.avro import no_avro_pass
 from stage_writer.decode.binary.avro_plan import AvroKind, AvroNode
 from stage_writer.decode.binary.texts import quoted
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.reading import STRICT
+from stage_writer.decode.reading import STRICT, no_first_pass
 from stage_writer.native.avro import AvroLibrary
 from stage_writer.native.compiler import FOLDER, NAME, fingerprint
 from stage_writer.native.reader import Library
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stage_writer.decode.binary.avro import MakeAvroPass
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
 
 REMEDY = "run `python -m stage_writer.native`, which compiles it in a moment"
 _RECORD = b'{"a":[1.5,null],"b":"\\u00e9"}'

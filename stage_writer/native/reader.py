@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from stage_writer.decode.first_pass import Taken
+from stage_writer.decode.reading import Taken
 from stage_writer.native.plan import plan_of
 
 if TYPE_CHECKING:

@@ -12,12 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from common import metrics as catalogue
 from common.errors import StoreError
+from common.settings.on_marker import streams_on_marker
 from common.stage.notifications import TELL_EVERY_S
-from stage_writer.notifications.ports import Notifier
+from stage_writer.notifications.topic import KafkaControlTopic
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,8 +27,50 @@ if TYPE_CHECKING:
 
     from common.metrics import Metrics
     from common.ports import Clock
-    from stage_writer.notifications.ports import NotificationTopic
+    from common.settings import Settings
     from stage_writer.ports import WriterStage
+
+
+class Notifier:
+    """Notifies loaders that wait for markers. This one is for writers whose loaders do not wait, and does nothing."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes for operators. Safe to call from any thread."""
+        return ()
+
+    def sealed(self, app_id: str) -> None:
+        """A stream has a new marker."""
+
+    def send_due(self) -> None:
+        """Send pending notifications, if they are due."""
+
+    def end(self) -> None:
+        """Send all pending notifications, before the service ends."""
+
+
+NO_NOTIFIER = Notifier()
+
+
+class NotificationTopic(Protocol):
+    """The topic for notifications (``loader.control_topic``). Only `end` waits."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why it accepts no messages now; None while it does. Safe to call from any thread."""
+
+    def send(self, app_id: str) -> bool:
+        """Send the notification of a stream, without waiting for its delivery; False while the topic fails.
+
+        It is still sent then, to find out whether that has changed, and is not part of `undelivered`.
+        """
+
+    def undelivered(self) -> frozenset[str]:
+        """The streams whose notifications were sent and not delivered, since the last call."""
+
+    def end(self, within_s: float) -> frozenset[str]:
+        """Stop sending; returns the streams whose notifications are not known to be delivered within the given time."""
+
 
 _AFTER_A_FAILURE_S = 30.0
 _LAST_WORDS_S = 2.0
@@ -99,3 +142,15 @@ class LoaderNotifier(Notifier):
         except StoreError as error:
             self._log.debug("notification failed", problem=error.problem)
             self._no_signs_before_s = now_s + _AFTER_A_FAILURE_S
+
+
+def notifier_of(
+    settings: Settings, stage: WriterStage, clock: Clock, log: FilteringBoundLogger, metrics: Metrics
+) -> Notifier:
+    """Notifies the loaders of streams that wait for markers."""
+    waiting = frozenset(stream.app_id for stream in streams_on_marker(settings.loader.schedule, settings.streams))
+    if not waiting:
+        return NO_NOTIFIER
+    topic = settings.loader.control_topic
+    control = None if topic is None else KafkaControlTopic(settings.kafka, topic, log, metrics)
+    return LoaderNotifier(stage, clock, log, metrics, control, app_ids=waiting)

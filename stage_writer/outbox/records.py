@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,15 +20,20 @@ import pyarrow as pa
 
 from common.errors import StateError
 from common.spans import Position, TopicPartition
+from common.stage.markers import TableKind
 from common.stage.merged import InputEnd, inputs_of, position_from_stored
 from common.storage.pieces import Pieces
+from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.merged_batch import MergedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.topologies.records import TopicRecord
+
 
 _MAGIC = b"KDXOUTBX"
 _VERSION = 1
@@ -142,3 +147,52 @@ def _unreadable(path: str, why: str) -> StateError:
     return StateError(
         f"the outbox {path} cannot be read: {why}", "bring it back from a version or a backup of the bucket"
     )
+
+
+PREFIX = "dead_letter."
+"""Of the headers' names."""
+
+
+def with_dead_letters_sent(
+    staged: StagedRows, formats: Sequence[TableFormat], stream: Stream, partition: TopicPartition
+) -> StagedRows:
+    """Converted rows, with their dead letters for the stream's topic; ``formats`` are those of the rows."""
+    if stream.dead_letters_topic is None or not staged.dead_letters:
+        return staged
+    tables = zip(formats, staged.rows, strict=False)
+    letters = [
+        _records(rows, stream, partition)
+        for table_format, rows in tables
+        if table_format.kind is TableKind.DEAD_LETTERS
+    ]
+    outgoing = letters if staged.outgoing is None else [staged.outgoing, *letters]
+    return replace(staged, outgoing=pa.concat_tables(outgoing))
+
+
+def _records(rows: pa.Table, stream: Stream, topic_partition: TopicPartition) -> pa.Table:
+    inputs = {partition.topic: number for number, partition in enumerate(inputs_of(topic_partition))}
+    topic, _, offset, timestamp, key, value = rows.columns[:6]
+    times = timestamp.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).fill_null(NO_TIMESTAMP)
+    columns = [
+        pa.repeat(stream.dead_letters_topic, len(rows)),
+        key,
+        value,
+        times,
+        pa.array([list(_letter_headers(stream, row)) for row in rows.drop_columns(["key", "value"]).to_pylist()]),
+        pa.array([inputs[name] for name in topic.to_pylist()], pa.int16()),
+        offset,
+    ]
+    return pa.table(columns, names=SCHEMA.names).cast(SCHEMA)
+
+
+def _letter_headers(stream: Stream, row: dict[str, object]) -> Iterable[dict[str, object]]:
+    given = {
+        "app_id": stream.app_id,
+        "error_class": row["error_class"],
+        "error": row["error"],
+        "topic": row["_kafka_topic"],
+        "partition": row["_kafka_partition"],
+        "offset": row["_kafka_offset"],
+    }
+    for name, value in given.items():
+        yield {"name": PREFIX + name, "value": str(value).encode()}

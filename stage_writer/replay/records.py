@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from common.errors import StoreError, UsageError
+from common.kafka.reader import KafkaReader
 from common.ports import AlreadyExists
 from common.remedies import CONFIG
 from common.settings.values import duration_text, parse_timestamp_ms
@@ -34,6 +35,8 @@ from common.stage.replacements import (
     replacement_to_bytes,
 )
 from common.stage.stored import beyond_bounds
+from stage_writer.fetch.fetched import batch_of
+from stage_writer.fetch.kafka import consumer_properties
 from stage_writer.parquet.buffer import Buffer
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
     from common.ports import Clock, ObjectStore
     from common.settings import Settings, Stream
+    from common.spans import TopicPartition
     from stage_writer.convert_by_table import RecordConverter
     from stage_writer.decode.batch import MessageBatch
     from stage_writer.parquet.buffer import EncodedFile, StagedRows, TableFormat
@@ -435,3 +439,16 @@ def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
         for one in replayed
     ]
     return json.dumps({"done": done, "ranges": ranges}, indent=2)
+
+
+class ReplayKafka(KafkaReader):
+    """A `stage_writer.replay.records.Kafka`."""
+
+    def __init__(self, settings: Settings, *, with_headers: bool) -> None:
+        """Raises ConfigError for properties that librdkafka rejects."""
+        super().__init__(consumer_properties(settings), settings.writer.consume_records)
+        self._with_headers = with_headers
+
+    def batches(self, partition: TopicPartition, span: Span) -> Iterator[MessageBatch]:
+        for messages in self.messages(partition, span):
+            yield batch_of(partition, messages, with_headers=self._with_headers).after(span.start)

@@ -1,4 +1,4 @@
-"""SQL expressions over the rows of a stream, in DuckDB, on whole batches.
+"""SQL expressions over the rows of a stream, in DuckDB, on whole batches; and the steps of `where` and `derive`.
 
 Rules:
 
@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -22,10 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import ExpressionError, SchemaError
-from common.schema import StructType, from_arrow_type, to_arrow_schema, to_arrow_type
+from common.schema import (
+    Field,
+    Primitive,
+    StructType,
+    from_arrow_type,
+    to_arrow_field,
+    to_arrow_schema,
+    to_arrow_type,
+    type_to_ddl,
+)
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.duck import connect
 from stage_writer.shape.expressions import KAFKA, CheckedExpression, ExpressionChecker, refused
 from stage_writer.shape.headers import HEADER_MAP, header_maps, with_readable_headers
 
@@ -40,6 +48,32 @@ if TYPE_CHECKING:
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
+    from common.schema import StructType
+
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "threads": "1",
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "python_enable_replacements": "false",
+    "preserve_insertion_order": "true",
+}
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """DuckDB as a library of vectorized functions: in memory, with one thread, and with times in UTC on any machine.
+
+    No file, no network, no extension is loaded, and no setting can be changed afterwards: expressions come from
+    configuration, but are still arbitrary text. A connection belongs to one evaluator, and with it to one thread at a
+    time.
+    """
+    connection = duckdb.connect(":memory:", config=_SETTINGS)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
+
 
 _KAFKA_PARTS: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -285,3 +319,64 @@ def _text_or_none(key: bytes | None) -> str | None:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
         return None
+
+
+SETTING = "where"
+
+
+class Condition:
+    """Filters records: a `Step`. Raises ExpressionError if it is not a condition over the columns."""
+
+    def __init__(self, columns: StructType, where: str) -> None:
+        self.columns = columns
+        self._evaluator = Evaluator(columns, {SETTING: where})
+        self.needs_headers = self._evaluator.needs_headers
+        self.needs_kafka = self._evaluator.needs_kafka
+        (data_type,) = self._evaluator.types
+        if data_type is not Primitive.BOOLEAN:
+            problem = f"its type is {type_to_ddl(data_type)}, and a condition is true or false"
+            raise refused(SETTING, where, problem, "compare it with something, as in: status >= 400")
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows for which the condition is true; a row whose condition fails becomes a reject."""
+        evaluated = self._evaluator.evaluate(rows, messages)
+        rows, (answers,) = evaluated.rows, evaluated.values
+        true = pc.fill_null(answers, fill_value=False).to_numpy()
+        if true.all():
+            return rows
+        left_out = np.setdiff1d(rows.index[~true], rows.index[true])  # of several rows of a message some may be kept
+        filtered = np.sort(np.concatenate([rows.filtered, left_out]))
+        return replace(rows, table=rows.table.filter(pa.array(true)), index=rows.index[true], filtered=filtered)
+
+
+class Deriver:
+    """Adds derived columns: a `Step`.
+
+    Raises ExpressionError for an expression that is incompatible with the columns, or a name that is already taken.
+    """
+
+    def __init__(self, columns: StructType, derive: Mapping[str, str]) -> None:
+        declared = {name.casefold() for name in columns.names}
+        for name, text in derive.items():
+            if name.casefold() in declared:
+                problem = f"the column `{name}` is declared in `columns`"
+                remedy = "give the derived column another name, or do not declare it"
+                raise refused(_setting(name), text, problem, remedy)
+        self._evaluator = Evaluator(columns, {_setting(name): text for name, text in derive.items()})
+        self.needs_headers = self._evaluator.needs_headers
+        self.needs_kafka = self._evaluator.needs_kafka
+        fields = [Field(name, data_type) for name, data_type in zip(derive, self._evaluator.types, strict=True)]
+        self.columns = columns.with_fields(fields)
+        self._added = [to_arrow_field(field) for field in fields]
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        """The rows with their derived columns; one whose expression fails becomes a reject."""
+        evaluated = self._evaluator.evaluate(rows, messages)
+        table = evaluated.rows.table
+        for field, values in zip(self._added, evaluated.values, strict=True):
+            table = table.append_column(field, values)
+        return evaluated.rows.with_table(table)
+
+
+def _setting(name: str) -> str:
+    return f"derive.{name}"

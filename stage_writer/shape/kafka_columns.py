@@ -1,4 +1,4 @@
-"""Adds what Kafka knows of each row's record: `kafka_columns`, and what `include` names.
+"""Adds what Kafka knows of each row's record: `kafka_columns`, what `include` names, and its position in Kafka.
 
 Rule: a record whose headers are asked for and cannot be represented is refused (headers.py); nothing else is.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from common.schema import to_arrow_type
+from common.stage.row_places import place_fields
 from common.tables.dead_letters import INCLUDED_FIELDS, kafka_fields_of
 from stage_writer.shape.headers import headers_as, with_readable_headers
 from stage_writer.shape.outcome import kafka_columns_of
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
+    from common.stage.row_places import Place
+
 
 _KEY, _HEADERS = INCLUDED_FIELDS
 _HEADERS_TYPE = to_arrow_type(_HEADERS.type)
@@ -59,3 +62,19 @@ def made_of(names: tuple[str, ...], messages: Messages, index: Index) -> list[pa
     of_place = len([name for name in names if name not in makers])
     places = kafka_columns_of(messages, index) if of_place else ()
     return [*places, *(makers[name]() for name in names[of_place:])]
+
+
+class Places:
+    """Adds the columns: the last `Step` of such a stream."""
+
+    needs_headers = False
+
+    def __init__(self, columns: StructType, place: Place) -> None:
+        self._place = place
+        self.columns = columns.with_fields(place_fields(place))
+
+    def apply(self, rows: Rows, messages: Messages) -> Rows:
+        table = rows.table
+        for name, column in zip(self._place, kafka_columns_of(messages, rows.index)[:3], strict=True):
+            table = table.append_column(name, column)
+        return rows.with_table(table)

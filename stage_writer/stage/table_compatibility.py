@@ -1,4 +1,4 @@
-"""Whether rows of a stream can ever be loaded into the existing tables: checked before they are staged.
+"""Whether the tables' folders can be written to, and whether rows can ever be loaded into the existing tables.
 
 Rules:
 
@@ -11,15 +11,19 @@ Rules:
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
+from common.errors import StoreError
 from common.remedies import CONFIG, quoted
 from common.schema.spark_json import schema_from_json
+from common.storage.store import prove_writable
 from common.tables.delta_log import read_table_state
 from common.tables.schema_compatibility import columns_setting, partitioning_problem, type_problems
 from common.tables.table_features import appended_for
+from common.tables.urls import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,8 +31,10 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from common.ports import Clock, ObjectStore
+    from common.settings import Settings
     from common.tables.state import TableState
     from stage_writer.parquet.buffer import TableFormat
+
 
 LOOK_AGAIN_S = 600.0
 """After the check was inconclusive."""
@@ -93,3 +99,31 @@ class TableCompatibility:
         holds_s = LOOK_AT_REFUSED_S if found is not None else LOOK_AGAIN_S if state is None else inf
         self._known[key] = (self._clock.monotonic_s() + holds_s, found)
         return found
+
+
+_AT_ONCE = 16
+
+
+def prove_tables(settings: Settings, open_store: Callable[[str], ObjectStore]) -> int:
+    """Write to each table whose data files writers write. Returns the number of tables.
+
+    Raises the ConfigError or StoreError of the first one that is not writable. Rows for a table that only Spark can
+    write wait in the stage, and writers need no access to such a table.
+    """
+    tables = {
+        comparable(url): (f"streams[{index}].{key.partition('.')[2]}", url)
+        for index, stream in enumerate(settings.streams)
+        for key, url in stream.places
+        if not stream.load_of(url).waits_for_spark
+    }
+
+    def prove(table: tuple[str, str]) -> None:
+        key, url = table
+        try:
+            prove_writable(open_store(url))
+        except StoreError as error:
+            msg = f"{key}: a writer cannot put data files below {url}: {error.problem}"
+            raise type(error)(msg, error.remedy) from error
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="probe") as pool:
+        return len(list(pool.map(prove, tables.values())))

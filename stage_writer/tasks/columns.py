@@ -22,12 +22,10 @@ from common.schema import to_arrow_schema
 from common.tables.urls import comparable
 from stage_writer.decode.batch import Messages
 from stage_writer.decode.rejects import ErrorClass, Reject
-from stage_writer.shape.kafka_columns import KafkaColumns
+from stage_writer.shape.kafka_columns import KafkaColumns, Places
 from stage_writer.shape.outcome import Outcome, Part, staged_of, together
-from stage_writer.shape.places import Places
 from stage_writer.shape.rows import Rows
-from stage_writer.tasks.decoders import decoders_of
-from stage_writer.tasks.tables import OfTopology, formats_of, row_format
+from stage_writer.tasks.tables import OfTopology, decoders_of, formats_of, row_format
 from stage_writer.topologies.nodes import TableSink
 from stage_writer.topologies.task.writing import RowWriter
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.parquet.buffer import StagedRows, TableFormat
     from stage_writer.ports import StateStore
     from stage_writer.shape.rows import Step

@@ -7,19 +7,23 @@ Rules:
 2. The task's state changes as messages are converted. So each portion is converted on demand, right before its rows go
    into the buffer, and a task whose partition was revoked converts nothing more.
 3. A tombstone is a record without a value; it is counted as a tombstone if it has no output.
+4. A batch of several topics is decoded topic by topic. A message's number is its index in the whole batch; in rows and
+   dead letters it has its position in Kafka, not the chain's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from common.tables.dead_letters import kafka_fields_of
-from stage_writer.fetch.merged.converting import messages_of
+from stage_writer.decode.batch import Messages
+from stage_writer.decode.merged_batch import MergedBatch
 from stage_writer.outbox.records import outgoing_table
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.kafka_columns import made_of
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
 
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
-    from stage_writer.decode.batch import MessageBatch, Messages
+    from stage_writer.decode.batch import MessageBatch
     from stage_writer.decode.rejects import Reject
     from stage_writer.parquet.buffer import TableFormat
     from stage_writer.ports import Restores, StateStore
@@ -43,6 +47,50 @@ if TYPE_CHECKING:
     from stage_writer.topologies.task.task import Task
 
     Index = NDArray[np.int64]
+    from collections.abc import Callable
+
+    from stage_writer.topologies.task.inputs import Input
+
+    Decoded = tuple[Input, list[Reject], Index]
+    """The messages of one topic for its task, those that are refused, and the tombstones."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergedMessages(Messages):
+    """The messages of one merged batch, with their positions in Kafka (rule 4)."""
+
+    batch: MergedBatch
+
+    def topics(self, index: Index) -> pa.StringArray:
+        names = pa.array([str(partition.topic) for partition in self.batch.inputs])
+        return names.take(pa.array(self.batch.input_of[index]))
+
+
+def messages_of(batch: MessageBatch) -> Messages:
+    """A batch's messages, with their positions in Kafka."""
+    whole = Messages.of([batch])
+    if not isinstance(batch, MergedBatch):
+        return whole
+    columns = (whole.timestamps_ms, whole.values, whole.keys, whole.headers)
+    return MergedMessages(whole.batches, whole.starts, batch.input_offsets, *columns, batch)
+
+
+def decoded_by_topic(
+    batch: MessageBatch, decoded: Callable[[Messages], Decoded]
+) -> tuple[list[Input], list[Reject], Index]:
+    """Decode the messages of each topic; all numbers are the batch's (rule 4)."""
+    if not isinstance(batch, MergedBatch):
+        given, rejects, tombstones = decoded(Messages.of([batch]))
+        return [given], rejects, tombstones
+    inputs: list[Input] = []
+    refused: list[Reject] = []
+    gone = [np.zeros(0, np.int64)]
+    for part in batch.by_input():
+        given, rejects, tombstones = decoded(Messages.of([part.batch]))
+        inputs.append(replace(given, index=part.index[given.index]))
+        refused += [replace(reject, index=int(part.index[reject.index])) for reject in rejects]
+        gone.append(part.index[tombstones])
+    return inputs, refused, np.sort(np.concatenate(gone))
 
 
 class TaskConverter(OfTopology):

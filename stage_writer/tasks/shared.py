@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from common import metrics as catalogue
 from stage_writer.decode.batch import Messages, header_lists
-from stage_writer.decode.first_pass import no_first_pass
+from stage_writer.decode.reading import no_first_pass
 from stage_writer.stopping import NEVER_STOPPING, Stopping
-from stage_writer.tasks.decoders import decoders_of
 from stage_writer.tasks.keeping import Keeping
-from stage_writer.tasks.tables import formats_of, row_format
+from stage_writer.tasks.tables import decoders_of, formats_of, row_format
 from stage_writer.topologies.task.inputs import Input
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from common.spans import TopicPartition
     from common.stage.state_files import StateFiles
     from stage_writer.decode.batch import MessageBatch
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.rejects import Reject
     from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.look_ups import LookUps

@@ -1,4 +1,4 @@
-"""How the tables of a stream with a topology are written: by its `columns`, and those of its tables."""
+"""What the converters of a stream with a topology have in common: its sources' decoders, and its tables' formats."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from common.schema import nullable_columns
 from common.stage.row_places import place_fields
 from common.tables.dead_letters import kafka_fields_of
 from stage_writer.convert import dead_letters_format, require_can_partition, rows_format
+from stage_writer.decode.decode import Decoder
+from stage_writer.decode.reading import Reading
 
 if TYPE_CHECKING:
     from common.schema import StructType
     from common.settings import Stream
     from stage_writer.decode.batch import MessageBatch
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.parquet.buffer import TableFormat
+    from stage_writer.topologies.built import BuiltTopology
 
 
 class OfTopology:
@@ -48,3 +52,13 @@ def row_format(stream: Stream, url: str) -> TableFormat:
     rows = rows_format(stream, table)
     require_can_partition(rows)
     return rows
+
+
+def decoders_of(stream: Stream, topology: BuiltTopology, first_pass: MakeFirstPass) -> dict[str, Decoder]:
+    """By topic; none for a source without columns, which accepts any JSON value. Raises SchemaError."""
+    reading = Reading(lenient=stream.coerce == "lenient")
+    return {
+        topic: Decoder(source.columns, reading, first_pass=first_pass)
+        for topic, source in topology.sources.items()
+        if source.columns is not None
+    }

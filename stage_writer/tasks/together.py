@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from stage_writer.decode.merged_batch import MergedBatch
-from stage_writer.fetch.merged.converting import decoded_by_topic
-from stage_writer.tasks.converting import TaskConverter
+from stage_writer.tasks.converting import TaskConverter, decoded_by_topic
 from stage_writer.topologies.task.task import process_together
 
 if TYPE_CHECKING:

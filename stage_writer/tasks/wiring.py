@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metrics import Metrics
-from stage_writer.changelog.retention import snapshot_after_s
+from stage_writer.changelog.topic import snapshot_after_s
 from stage_writer.tasks.loading import topology_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from common.settings import Settings, Stream
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.stopping import Stopping
     from stage_writer.tasks.columns import ColumnsConverter
     from stage_writer.tasks.look_ups import LookUps

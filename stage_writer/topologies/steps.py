@@ -17,9 +17,7 @@ import pyarrow as pa
 
 from common.errors import SchemaError
 from common.schema import Field, StructType, parse_ddl, to_arrow_field, to_arrow_schema
-from stage_writer.shape.derive import Deriver
-from stage_writer.shape.evaluation import Evaluator
-from stage_writer.shape.where import Condition
+from stage_writer.shape.evaluation import Condition, Deriver, Evaluator
 from stage_writer.topologies.errors import TopologyError
 
 if TYPE_CHECKING:

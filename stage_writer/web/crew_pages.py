@@ -1,4 +1,4 @@
-"""The pages of several workers as those of one service.
+"""The pages of several workers as those of one service: partitions are listed together, counts are summed.
 
 Requests to workers ignore the environment's proxy settings: a proxy could not reach them, and would see the token.
 """
@@ -6,6 +6,8 @@ Requests to workers ignore the environment's proxy settings: a proxy could not r
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -13,18 +15,19 @@ from urllib.parse import urlencode
 from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import TypeAdapter
 
-from common.http.pages import Health, service_pages
+from common.http.pages import Health, release, service_pages
 from common.http.server import Page, Routes, json_page, text_page
 from common.pages.assets import status_pages
-from stage_writer.web.crew_status import merged_status, status_from_json
+from common.pages.model import DeadLetters, Figure, FlowStep, Status, StreamFlow, Unit, Violations, added, counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from common.pages.model import Status
     from common.ports import Clock
     from stage_writer.crew import Crew, Worker
+
 
 _TIMEOUT_S = 5.0
 _OK = 200
@@ -154,3 +157,98 @@ class _Merged:
 
     def collect(self) -> Iterable[Metric]:
         return self._families.values()
+
+
+_EVENTS = 50
+_STATUS = TypeAdapter(Status)
+
+
+def status_from_json(text: str) -> Status:
+    """A worker's status. Raises ValueError."""
+    return _STATUS.validate_json(text)
+
+
+def merged_status(found: Sequence[Status], workers: int, now_ms: int, started_ms: int) -> Status:
+    """``found`` are the statuses of the workers that answered."""
+    flows: dict[str, list[StreamFlow]] = {}
+    for flow in (flow for status in found for flow in status.streams):
+        flows.setdefault(flow.app_id, []).append(flow)
+    partitions = sorted(
+        (row for status in found for row in status.partitions), key=lambda row: (row.stream, row.topic, row.partition)
+    )
+    states = {status.state for status in found}
+    return Status(
+        service="stage-writer",
+        version=release(),
+        now_ms=now_ms,
+        started_ms=started_ms,
+        state=states.pop() if len(states) == 1 else ", ".join(sorted(states)) or "starting",
+        verdict=f"{len(found)} of {workers} workers answer; they stage {counted(len(partitions), 'Kafka partition')}.",
+        figures=_figures(found),
+        problems=tuple(dict.fromkeys(problem for status in found for problem in status.problems)),
+        streams=tuple(_flow(same) for _, same in sorted(flows.items())),
+        stops=found[0].stops if found else (),
+        partitions=tuple(partitions),
+        events_title="Recent flushes",
+        events=tuple(
+            sorted((event for status in found for event in status.events), key=lambda one: -one.time_ms)[:_EVENTS]
+        ),
+        dead_letters=_dead_letters(found),
+        violations=_violations(found),
+        is_known=len(found) == workers and all(status.is_known for status in found),
+    )
+
+
+def _figures(found: Sequence[Status]) -> tuple[Figure, ...]:
+    by_label: dict[str, list[Figure]] = {}
+    for figure in (figure for status in found for figure in status.figures):
+        by_label.setdefault(figure.label, []).append(figure)
+    return tuple(_figure(same) for same in by_label.values())
+
+
+def _figure(same: Sequence[Figure]) -> Figure:
+    numbers = [figure.value for figure in same if isinstance(figure.value, int | float)]
+    if not numbers or same[0].unit is Unit.TEXT:
+        return same[0]
+    bounds = [figure.of for figure in same if figure.of is not None]
+    added = same[0].unit in {Unit.COUNT, Unit.BYTES}
+    return replace(same[0], value=sum(numbers) if added else max(numbers), of=sum(bounds) if bounds else None)
+
+
+def _flow(same: Sequence[StreamFlow]) -> StreamFlow:
+    first = same[0]
+    partitions = sum(flow.partitions for flow in same)
+    stops = [_stop([flow.stops[index] for flow in same]) for index in range(len(first.stops))]
+    levels = [flow.level for flow in same if flow.level is not None]
+    return replace(
+        first,
+        way=f"{counted(partitions, 'partition')} here",
+        stops=tuple(stops),
+        partitions=partitions,
+        held=sum(flow.held for flow in same),
+        level=levels[0] if levels else None,
+    )
+
+
+def _stop(same: Sequence[FlowStep]) -> FlowStep:
+    lags = [step.lag for step in same if step.lag is not None]
+    return replace(same[0], lag=added(lags) if lags else None)
+
+
+def _dead_letters(found: Sequence[Status]) -> tuple[DeadLetters, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    samples: dict[tuple[str, str], DeadLetters] = {}
+    for letters in (letters for status in found for letters in status.dead_letters):
+        counts[letters.stream, letters.error_class] += letters.count
+        if letters.samples:
+            samples[letters.stream, letters.error_class] = letters
+    return tuple(
+        DeadLetters(*key, count, samples[key].samples if key in samples else ()) for key, count in counts.most_common()
+    )
+
+
+def _violations(found: Sequence[Status]) -> tuple[Violations, ...]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in (each for status in found for each in status.violations):
+        counts[each.stream, each.rule] += each.count
+    return tuple(Violations(*key, count) for key, count in counts.most_common())

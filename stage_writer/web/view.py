@@ -32,7 +32,7 @@ from common.pages.problems import held_problems, paused_problem, stream_pauses
 from common.pages.process import resident_bytes
 from common.remedies import CONFIG
 from common.stage import undeclared
-from stage_writer.snapshot import FAILING_REMEDY
+from stage_writer.runtime import FAILING_REMEDY
 from stage_writer.telemetry import DEAD_LETTERS_REMEDY
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from common.stage.paused_streams import PausedStreams
     from stage_writer.partitions.flush_decision import BackpressureState
     from stage_writer.partitions.partition import AssignedPartition
-    from stage_writer.snapshot import LoopSnapshot
+    from stage_writer.runtime import LoopSnapshot
 
 _BEHIND_S = 60.0
 STOPS = ("Staged", "Read", "In Kafka")

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from stage_writer.decode.binary.avro import MakeAvroPass
-from stage_writer.decode.first_pass import MakeFirstPass, no_first_pass
+from stage_writer.decode.reading import MakeFirstPass, no_first_pass
 from stage_writer.native.compiler import CompileError, compile_library
 from stage_writer.native.library import library_path, load, load_avro
 from stage_writer.native.reader import Library

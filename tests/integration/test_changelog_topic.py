@@ -30,9 +30,8 @@ from common.storage.pieces import Pieces
 from common.storage.store import FsspecStore
 from devservices import processes
 from stage_writer.__main__ import app as writer
-from stage_writer.changelog.changelog import TopicChangelog
+from stage_writer.changelog.changelog import PIECE_BYTES, TopicChangelog
 from stage_writer.changelog.kafka import KafkaChangelogs
-from stage_writer.changelog.pieces import PIECE_BYTES
 from stage_writer.changelog.topic import LEAST_MESSAGE_BYTES
 from stage_writer.changelog.wiring import changelog_of
 from tests.integration import in_process

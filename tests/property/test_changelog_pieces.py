@@ -13,8 +13,7 @@ from common.spans import Partition, Position, Topic, TopicPartition
 from common.stage.changelogs import TopicChanges, changes_digest, spans_of
 from common.stage.state_files import StateFileName, StateKind
 from common.storage.pieces import Pieces
-from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.changelog.pieces import cut, joined
+from stage_writer.changelog.changelog import TopicChangelog, cut, joined
 from stage_writer.changelog.ports import iterate
 from tests.fakes.changelog import MemoryTopics
 from tests.fakes.group import HandClock

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.schema import StructType, parse_ddl, to_arrow_schema
-from stage_writer.decode.first_pass import FirstPass
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.reading import STRICT, FirstPass, Reading
 from stage_writer.decode.rejects import Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import required

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from common.errors import BrokerError, StateError, StoreError
 from common.metrics import Metrics
 from common.spans import Partition, Position, Topic, TopicPartition
-from stage_writer.changelog.changelog import TopicChangelog
-from stage_writer.changelog.pieces import PIECE, TASK
+from stage_writer.changelog.changelog import PIECE, TASK, TopicChangelog
 from stage_writer.changelog.ports import Appended, missing_pieces
 from stage_writer.tasks.shared import SnapshotsWhen, Surroundings
 from stage_writer.tasks.topology import TopologyConverter

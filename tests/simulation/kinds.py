@@ -16,7 +16,7 @@ from common.stage.chain_origins import BEGIN
 from common.stage.markers import folder_of
 from common.stage.merged import chain_topic
 from stage_writer.changelog.ports import NO_CHANGELOG
-from stage_writer.notifications.ports import NO_NOTIFIER
+from stage_writer.notifications.notifier import NO_NOTIFIER
 from stage_writer.outbox.ports import NO_OUTLETS
 from stage_writer.parquet.buffer import FilePolicy
 from tests.simulation.converter import BAD, GOOD, LEFT, RIGHT, ROUTES, PlainConverter, Registry
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
     from stage_writer.changelog.ports import Changelog
-    from stage_writer.notifications.ports import Notifier
+    from stage_writer.notifications.notifier import Notifier
     from stage_writer.outbox.ports import Outlets
     from stage_writer.ports import Converter, RecordSource, WriterStage
     from tests.simulation.delta_log import SimulatedTables

@@ -43,12 +43,12 @@ from stage_writer.decode.batch import MessageBatch
 from stage_writer.outbox import delivery
 from stage_writer.outbox.outlets import KafkaOutlet
 from stage_writer.parquet.buffer import Buffer
-from stage_writer.partitions import topic_monitor
+from stage_writer.partitions import claim_guards
 from stage_writer.partitions.buffers import Buffers
+from stage_writer.partitions.claim_guards import TopicMonitor
 from stage_writer.partitions.dependency_wait import DependencyWaits
 from stage_writer.partitions.freshness import Freshness
 from stage_writer.partitions.partition import AssignedPartition
-from stage_writer.partitions.topic_monitor import TopicMonitor
 from stage_writer.ports import LostClaim
 from stage_writer.stage import staging
 from stage_writer.stage.state_files import StageState
@@ -432,7 +432,7 @@ def _a_topic_s_id_is_not_compared() -> AbstractContextManager[object]:
         with (
             patch.object(assignment, "is_other", lambda _lineage, _topic_id: False),
             patch.object(background, "is_other", lambda _lineage, _topic_id: False),
-            patch.object(topic_monitor, "is_other", lambda _lineage, _topic_id: False),
+            patch.object(claim_guards, "is_other", lambda _lineage, _topic_id: False),
         ):
             yield
 

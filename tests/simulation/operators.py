@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from bootstrap.apply import stage as staging
-from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded, require_not_loading
+from bootstrap.apply.loaders import require_no_load_begun, require_not_loaded, require_not_loading
 from bootstrap.apply.partition_state import partition_state, table_position
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.plans.repair import plan_rewind, plan_skip

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from delta_loader.load.report import StreamReport
     from delta_loader.service import LoaderService
-    from stage_writer.notifications.ports import Notifier
+    from stage_writer.notifications.notifier import Notifier
     from stage_writer.ports import WriterStage
     from tests.simulation.kinds import Around, Loads
     from tests.simulation.store import SimulatedStore
@@ -96,7 +96,7 @@ class Hearing:
 
 @dataclass(slots=True)
 class Saying:
-    """One writer's: a `stage_writer.notifications.ports.ControlTopic`."""
+    """One writer's: a `stage_writer.notifications.notifier.ControlTopic`."""
 
     topic: Topic
     failed: list[tuple[int, str]] = field(default_factory=list)

@@ -14,7 +14,7 @@ from common.kafka.bounded import answer_of, close_within
 from common.kafka.errors import LastClientError
 from common.settings import Settings
 from delta_loader.inspect.verify.kafka_offsets import KafkaOffsets
-from stage_writer.replay.kafka import ReplayKafka
+from stage_writer.replay.records import ReplayKafka
 from tests.builders import settings_of
 
 READERS: list[Callable[[Settings], object]] = [

@@ -38,7 +38,7 @@ from delta_loader.web.serving import LoaderServing
 from delta_loader.web.view import LoaderView
 from delta_loader.web.writers import WritersView
 from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.web.crew_status import merged_status, status_from_json
+from stage_writer.web.crew_pages import merged_status, status_from_json
 from stage_writer.web.view import WriterView
 from tests.fakes.delta_tables import MemoryDeltaTables
 from tests.fakes.group import HandClock

@@ -41,7 +41,7 @@ from common.tables.commit_metadata import CommitMetadata, Decision
 from common.tables.counts import Counts
 from stage_writer.outbox.records import SCHEMA as OUTBOX_SCHEMA
 from stage_writer.outbox.records import Outgoing, outgoing_to_pieces
-from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.files import changes_to_pieces, snapshot_to_pieces
 from stage_writer.topologies.stores.stores import Snapshot
 

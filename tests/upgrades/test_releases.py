@@ -27,7 +27,7 @@ from common.stage.resolutions import Resolution
 from common.storage.store import FsspecStore
 from common.tables.commit_metadata import CommitMetadata
 from stage_writer.outbox.records import outgoing_from_bytes
-from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.files import changes_from_bytes, snapshot_from_bytes
 from tests.upgrades import formats
 

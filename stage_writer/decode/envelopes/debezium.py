@@ -26,11 +26,10 @@ import pyarrow.compute as pc
 from common.schema import Field, Primitive, StructType, parse_ddl, to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
-from stage_writer.decode.blocks import blocks, in_place
+from stage_writer.decode.batch import blocks, in_place
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.first_pass import no_first_pass
 from stage_writer.decode.json_document import Members, Object, end_of, space_end
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.reading import Reading, no_first_pass
 from stage_writer.decode.rejects import ErrorClass, Refusal, Reject, truncated
 from stage_writer.decode.strict import document_of
 
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
 
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
-    from stage_writer.decode.first_pass import MakeFirstPass
     from stage_writer.decode.json_document import Json
+    from stage_writer.decode.reading import MakeFirstPass
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]

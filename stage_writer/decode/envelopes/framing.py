@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import SchemaError
+from stage_writer.decode.batch import in_place
 from stage_writer.decode.binary.texts import uuid_of
-from stage_writer.decode.blocks import in_place
 from stage_writer.decode.dependency import Dependency
 from stage_writer.decode.rejects import ErrorClass, Reject
 

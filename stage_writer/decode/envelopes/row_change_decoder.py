@@ -24,9 +24,11 @@ from common.schema import to_arrow_type
 from common.settings.columns import CDC_COLUMN
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
+from stage_writer.decode.envelopes.canal import Canal
 from stage_writer.decode.envelopes.debezium import CDC_FIELD
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.envelopes.dms import Dms
+from stage_writer.decode.envelopes.maxwell import Maxwell
+from stage_writer.decode.reading import Reading, no_first_pass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,10 +38,11 @@ if TYPE_CHECKING:
     from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.envelopes.old_keys import OldKeys
     from stage_writer.decode.envelopes.row_changes import Envelope, Images, RowChanges
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.decode.rejects import Reject
 
     Index = NDArray[np.int64]
+    from collections.abc import Mapping
 
 
 class RowChangeDecoder:
@@ -108,3 +111,6 @@ def _of_images(rejects: tuple[Reject, ...], owners: Index) -> list[Reject]:
         where = f"row {reject.index - first + 1} of {end - first}: " if end - first > 1 else ""
         found.setdefault(owner, replace(reject, index=owner, error=where + reject.error))
     return list(found.values())
+
+
+ENVELOPES: Mapping[str, Envelope] = {"maxwell": Maxwell(), "canal": Canal(), "dms": Dms()}

@@ -26,8 +26,7 @@ from common.schema.naming import Naming
 from common.stage.merged import kafka_topic
 from stage_writer.decode.batch import NO_TIMESTAMP
 from stage_writer.decode.decode import Decoded, Decoder
-from stage_writer.decode.first_pass import no_first_pass
-from stage_writer.decode.reading import STRICT, Reading
+from stage_writer.decode.reading import STRICT, Reading, no_first_pass
 from stage_writer.decode.rejects import Refusal, Reject
 from stage_writer.shape.expressions import refused
 from stage_writer.shape.jmespath.expressions import OfMessage, Path, Substring, assignments_of
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
     from common.schema.naming import Parts
     from stage_writer.decode.batch import Messages
-    from stage_writer.decode.first_pass import MakeFirstPass
+    from stage_writer.decode.reading import MakeFirstPass
     from stage_writer.shape.jmespath.expressions import Assignment, Goal, Plain
 
     Index = NDArray[np.int64]

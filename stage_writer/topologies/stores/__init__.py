@@ -6,9 +6,8 @@ A topology declares them with `Stores.key_value`, `Stores.window` and `Stores.se
 
 from __future__ import annotations
 
-from stage_writer.topologies.stores.backend import Backend, MemoryBackend
+from stage_writer.topologies.stores.backend import Backend, Changes, MemoryBackend
 from stage_writer.topologies.stores.builders import StoreBuilder, StoreKind
-from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.key_value import KeyValueStore
 from stage_writer.topologies.stores.keys import Key, Windowed
 from stage_writer.topologies.stores.session import SessionStore

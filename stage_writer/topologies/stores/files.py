@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from common.errors import StateError
 from common.storage.pieces import Pieces
-from stage_writer.topologies.stores.changes import Changes
+from stage_writer.topologies.stores.backend import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

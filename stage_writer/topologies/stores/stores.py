@@ -27,8 +27,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, StateError
+from stage_writer.topologies.stores.backend import Changes
 from stage_writer.topologies.stores.builders import AnyStore, StoreBuilder, StoreKind, milliseconds
-from stage_writer.topologies.stores.changes import Changes
 from stage_writer.topologies.stores.layers import Journal, Layers
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Saved = tuple[Heap, list[bool]]
     Name = tuple[str, int]
     """A node, and the how-maniest punctuation of it."""
+    from stage_writer.topologies.stores import Stores
+
 
 NEVER_MS = 2**63
 """After the last possible time of a message."""
@@ -140,3 +142,38 @@ class TaskClock:
         self.stream.restore(stream)
         self.wall.restore(wall)
         self.journal.clear()
+
+
+TASK_STORE = "__task"
+"""The key-value store that each task has for its own use."""
+_STREAM_TIME, _STREAM, _WALL = "stream_time_ms", "stream_punctuations", "wall_punctuations"
+
+
+class ClockMemory:
+    """Keeps the clock in the task's own store."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._store = stores.store(TASK_STORE)
+        self._kept: dict[str, Any] = {}
+
+    def recall(self, clock: TaskClock) -> None:
+        """Set the clock, whose schedule is complete already, to the stored times."""
+        self._kept = {name: self._store.get(name) for name in (_STREAM_TIME, _STREAM, _WALL)}
+        time_ms = self._kept[_STREAM_TIME]
+        clock.resume(NO_TIME_MS if time_ms is None else time_ms, _times(self._kept[_STREAM]), _times(self._kept[_WALL]))
+
+    def keep(self, clock: TaskClock) -> None:
+        """Store what has changed."""
+        now = {_STREAM_TIME: clock.stream_time_ms, _STREAM: _listed(clock.stream), _WALL: _listed(clock.wall)}
+        for name, value in now.items():
+            if value != self._kept[name] and (value or self._kept[name]):
+                self._store.put(name, value)
+                self._kept[name] = value
+
+
+def _listed(timers: Timers) -> list[list[Any]]:
+    return sorted([node, ordinal, at_ms] for (node, ordinal), at_ms in timers.times().items())
+
+
+def _times(kept: list[list[Any]] | None) -> dict[tuple[str, int], int]:
+    return {(node, ordinal): at_ms for node, ordinal, at_ms in kept or ()}

@@ -23,7 +23,7 @@ from common.spans import TopicPartition
 from stage_writer.shape.outcome import Part, joined
 from stage_writer.stopping import NEVER_STOPPING
 from stage_writer.topologies.nodes import TableSink
-from stage_writer.topologies.task.clock import TaskClock
+from stage_writer.topologies.task.clock import ClockMemory, TaskClock
 from stage_writer.topologies.task.collecting import Outbox
 from stage_writer.topologies.task.context import Current
 from stage_writer.topologies.task.early import early_of
@@ -31,7 +31,6 @@ from stage_writer.topologies.task.feeds import feeds_of
 from stage_writer.topologies.task.graph import GraphMaker
 from stage_writer.topologies.task.inputs import Output
 from stage_writer.topologies.task.late import RowMaker
-from stage_writer.topologies.task.memory import ClockMemory
 from stage_writer.topologies.task.row_checks import RowChecks
 from stage_writer.topologies.task.running import Runner
 from stage_writer.topologies.task.writing import RowWriter

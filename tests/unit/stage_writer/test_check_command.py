@@ -10,7 +10,7 @@ from common import cli
 from common.settings import Settings
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.__main__ import app
-from stage_writer.recreated import topics_continue
+from stage_writer.checked_topics import topics_continue
 from tests.builders import config_file
 from tests.fakes.staging import Staging
 

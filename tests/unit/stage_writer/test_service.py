@@ -22,8 +22,7 @@ from stage_writer.assignment import LOOK_AT_HELD_S
 from stage_writer.background import LOOK_AT_QUIET_S, LOOK_AT_TOPICS_S
 from stage_writer.convert import StreamConverter
 from stage_writer.loop import StageWriter
-from stage_writer.notifications.notifier import LoaderNotifier
-from stage_writer.notifications.ports import NO_NOTIFIER, NotificationTopic
+from stage_writer.notifications.notifier import NO_NOTIFIER, LoaderNotifier, NotificationTopic
 from stage_writer.outbox.ports import NO_OUTLETS, Outlets
 from stage_writer.outbox.records import outgoing_from_bytes
 from stage_writer.partitions.idle_reports import REPORT_EVERY_S

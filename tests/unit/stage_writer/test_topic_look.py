@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.chain_end import Lineage
-from stage_writer.partitions.topic_monitor import TopicMonitor
+from stage_writer.partitions.claim_guards import TopicMonitor
 from stage_writer.ports import ClaimVerdict, OtherTopic
 from tests.fakes.group import HandClock
 

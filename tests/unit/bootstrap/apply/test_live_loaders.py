@@ -2,7 +2,7 @@
 
 import pytest
 
-from bootstrap.apply.live_loaders import require_no_loader
+from bootstrap.apply.loaders import require_no_loader
 from common.errors import UsageError
 from common.stage.leases import Epoch, Grant, LeaseRecord, epoch_path
 from common.storage.store import FsspecStore

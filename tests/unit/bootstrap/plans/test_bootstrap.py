@@ -9,7 +9,7 @@ import pytest
 
 from bootstrap import view
 from bootstrap.apply import stage
-from bootstrap.apply.load_notes import require_no_load_begun, require_not_loaded
+from bootstrap.apply.loaders import require_no_load_begun, require_not_loaded
 from bootstrap.plans.plan import (
     BeginChain,
     Make,

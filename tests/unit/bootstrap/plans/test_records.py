@@ -2,7 +2,7 @@
 
 import json
 
-from bootstrap import records, view
+from bootstrap import view
 from bootstrap.plans.repair import plan_rewind, plan_skip
 from bootstrap.plans.restart import Left, Restart
 from bootstrap.plans.state import Author, Ends, PartitionState, StagedMarker
@@ -22,7 +22,7 @@ def state() -> PartitionState:
 
 
 def test_a_skip() -> None:
-    found = json.loads(records.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
+    found = json.loads(view.skip_as_json(plan_skip(state(), Position(40), AUTHOR), done=False))
     assert found == PLACE | {
         "done": False,
         "given_up": {"start": 25, "end": 40, "positions": 15},
@@ -32,14 +32,14 @@ def test_a_skip() -> None:
 
 
 def test_a_rewind() -> None:
-    found = json.loads(records.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
+    found = json.loads(view.rewind_as_json(plan_rewind(state(), Position(10), AUTHOR), ("late",), done=True))
     assert (found["done"], found["position"], found["put_aside_late"]) == (True, 10, ["late"])
     assert found["put_aside"] == ["done/orders/0/00000000000000000010.done"]
 
 
 def test_a_restart() -> None:
     plans = (Restart(ORDERS, ChainOrigin(Position(0), 1), tuple(state().staged)), Left(ORDERS, "it is the same topic"))
-    new, left = json.loads(records.restarts_as_json(plans, done=False))["partitions"]
+    new, left = json.loads(view.restarts_as_json(plans, done=False))["partitions"]
     assert (new["generation"], new["position"], len(new["put_aside"])) == (1, 0, 2)
     assert left == PLACE | {"left": "it is the same topic"}
     assert view.restarts_as_text(plans, done=False).endswith("Nothing was changed; add --yes to do it.")

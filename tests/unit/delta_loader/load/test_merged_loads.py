@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bootstrap.apply.load_notes import require_not_loading
+from bootstrap.apply.loaders import require_not_loading
 from bootstrap.apply.partition_state import partition_state
 from bootstrap.apply.repair_lock import RepairLocks
 from bootstrap.apply.stage import restart

@@ -17,8 +17,7 @@ from common.schema import (
 )
 from common.settings.formats import forms_of
 from stage_writer.decode.decode import Decoder
-from stage_writer.decode.first_pass import MakeFirstPass
-from stage_writer.decode.reading import Reading
+from stage_writer.decode.reading import MakeFirstPass, Reading
 from stage_writer.decode.rejects import ErrorClass, Refusal
 from stage_writer.decode.strict import StrictDecoder
 from tests.builders import instance

@@ -27,12 +27,12 @@ from common.schema.avro import parse_avro
 from common.schema.protobuf import find_message
 from devservices.schema_registry import running_registry
 from stage_writer.convert import StreamConverter
+from stage_writer.converters import record_inputs
 from stage_writer.decode.batch import headers_column
 from stage_writer.decode.binary.avro import AvroReader, no_avro_pass
 from stage_writer.decode.envelopes.framing import SchemaWait
 from stage_writer.decode.reading import STRICT
 from stage_writer.decode.rejects import ErrorClass
-from stage_writer.fetch.record_inputs import record_inputs
 from stage_writer.fetch.schema_registry import SchemaRegistry
 from stage_writer.layers import RecordInputs, decoder_of
 from stage_writer.shape.dropped import DroppedFields
@@ -910,7 +910,7 @@ def test_an_array_in_several_blocks_is_one() -> None:
 def test_a_package_that_is_not_installed_is_named_at_the_start(
     keys: dict[str, object], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stage_writer.fetch.record_inputs.find_spec", lambda _: None)
+    monkeypatch.setattr("stage_writer.converters.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=package) as raised:
         record_inputs(stream_of("id INT", **keys), no_avro_pass)
     assert f"[{extra}]" in raised.value.remedy

@@ -18,13 +18,13 @@ from common.tables.dead_letters import DEAD_LETTER_SCHEMA
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.decode.merged_batch import merged_batch
-from stage_writer.outbox.dead_letters import with_dead_letters_sent
 from stage_writer.outbox.records import (
     Outgoing,
     outgoing_from_bytes,
     outgoing_table,
     outgoing_to_pieces,
     undelivered,
+    with_dead_letters_sent,
 )
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.topologies.records import TopicRecord

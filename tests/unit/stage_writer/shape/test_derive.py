@@ -12,7 +12,7 @@ from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import Headers, MessageBatch, Messages, headers_column
 from stage_writer.decode.decode import Decoder
 from stage_writer.decode.rejects import ErrorClass
-from stage_writer.shape.derive import Deriver
+from stage_writer.shape.evaluation import Deriver
 from stage_writer.shape.rows import Rows
 
 COLUMNS = parse_ddl(

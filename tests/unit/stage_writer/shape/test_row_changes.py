@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from common.settings import Stream
 from stage_writer.convert import StreamConverter
 from stage_writer.convert_by_table import converter_of
-from stage_writer.decode.first_pass import MakeFirstPass, no_first_pass
+from stage_writer.decode.reading import MakeFirstPass, no_first_pass
 from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.opening import opener_of
 from tests.fakes.native import first_passes

@@ -12,7 +12,7 @@ from common.schema import parse_ddl, to_arrow_schema
 from stage_writer.convert import StreamConverter
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.parquet.buffer import Buffer, StagedRows
-from stage_writer.shape.row_bytes import row_bytes
+from stage_writer.shape.explode import row_bytes
 from stage_writer.shape.slicing import ExplodeLimits
 from tests.fakes.streams import batch_of, stream_of
 

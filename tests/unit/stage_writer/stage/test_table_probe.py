@@ -9,7 +9,7 @@ from common.cli import run
 from common.errors import StoreRefusedError
 from common.storage.store import stores_of
 from stage_writer.__main__ import app
-from stage_writer.stage.table_probe import prove_tables
+from stage_writer.stage.table_compatibility import prove_tables
 from tests.builders import config_file, settings_of
 
 

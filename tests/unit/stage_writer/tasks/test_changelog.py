@@ -14,8 +14,7 @@ from common.spans import Partition, Position, Span, Topic, TopicPartition
 from common.stage.changelogs import spans_of
 from common.stage.state_files import StateFiles
 from stage_writer.assignment import LOOK_AT_HELD_S
-from stage_writer.changelog.retention import retention_s, snapshot_after_s
-from stage_writer.changelog.topic import unfit
+from stage_writer.changelog.topic import retention_s, snapshot_after_s, unfit
 from stage_writer.changelog.watch import ChangelogWatch
 from stage_writer.partitions.state_renewal import StateRenewal
 from stage_writer.tasks.shared import SnapshotsWhen

@@ -8,9 +8,8 @@ from common.metrics import Metrics
 from common.spans import Partition, Topic, TopicPartition
 from stage_writer.decode.batch import MessageBatch
 from stage_writer.sample import StreamSample
-from stage_writer.tasks.sampling import SampledTasks
 from stage_writer.tasks.shared import Surroundings
-from stage_writer.tasks.topology import TopologyConverter
+from stage_writer.tasks.topology import SampledTasks, TopologyConverter
 from stage_writer.topologies import KTable, StreamsBuilder, TopologyError
 from tests.builders import settings_of
 
