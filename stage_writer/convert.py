@@ -172,7 +172,7 @@ class StreamConverter:
         declared ones, ``taken`` the names that they cannot have: see `at`. ``room`` is how many more fields the stream
         may gain; None for all of `evolve_limit`.
         """
-        self._stream = stream
+        self.stream = stream
         self._schemas = schemas
         self._first_pass = first_pass
         self._inputs = inputs
@@ -184,7 +184,8 @@ class StreamConverter:
         self._row_formats: list[TableFormat] = []
         for rows in self._formats_of_rows():
             require_can_partition(rows)
-        self._formats = (self._row_formats[0], dead_letters_format(stream))
+        self.formats = (self._row_formats[0], dead_letters_format(stream))
+        """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
         self._taken = taken or frozenset({*schema.names, *stream.schema_of_columns.names})
         self._offers = None
         if stream.evolves:
@@ -194,12 +195,12 @@ class StreamConverter:
 
     def at(self, gained: StructType) -> StreamConverter:
         """The conversion once the stream has gained columns; ignores columns that are not for it."""
-        way = usable(self._stream.schema_of_columns, gained, self._taken)
+        way = usable(self.stream.schema_of_columns, gained, self._taken)
         return StreamConverter(
-            self._stream,
+            self.stream,
             self._schemas,
             gained=way,
-            room=Known(self._stream.schema_of_columns, gained, self._stream.evolve_limit).room,
+            room=Known(self.stream.schema_of_columns, gained, self.stream.evolve_limit).room,
             taken=self._taken,
             first_pass=self._first_pass,
             inputs=self._inputs,
@@ -211,23 +212,13 @@ class StreamConverter:
         """The tables for rows, by their numbers; those of routes that have appeared are the last ones."""
         urls = self._pipeline.stream.row_tables
         for url in urls[len(self._row_formats) :]:
-            self._row_formats.append(rows_format(self._stream.at(url), self._pipeline.columns))
+            self._row_formats.append(rows_format(self.stream.at(url), self._pipeline.columns))
         return self._row_formats
-
-    @property
-    def stream(self) -> Stream:
-        """The stream's settings."""
-        return self._stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, ...]:
-        """The stream's main table, and the one for dead letters. Those of its routes appear with their rows."""
-        return self._formats
 
     @property
     def all_formats(self) -> tuple[TableFormat, ...]:
         """The stream's tables, those of its routes included."""
-        return (*self._row_formats, self._formats[1])
+        return (*self._row_formats, self.formats[1])
 
     @property
     def needs_headers(self) -> bool:
@@ -282,20 +273,20 @@ class StreamConverter:
             rows.index if rows.tables is None else index_of(tables),
             tables,
             sorted(rows.rejects, key=lambda reject: reject.index),
-            _NOTHING if deletes_by_tombstones(self._stream) else begun.tombstones,
+            _NOTHING if deletes_by_tombstones(self.stream) else begun.tombstones,
             rows.filtered,
             rows.violations,
         )
-        staged = staged_of(messages, outcome, self._formats_of_rows(), self._formats[1])
+        staged = staged_of(messages, outcome, self._formats_of_rows(), self.formats[1])
         return staged if self._offers is None else self._with_offers(self._offers, staged, rows, messages)
 
     def _with_offers(
         self, offers: Offers, staged: list[StagedRows], rows: Rows, messages: Messages
     ) -> list[StagedRows]:
         """The content of each batch's rescue column, as an offer; filtered rows offer nothing."""
-        if self._stream.rescue_column not in rows.table.column_names:
+        if self.stream.rescue_column not in rows.table.column_names:
             return staged
-        texts = rows.table[self._stream.rescue_column]
+        texts = rows.table[self.stream.rescue_column]
         if texts.null_count == len(texts):
             return staged
         parts = pairwise(messages.bounds(rows.index).tolist())

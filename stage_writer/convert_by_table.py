@@ -73,7 +73,7 @@ class TablesConverter:
         self, stream: Stream, schemas: SchemaTypes | None = None, first_pass: MakeFirstPass = no_first_pass
     ) -> None:
         """``schemas`` is the registry of a stream whose messages have frames."""
-        self._stream = stream
+        self.stream = stream
         self._choice = RecordChoice(stream, schemas, first_pass)
         self._groups: list[_Group] = []
         urls = stream.row_tables
@@ -92,20 +92,12 @@ class TablesConverter:
             require_can_partition(formats[-1])
         self._groups = list(by_settings.values())
         self._row_formats = tuple(formats)
-        self._dead_letters = dead_letters_format(stream)
-
-    @property
-    def stream(self) -> Stream:
-        return self._stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, TableFormat]:
+        self.formats = (self._row_formats[0], dead_letters_format(stream))
         """The stream's main table, and the one for dead letters. The others appear with their rows."""
-        return self._row_formats[0], self._dead_letters
 
     @property
     def all_formats(self) -> tuple[TableFormat, ...]:
-        return (*self._row_formats, self._dead_letters)
+        return (*self._row_formats, self.formats[1])
 
     @property
     def needs_headers(self) -> bool:
@@ -151,7 +143,7 @@ class TablesConverter:
         gone = np.unique(np.concatenate(without_rows))
         outcome = together(arrived, rejects, gone, len(messages), np.unique(np.concatenate(filtered)))
         outcome = replace(outcome, violations=chosen.violations)
-        return staged_of(messages, outcome, self._row_formats, self._dead_letters)
+        return staged_of(messages, outcome, self._row_formats, self.formats[1])
 
 
 RecordConverter = StreamConverter | TablesConverter

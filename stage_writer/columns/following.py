@@ -212,24 +212,15 @@ class PendingConverter:
     """The converter of a stream whose columns are not known yet: it converts nothing (rule 2)."""
 
     def __init__(self, stream: Stream, dead_letters: TableFormat) -> None:
-        self._stream = stream
-        self._formats = (dead_letters,)
+        self.stream = stream
+        self.formats = (dead_letters,)
         self.columns: FollowedColumns | None = None
         """Set before the first message is read."""
 
     @property
-    def stream(self) -> Stream:
-        return self._stream
-
-    @property
-    def formats(self) -> tuple[TableFormat, ...]:
-        """Only the table for dead letters is known."""
-        return self._formats
-
-    @property
     def needs_headers(self) -> bool:
         """Whether the rows need the records' headers. An expression that uses them has to name them."""
-        stream = self._stream
+        stream = self.stream
         operation = None if stream.merge is None else stream.merge.operation
         rules = (each.rule for each in stream.expect.values())
         derived = (text for _, route_table in stream.sections.values() for text in route_table.derive.values())
@@ -241,10 +232,10 @@ class PendingConverter:
     def waits(self, batch: MessageBatch) -> ColumnsWait:
         """The stream's columns, which are wanted from now on."""
         if self.columns is None:
-            msg = f"nothing finds the columns of {self._stream.app_id}"
+            msg = f"nothing finds the columns of {self.stream.app_id}"
             raise TypeError(msg)
-        is_registered = self._stream.columns_from is ColumnsFrom.REGISTRY
-        in_headers = self._stream.framing == "confluent_header"
+        is_registered = self.stream.columns_from is ColumnsFrom.REGISTRY
+        in_headers = self.stream.framing == "confluent_header"
         self.columns.want(schema_keys(batch, in_headers=in_headers) if is_registered else ())
         return ColumnsWait(self.columns)
 

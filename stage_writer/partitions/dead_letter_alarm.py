@@ -79,12 +79,8 @@ class DeadLetterAlarms:
         """``alarm`` is the share that raises one, None to disable it."""
         self._alarm = alarm
         self._streams: dict[str, _Stream] = {}
-        self._raised: dict[str, DeadLetterShare] = {}
-
-    @property
-    def raised(self) -> Mapping[str, DeadLetterShare]:
+        self.raised: dict[str, DeadLetterShare] = {}
         """The alarms that have not ended, by app_id, with the newest share. Safe to read from any thread."""
-        return self._raised
 
     def share(self, app_id: str) -> float:
         """The newest share of a stream."""
@@ -96,11 +92,11 @@ class DeadLetterAlarms:
         if self._alarm is None or not records:
             return None
         newest = self._streams.setdefault(app_id, _Stream()).add(DeadLetterShare(records, dead_letters))
-        was_raised = app_id in self._raised
+        was_raised = app_id in self.raised
         if newest.passes(self._alarm) or (was_raised and newest.share > self._alarm / 2):
-            self._raised = {**self._raised, app_id: newest}
+            self.raised = {**self.raised, app_id: newest}
             return None if was_raised else AlarmChange.RAISED
         if was_raised:
-            self._raised = {name: share for name, share in self._raised.items() if name != app_id}
+            self.raised = {name: share for name, share in self.raised.items() if name != app_id}
             return AlarmChange.ENDED
         return None

@@ -42,13 +42,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from common.schema import DataType
+    from common.schema import DataType, StructType
     from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
     Mask = NDArray[np.bool_]
-    from common.schema import StructType
 
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from common.schema import StructType
     from common.settings import Stream
+    from common.stage.row_places import Place
     from stage_writer.decode.batch import Messages
     from stage_writer.shape.rows import Rows
 
     Index = NDArray[np.int64]
-    from common.stage.row_places import Place
 
 
 _KEY, _HEADERS = INCLUDED_FIELDS

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,7 +125,7 @@ def together(
     left[tombstones] = False
     if filtered is None:
         filtered = np.flatnonzero(left)
-    return Outcome(index, tables, sorted(by_message.values(), key=_index), tombstones, filtered)
+    return Outcome(index, tables, sorted(by_message.values(), key=attrgetter("index")), tombstones, filtered)
 
 
 def staged_of(
@@ -224,10 +225,6 @@ def _slice(rows: pa.Table, start: int, end: int) -> pa.Table:
 
 def _copied(part: pa.Table) -> pa.Table:
     return pa.table([pa.concat_arrays(column.chunks) for column in part.columns], schema=part.schema)
-
-
-def _index(reject: Reject) -> int:
-    return reject.index
 
 
 def _places(rejects: Sequence[Reject]) -> Index:

@@ -22,20 +22,16 @@ from stage_writer.parquet.buffer import StagedRows
 from stage_writer.shape.explode import runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from stage_writer.decode.batch import Messages
+    from common.spans import TopicPartition
+    from stage_writer.decode.batch import MessageBatch, Messages
     from stage_writer.shape.explode import Exploder
-    from stage_writer.shape.rows import Rows
+    from stage_writer.shape.rows import Rows, Stop
 
     Index = NDArray[np.int64]
-    from collections.abc import Callable, Collection, Sequence
-
-    from common.spans import TopicPartition
-    from stage_writer.decode.batch import MessageBatch
-    from stage_writer.shape.rows import Stop
 
 
 _MIB = 2**20

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,7 +92,7 @@ class ColumnsConverter(OfTopology):
         if len(arrived) == 1:
             (only,) = arrived
             parts = {only.table: Part(only.rows.index, only.rows.table)}
-            rejects = sorted(only.rows.rejects, key=_index)
+            rejects = sorted(only.rows.rejects, key=attrgetter("index"))
             filtered = np.sort(only.rows.filtered)  # by several steps
             return Outcome(only.rows.index, parts, rejects, decoded.tombstones, filtered)
         parts_by_table = [(one.table, Part(one.rows.index, one.rows.table)) for one in arrived]
@@ -131,7 +132,3 @@ class _WayIn:
         for step in self._more:
             rows = step.apply(rows, messages)
         return rows.with_table(rows.table.cast(self._schema))
-
-
-def _index(reject: Reject) -> int:
-    return reject.index

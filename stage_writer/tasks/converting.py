@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,7 +32,7 @@ from stage_writer.shape.outcome import dead_letters_of, kafka_columns_of
 from stage_writer.tasks.tables import OfTopology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from threading import Lock
 
     from numpy.typing import NDArray
@@ -43,14 +44,10 @@ if TYPE_CHECKING:
     from stage_writer.parquet.buffer import TableFormat
     from stage_writer.ports import Restores, StateStore
     from stage_writer.tasks.shared import StreamTasks
-    from stage_writer.topologies.task.inputs import Output
+    from stage_writer.topologies.task.inputs import Input, Output
     from stage_writer.topologies.task.task import Task
 
     Index = NDArray[np.int64]
-    from collections.abc import Callable
-
-    from stage_writer.topologies.task.inputs import Input
-
     Decoded = tuple[Input, list[Reject], Index]
     """The messages of one topic for its task, those that are refused, and the tombstones."""
 
@@ -120,7 +117,7 @@ class TaskConverter(OfTopology):
         """The task's output for a batch; ``rejects`` are of messages that it did not receive."""
         self.wants_flush = self.wants_flush or output.wants_commit
         self.parent.count_dropped(output.dropped)
-        everything = sorted([*rejects, *output.rejects], key=_index)
+        everything = sorted([*rejects, *output.rejects], key=attrgetter("index"))
         return _staged(self.parent, messages_of(batch), output, everything, tombstones)
 
 
@@ -181,7 +178,3 @@ def _require_all(records: int, *parts: int) -> None:
     if sum(parts) != records:
         msg = f"{records} messages became {parts} with rows, dead letters, tombstones and filtered ones"
         raise RuntimeError(msg)
-
-
-def _index(reject: Reject) -> int:
-    return reject.index

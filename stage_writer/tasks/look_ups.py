@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stage_writer.topologies.stores import StoreKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from common.spans import TopicPartition
     from stage_writer.topologies.stores import (
@@ -86,11 +86,12 @@ class LookUps:
     """The tasks of a process, by their streams."""
 
     def __init__(self) -> None:
-        self._kinds: dict[str, dict[str, StoreKind]] = {}
+        self.streams: dict[str, dict[str, StoreKind]] = {}
+        """The kinds of the stores, by stream and name."""
         self._tasks: dict[str, dict[TopicPartition, OpenTask]] = {}
 
     def declare(self, app_id: str, builders: Iterable[StoreBuilder]) -> None:
-        self._kinds.setdefault(app_id, {}).update({builder.name: builder.kind for builder in builders})
+        self.streams.setdefault(app_id, {}).update({builder.name: builder.kind for builder in builders})
         self._tasks.setdefault(app_id, {})
 
     def add(self, app_id: str, task: OpenTask) -> None:
@@ -100,11 +101,6 @@ class LookUps:
         """A task has ended; a new one of its partition may have started already."""
         if self._tasks[app_id].get(task.partition) is task:
             del self._tasks[app_id][task.partition]
-
-    @property
-    def streams(self) -> Mapping[str, Mapping[str, StoreKind]]:
-        """The kinds of the stores, by stream and name."""
-        return self._kinds
 
     def tasks(self, app_id: str) -> list[OpenTask]:
         """A stream's current tasks, by topic and partition."""

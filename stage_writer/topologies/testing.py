@@ -104,8 +104,10 @@ class TopologyTestDriver:
         self._rows: dict[str, list[Row]] = defaultdict(list)
         self._topics: dict[str, list[TopicRecord]] = defaultdict(list)
         self._dead_letters: list[DeadLetter] = []
-        self._dropped: Counter[str] = Counter()
-        self._commits = 0
+        self.dropped: Counter[str] = Counter()
+        """How many records processors have dropped, by reason."""
+        self.commits = 0
+        """How often a processor has requested a flush."""
 
     def pipe_input(
         self,
@@ -143,16 +145,6 @@ class TopologyTestDriver:
         """The messages refused since the last call."""
         found, self._dead_letters = self._dead_letters, []
         return found
-
-    @property
-    def dropped(self) -> Counter[str]:
-        """How many records processors have dropped, by reason."""
-        return self._dropped
-
-    @property
-    def commits(self) -> int:
-        """How often a processor has requested a flush."""
-        return self._commits
 
     def store(self, name: str, partition: int = 0) -> Any:  # noqa: ANN401 - one of the three kinds of stores
         """A task's state store. Raises KeyError when the topology has none with that name."""
@@ -199,8 +191,8 @@ class TopologyTestDriver:
         for reject in output.rejects:
             given, place = places[reject.index]
             self._refused(given.topic, given.partition, int(given.offsets[place]), reject)
-        self._dropped += output.dropped
-        self._commits += output.wants_commit
+        self.dropped += output.dropped
+        self.commits += output.wants_commit
         back = []
         for record in output.topics:
             self._topics[record.topic].append(record)

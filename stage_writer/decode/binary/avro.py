@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -28,7 +29,7 @@ from stage_writer.decode.binary.texts import RefusedBody, Texts
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -46,9 +47,8 @@ class AvroPass(Protocol):
         """The JSON of those that it takes, one after the other; and for each body whether it is taken."""
 
 
-class MakeAvroPass(Protocol):
-    def __call__(self, node: AvroNode) -> AvroPass | None:
-        """One for records of a plan; None where there is none."""
+MakeAvroPass = Callable[["AvroNode"], AvroPass | None]
+"""Makes one for records of a plan; None where there is none."""
 
 
 def no_avro_pass(node: AvroNode) -> AvroPass | None:  # noqa: ARG001 - a port's arguments

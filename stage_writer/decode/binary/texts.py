@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Protocol, cast
@@ -25,8 +26,6 @@ from common.settings.formats import ValueFormat
 from stage_writer.decode.rejects import ErrorClass, Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import pyarrow as pa
 
     from common.schema import DataType
@@ -66,12 +65,11 @@ class RecordReader(Protocol):
         """Their JSON; none of the input is null."""
 
 
-class MakeRecordReader(Protocol):
-    def __call__(self, schema: str, references: Sequence[tuple[str, str]]) -> RecordReader:
-        """A reader of records of a schema, with names and texts of its references, each after those it refers to.
+MakeRecordReader = Callable[[str, Sequence[tuple[str, str]]], RecordReader]
+"""Makes a reader of records of a schema, with names and texts of its references, each after those it refers to.
 
-        Raises SchemaError for a schema that cannot be read.
-        """
+Raises SchemaError for a schema that cannot be read.
+"""
 
 
 def integer(value: object) -> str:

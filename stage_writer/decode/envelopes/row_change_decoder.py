@@ -31,9 +31,10 @@ from stage_writer.decode.envelopes.maxwell import Maxwell
 from stage_writer.decode.reading import Reading, no_first_pass
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from common.schema import StructType
     from stage_writer.decode.batch import Messages
     from stage_writer.decode.decode import Decoded, Decodes
     from stage_writer.decode.envelopes.old_keys import OldKeys
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from stage_writer.decode.rejects import Reject
 
     Index = NDArray[np.int64]
-    from collections.abc import Mapping
 
 
 class RowChangeDecoder:
@@ -62,11 +62,7 @@ class RowChangeDecoder:
         self._parts = Decoder(
             envelope.fields, Reading(forms_of(envelope.fields, envelope.forms)), first_pass=first_pass
         )
-        self._columns = inner.columns.with_fields((CDC_FIELD,))
-
-    @property
-    def columns(self) -> StructType:
-        return self._columns
+        self.columns = inner.columns.with_fields((CDC_FIELD,))
 
     def decode(self, messages: Messages) -> Decoded:
         """The result for the messages; a message may have several rows."""

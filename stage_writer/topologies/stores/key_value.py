@@ -21,13 +21,9 @@ class KeyValueStore:
     """Values by keys. A returned value belongs to the caller: only `put` changes the store's content."""
 
     def __init__(self, name: str, layers: Layers) -> None:
-        self._name = name
-        self._layers = layers
-
-    @property
-    def name(self) -> str:
+        self.name = name
         """The name it was added with."""
-        return self._name
+        self._layers = layers
 
     def get(self, key: Key) -> Value:
         """The key's value, or None."""

@@ -14,20 +14,12 @@ class TimedStore:
     """The entries of one store in the layers of a task."""
 
     def __init__(self, name: str, layers: Layers, retention_ms: int) -> None:
-        self._name = name
-        self._layers = layers
-        self._retention_ms = retention_ms
-        self._expiry = Expiry(layers, retention_ms)
-
-    @property
-    def name(self) -> str:
+        self.name = name
         """The name it was added with."""
-        return self._name
-
-    @property
-    def retention_ms(self) -> int:
+        self.retention_ms = retention_ms
         """How long before the highest time entries are kept."""
-        return self._retention_ms
+        self._layers = layers
+        self._expiry = Expiry(layers, retention_ms)
 
     @property
     def dropped(self) -> int:

@@ -47,14 +47,10 @@ class WindowStore(TimedStore):
 
     def __init__(self, name: str, layers: Layers, retention_ms: int, size_ms: int, *, duplicates: bool) -> None:
         super().__init__(name, layers, retention_ms)
-        self._size_ms = size_ms
+        self.size_ms = size_ms
+        """The length of a window; used for the window ends in the keys of `fetch_keys` and `all`."""
         self._next = layers.rising(_SEQUENCE, 0, _SEQUENCE_CODEC) if duplicates else None
         self._last: tuple[Key, int, bytes] | None = None
-
-    @property
-    def size_ms(self) -> int:
-        """The length of a window; used for the window ends in the keys of `fetch_keys` and `all`."""
-        return self._size_ms
 
     def put(self, key: Key, value: Value, window_start_ms: int) -> None:
         """Set a window's value, or add one where duplicates are kept; None deletes it (them)."""
@@ -95,7 +91,7 @@ class WindowStore(TimedStore):
         high = bound_to_bytes(to_ms + 1)
         for at, value in self._layers.scan_by_time(low, high):
             start_ms = time_at(at, 0)
-            yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self._size_ms), value_from_bytes(value)
+            yield Windowed(key_at(at, TIME_BYTES)[0], start_ms, start_ms + self.size_ms), value_from_bytes(value)
 
     def all(self) -> Iterator[tuple[Windowed, Value]]:
         """All windows, by time and then by key."""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from stage_writer.topologies.processors import Punctuator
+    from stage_writer.topologies.stores import Stores
 
     Heap = list[tuple[int, int, "Timer"]]
     Journal = list[tuple["Timer", bool]]
     Saved = tuple[Heap, list[bool]]
     Name = tuple[str, int]
     """A node, and the how-maniest punctuation of it."""
-    from stage_writer.topologies.stores import Stores
 
 
 NEVER_MS = 2**63

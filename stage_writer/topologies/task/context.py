@@ -73,8 +73,8 @@ class NodeContext:
     ) -> None:
         """``stores`` are those connected to the node."""
         self.forward = forward
-        self._node = node
-        self._task_id = task_id
+        self.node = node
+        self.task_id = task_id
         self._stores = stores
         self._current, self._clock, self._outbox = shared
         self._late_to_dead_letters = late_to_dead_letters
@@ -90,9 +90,9 @@ class NodeContext:
         interval_ms = round(interval.total_seconds() * 1000)
         callback = callback or self._punctuate
         if interval_ms < 1 or callback is None:
-            problem = f"the node {self._node!r} schedules a punctuation every {interval}"
+            problem = f"the node {self.node!r} schedules a punctuation every {interval}"
             raise ConfigError(problem, "give an interval of at least a millisecond")
-        name = (self._node, self._schedules)
+        name = (self.node, self._schedules)
         self._schedules += 1
         if PunctuationType(punctuation) is PunctuationType.STREAM_TIME:
             return self._clock.stream.schedule(name, interval_ms, callback, 0)
@@ -106,23 +106,15 @@ class NodeContext:
         try:
             return self._stores[name]
         except KeyError:
-            problem = f"the processor {self._node!r} asks for the state store {name!r}, which is none of its own"
-            remedy = f"add it with add_state_store(…, {self._node!r}), and look at its spelling"
+            problem = f"the processor {self.node!r} asks for the state store {name!r}, which is none of its own"
+            remedy = f"add it with add_state_store(…, {self.node!r}), and look at its spelling"
             raise ConfigError(problem, remedy) from None
 
     def drop(self, record: Record, reason: str = "late") -> None:
         if reason == LATE and self._late_to_dead_letters and self._current.place != PUNCTUATING:
-            msg = f"{self._node}: the record's time {record.timestamp_ms} is too late for its window"
+            msg = f"{self.node}: the record's time {record.timestamp_ms} is too late for its window"
             raise LateRecordError(msg)
         self._outbox.dropped.append((self._current.index, reason))
-
-    @property
-    def node(self) -> str:
-        return self._node
-
-    @property
-    def task_id(self) -> str:
-        return self._task_id
 
     @property
     def topic(self) -> str | None:

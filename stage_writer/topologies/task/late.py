@@ -49,16 +49,12 @@ class RowMaker:
 
     def __init__(self, topology: BuiltTopology, group: TaskGroup, writers: Mapping[str, RowWriter]) -> None:
         self._topology = topology
-        self._writers = writers
+        self.tables = writers
+        """The objects that make the rows of tables, by name."""
         self._steps = [node for node in group.nodes if isinstance(node, StepNode) and node.name in topology.late]
         self.columns = {
             node.name: RowWriter(to_arrow_schema(node.columns)) for node in self._steps if node.columns is not None
         }
-
-    @property
-    def tables(self) -> Mapping[str, RowWriter]:
-        """The objects that make the rows of tables, by name."""
-        return self._writers
 
     def made_of(self, outbox: Outbox) -> Made:
         """The rows of the processors' output. Raises TopologyError (rule 2)."""
@@ -66,7 +62,7 @@ class RowMaker:
         for table, collected in outbox.rows.items():
             if collected.values:
                 what = f"the table {table!r}" if table else "the stream's table"
-                made.tables.append((table, _written(self._writers[table], collected, what, made.rejects)))
+                made.tables.append((table, _written(self.tables[table], collected, what, made.rejects)))
         given: dict[str, list[Part]] = {}
         for node in self._steps:
             here = outbox.late.get(node.name)
@@ -79,7 +75,7 @@ class RowMaker:
 
     def fitted(self, table: str, part: Part) -> tuple[Part, list[Reject]]:
         """Rows of columns as rows of a table, without those with null in a NOT NULL column."""
-        rows, problems = self._writers[table].fitted(part.rows)
+        rows, problems = self.tables[table].fitted(part.rows)
         rejects = [Reject(int(part.index[place]), ErrorClass.MISSING_FIELD, why) for place, why in problems.items()]
         return Part(np.delete(part.index, list(problems)) if problems else part.index, rows), rejects
 
