@@ -136,7 +136,13 @@ def test_every_class_of_a_message_s_own_is_seen_above() -> None:
         ErrorClass.AGAINST_SCHEMA,
         ErrorClass.NOT_AN_EVENT,
     }
-    of_merging = {ErrorClass.TRUNCATED, ErrorClass.NULL_KEY, ErrorClass.UNREADABLE_KEY, ErrorClass.NULL_SEQUENCE}
+    of_merging = {
+        ErrorClass.TRUNCATED,
+        ErrorClass.NULL_KEY,
+        ErrorClass.REPEATED_KEY,
+        ErrorClass.UNREADABLE_KEY,
+        ErrorClass.NULL_SEQUENCE,
+    }
     of_topologies = {ErrorClass.TOPOLOGY, ErrorClass.LATE}
     others = not_its_own | of_wrappings | of_merging | of_topologies
     assert {error_class for _, error_class, _ in REFUSED} == set(ErrorClass) - others
