@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bootstrap.plans.accept import AcceptPlan, PartitionResolution
     from bootstrap.plans.repair import RewindPlan, SkipPlan
     from bootstrap.plans.restart import Restart
-    from common.spans import TopicPartition
-
 
 _HEAD = ("topic", "partition", "position", "marker")
 RUNNING = (
@@ -215,8 +213,12 @@ def skip_as_json(plan: SkipPlan, *, done: bool) -> str:
     """The positions that a skip gives up."""
     marker = plan.marker
     return _text(
-        _place(marker.name.topic_partition)
-        | {"given_up": _span(marker.span), "marker": marker.name.path, "notes": list(plan.notes)},
+        {
+            **marker.name.topic_partition.to_json(),
+            "given_up": _span(marker.span),
+            "marker": marker.name.path,
+            "notes": list(plan.notes),
+        },
         done=done,
     )
 
@@ -247,9 +249,10 @@ def restarts_as_json(plans: Sequence[Restart | Left], *, done: bool) -> str:
 
 def _restart(plan: Restart | Left) -> Record:
     if isinstance(plan, Left):
-        return _place(plan.partition) | {"left": plan.why}
+        return {**plan.partition.to_json(), "left": plan.why}
     begin = plan.beginning
-    return _place(plan.partition) | {
+    return {
+        **plan.partition.to_json(),
         "left": None,
         "generation": None if begin is None else begin.generation,
         "position": None if begin is None else begin.position,
@@ -259,7 +262,8 @@ def _restart(plan: Restart | Left) -> Record:
 
 
 def _answer(found: PartitionResolution) -> Record:
-    return _place(found.partition) | {
+    return {
+        **found.partition.to_json(),
         "position": found.position,
         "staged_to": found.staged_to,
         "given_up": None if found.given_up is None else _span(found.given_up),
@@ -268,7 +272,8 @@ def _answer(found: PartitionResolution) -> Record:
 
 
 def _rewind(plan: RewindPlan) -> Record:
-    return _place(plan.partition) | {
+    return {
+        **plan.partition.to_json(),
         "asked": plan.asked,
         "position": plan.position,
         "put_aside": [staged.path for staged in plan.put_aside],
@@ -276,10 +281,6 @@ def _rewind(plan: RewindPlan) -> Record:
         "beginning": None if plan.beginning is None else origin_path(plan.partition, plan.beginning.number),
         "notes": list(plan.notes),
     }
-
-
-def _place(partition: TopicPartition) -> Record:
-    return {"topic": str(partition.topic), "partition": int(partition.partition)}
 
 
 def _span(span: Span) -> Record:

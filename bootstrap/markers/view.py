@@ -29,8 +29,7 @@ def summary_record(chain: PartitionChain) -> Record:
     markers = [staged.marker for staged in chain.staged if staged.marker is not None]
     faults = [finding for finding in link_findings(chain) if finding.severity is Severity.FAULT]
     return {
-        "topic": str(chain.partition.topic),
-        "partition": int(chain.partition.partition),
+        **chain.partition.to_json(),
         "app_id": chain.app_id,
         "generation": chain.generation,
         "markers": len(chain.staged),
@@ -156,8 +155,7 @@ def findings_as_text(findings: Sequence[ChainFinding], chains: int, files: int) 
 def findings_as_json(findings: Sequence[ChainFinding], chains: int, files: int) -> str:
     found = [
         {
-            "topic": str(finding.partition.topic),
-            "partition": int(finding.partition.partition),
+            **finding.partition.to_json(),
             "severity": finding.severity.value,
             "kind": finding.kind,
             "text": finding.text,

@@ -423,8 +423,7 @@ def to_text(stream: Stream, replayed: Sequence[Replayed], *, done: bool) -> str:
 def to_json(replayed: Sequence[Replayed], *, done: bool) -> str:
     ranges = [
         {
-            "topic": str(one.range.partition.topic),
-            "partition": int(one.range.partition.partition),
+            **one.range.partition.to_json(),
             "start": int(one.range.span.start),
             "end": int(one.range.span.end),
             "offsets": one.range.positions,
