@@ -45,7 +45,7 @@ EQUIVALENT: dict[str, dict[str, str]] = {
         "_struct.convert: len(given) < len(value) → len(given) <= len(value)": _ONCE,
     },
     "stage_writer.stage.staging": {
-        "ObjectStage.tail: 0 → 1 (2)": "no content is one byte long",
+        "ObjectStage._tail: 0 → 1 (2)": "no content is one byte long",
         "ObjectStage._outboxes: self._store.read(path) or b'' → self._store.read(path) or False": (
             "no content, either way"
         ),
