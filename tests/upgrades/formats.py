@@ -88,42 +88,24 @@ IN_TOPIC = TopicChanges(
     "6a09e667f3bcc908bb67ae8584caa73b",
     MADE_MS,
 )
+
+
+def _merging(by: MergeBy) -> Manifest:
+    """A manifest whose rows are merged."""
+    return replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), by),))
+
+
 MARKERS = {
     "marker-1": MANIFEST,
     "marker-2": replace(MANIFEST, generation=1),
     "marker-3": replace(MANIFEST, filtered=1, records=4),
     "marker-4": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,)),)),
-    "marker-5": replace(MANIFEST, tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), BY),)),
-    "marker-7": replace(
-        MANIFEST,
-        tables=(
-            StagedTable(
-                TABLE,
-                TableKind.ROWS,
-                SCHEMA,
-                ("date",),
-                (MIXED,),
-                replace(BY, row="_merge_row", event_columns=("_kafka_timestamp",), truncate="_merge_truncate"),
-            ),
-        ),
+    "marker-5": _merging(BY),
+    "marker-7": _merging(
+        replace(BY, row="_merge_row", event_columns=("_kafka_timestamp",), truncate="_merge_truncate")
     ),
-    "marker-8": replace(
-        MANIFEST,
-        tables=(StagedTable(TABLE, TableKind.ROWS, SCHEMA, ("date",), (MIXED,), replace(BY, history=True)),),
-    ),
-    "marker-9": replace(
-        MANIFEST,
-        tables=(
-            StagedTable(
-                TABLE,
-                TableKind.ROWS,
-                SCHEMA,
-                ("date",),
-                (MIXED,),
-                replace(BY, keys=("id", "item.sku"), element=(("item", "sku"),)),
-            ),
-        ),
-    ),
+    "marker-8": _merging(replace(BY, history=True)),
+    "marker-9": _merging(replace(BY, keys=("id", "item.sku"), element=(("item", "sku"),))),
     "marker-6": replace(MANIFEST, state=MarkedState(BEFORE.with_changes(IN_TOPIC), BEFORE)),
 }
 REPLACEMENT = Replacement(
