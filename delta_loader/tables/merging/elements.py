@@ -90,10 +90,10 @@ class ElementStatement(MergeStatement):
         q, delete, sequence = self._q, self._q(DELETE_COLUMN), self.by.sequence
         record, elements = ", ".join(map(q, self.by.record)), ", ".join(map(q, self.inside))
         order = f"{q(_IS_THERE)} DESC, {self._place('ASC')}"
-        counted = f"SELECT * FROM ({self._together()}) AS together"
+        counted = self._together()
         if sequence is not None:
             highest = f"max({q(_KNOWN)}) OVER (PARTITION BY {record} ORDER BY {order} {RUNNING})"
-            judged = f"SELECT *, {highest} AS {q(_HIGHEST)} FROM ({self._together()}) AS together"
+            judged = f"SELECT *, {highest} AS {q(_HIGHEST)} FROM ({counted}) AS together"
             counted = (
                 f"SELECT * FROM ({judged}) AS judged WHERE {q(_IS_THERE)} OR {q(sequence)} IS NULL "
                 f"OR {q(sequence)} >= {q(_HIGHEST)}"
