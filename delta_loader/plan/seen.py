@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.stage.markers import Marker
-from common.stage.undeclared import UndeclaredFields, together
+from common.stage.undeclared import together
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The control topic, with a Kafka producer: a `stage_writer.notifications.notifier.ControlTopic`.
+"""The control topic, with a Kafka producer: a `stage_writer.notifications.notifier.NotificationTopic`.
 
 Rules:
 

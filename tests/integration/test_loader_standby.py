@@ -105,7 +105,7 @@ def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: 
     assert held % ("orders", 1) in page(first, "/metrics")
     assert {event["app_id"] for event in events(second, "committed")} == {"returns"}
 
-    # One pass that somebody starts beside them loads all the same, after a while.
+    # A single pass next to them waits for the lease for a while, and then loads without it.
     done = programs.run("delta-loader", "run", before, "--once")
     assert done.returncode == 0, done.stderr
     assert "loading although another loader holds the lease" in done.stderr
@@ -129,7 +129,7 @@ def test_the_standby_loads_after_the_holder_s_death_and_after_its_end(tmp_path: 
     second.resume()
     second.wait_until(lambda: bool(events(second, "lease lost")), "the loader that slept", PATIENCE_S)
 
-    # One that is told to end lets the lease go.
+    # A loader that gets SIGTERM releases its lease.
     assert third.stop(PATIENCE_S) == 0
     orders.flush(0, 40, 50)
     loads(second, orders, 49)
